@@ -26,6 +26,8 @@ _UNPROBABLE = (
     "which keeps one row of each sorting key",
     "so it cannot be shortened",
 )
+#: What a worker says of a sealed block whose rows its decoder does not make.
+_OTHER_BLOCK = "the load spec was changed while the range was in doubt"
 
 #: What two transactions of one producer decide may be seen in another order for so long.
 TRANSACTIONS_OVERTAKE_MS = 100
@@ -207,21 +209,22 @@ class Checks:
                 # No driver can tell what is missing, now or later: it must never be repeated.
                 self._world.faults.note("range that only a person resolves")
                 self._world.excused[source] = "no lineage"
-            elif OTHER_ROWS in str(state.stopped) and self._is_judged_differently(
-                state.record, source
-            ):
-                # An engine made the rows that were found, and another one makes none of them.
+            elif self._is_of_another_engine(str(state.stopped), state.record, source):
+                # An engine made the rows that are there, and another one makes others.
                 self._world.excused[source] = "rows of another engine"
             else:
                 self._world.violate(f"{source} stopped without a cause: {state.stopped}")
 
-    def _is_judged_differently(self, record: Record, source: TopicPartition) -> bool:
-        """Whether a message of a range is a row by one decoder, and none by another."""
+    def _is_of_another_engine(self, why: str, record: Record, source: TopicPartition) -> bool:
+        """Whether a partition stopped since decoders make other rows of a message: one of them
+        none, or, where a block is sealed, others."""
         places = self._world.broker.log(source).places[record.begin : record.end]
-        values = [each.value for each, _ in places if each is not None and each.value is not None]
-        return any(
-            len({judge(value, decoder, True).value is None for decoder in (0, 1)}) == 2
-            for value in values
+        messages = [each.value for each, _ in places if each is not None and each.value is not None]
+        verdicts = [[judge(each, decoder, True).value for decoder in (0, 1)] for each in messages]
+        if _OTHER_BLOCK in why:
+            return any(one != other for one, other in verdicts)
+        return OTHER_ROWS in why and any(
+            (one is None) != (other is None) for one, other in verdicts
         )
 
     def is_drained(self) -> bool:

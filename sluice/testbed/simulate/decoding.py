@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import zlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -183,6 +184,9 @@ class VersionedDecoder:
         decoded = DecodedRows(
             block, 0, self._columns, tuple(bad), len(rows), "", 0, none, tuple(empty)
         )
+        if self._table.is_staged:
+            # A marker names the rows by it.
+            decoded = replace(decoded, checksum=f"{zlib.crc32(f'{rows}'.encode()):x}")
         return with_rows(decoded, tuple(rows), self._divisor)
 
     def _require_schemas(self, messages: Sequence[Judged]) -> None:

@@ -27,6 +27,7 @@ from sluice.driver.monitor import WindowMonitor
 from sluice.driver.ports import Clock, ProbeEnded, Sought
 from sluice.driver.probing import ClickHouseProber
 from sluice.driver.refreshing import SchemaReader
+from sluice.driver.staging import StagingCollector
 from sluice.driver.watching import ReplicaWatch
 from sluice.spark.jobs import Inbox
 from sluice.testbed.simulate import faults, registry
@@ -129,6 +130,17 @@ class SimulatedSchemaReader(SchemaReader):
         if self._spec is not before:
             self.world.faults.note("new load spec while the driver runs")
         return has_read
+
+
+class SimulatedStagingCollector(StagingCollector):
+    """The real collector; its thread is an actor of the driver, where a table is staged."""
+
+    world: World
+
+    def start(self) -> None:
+        if self.world.plan.staged:
+            self._ended = VirtualEvent(self.world)
+            self.world.scheduler.spawn(self.world.process, self._run)
 
 
 class SimulatedReplicaWatch(ReplicaWatch):
@@ -295,7 +307,11 @@ def make_configuration(world: World) -> Configuration:
                 on_null="dead-letter",
                 on_error="park" if entry == PARKABLE else "stop-partition",
                 deduplicate=rules.get(entry),
-                delivery="replacing" if name in replacing else "block",
+                delivery="staged"
+                if name == plan.staged
+                else "replacing"
+                if name in replacing
+                else "block",
             )
             for entry, name in sorted(plan.entries.items())
         ),

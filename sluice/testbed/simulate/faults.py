@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from itertools import accumulate
 
 #: What may strike a process wherever it touches the world.
@@ -215,6 +215,24 @@ CONTENT_OF_CLAIMS = (
     "duplicate copied",
 )
 
+#: What may strike a statement about a staged block; drawn in worlds that stage only.
+STATEMENT = {
+    "statement: answer lost": 14.0,
+    "statement: request lost": 4.0,
+    "statement: comes late": 14.0,
+    "statement: paused before it is sent": 10.0,
+    "statement: server dies in a move": 10.0,
+    "statement: server is started again after it": 6.0,
+}
+#: What such a world makes happen.
+CONTENT_OF_STAGED = (
+    "staged block moved",
+    "staged block claimed from another attempt",
+    "staged block was sealed by another attempt",
+    "staging: marker dropped",
+    "staging: stored block dropped",
+)
+
 _TABLES = (
     *(READ_OFFSETS, LIST_OFFSETS, LEDGER_ENDS, FETCH, INITIALISE, SEND, COMMIT, ABORT, QUERY),
     *(REGISTRY, LOCKS, PING, BEFORE_POST, INSERT, JOB, NEMESIS, STOPPING),
@@ -222,7 +240,9 @@ _TABLES = (
 
 _OF_ALL_WORLDS = tuple(dict.fromkeys([kind for table in _TABLES for kind in table] + list(CONTENT)))
 #: Everything that a budget of seeds has to draw.
-ALL_KINDS = tuple(dict.fromkeys([*_OF_ALL_WORLDS, *OF_CLAIMS, *CONTENT_OF_CLAIMS]))
+ALL_KINDS = tuple(
+    dict.fromkeys([*_OF_ALL_WORLDS, *OF_CLAIMS, *CONTENT_OF_CLAIMS, *STATEMENT, *CONTENT_OF_STAGED])
+)
 
 
 #: What has to come together by chance; some hundreds of seeds may do without.
@@ -234,7 +254,7 @@ RARE = frozenset(
         # Once in some fifty seeds.
         "an insert lock does not come in time",
         "block went to another replica",
-        # Of one seed in twenty.
+        # Of one seed in ten, whose worlds stage.
         "staged block was sealed by another attempt",
         "statement: request lost",
         "statement: server dies in a move",
@@ -263,9 +283,9 @@ class Faults:
         #: never happen, and others all the time, reaches what no average one does.
         self._swarm = {kind: rng.choice(SWARM) for kind in _OF_ALL_WORLDS}
 
-    def add(self, rng: random.Random) -> None:
-        """This world has a store of claims, too."""
-        self._swarm |= {kind: rng.choice(SWARM) for kind in dict.fromkeys(OF_CLAIMS)}
+    def add(self, rng: random.Random, kinds: Iterable[str]) -> None:
+        """These kinds strike in this world, too."""
+        self._swarm |= {kind: rng.choice(SWARM) for kind in dict.fromkeys(kinds)}
 
     def draw(self, table: Mapping[str, float], factor: float = 1.0) -> str | None:
         """One of the table's faults, or mostly None."""

@@ -13,6 +13,7 @@ from sluice.testbed.simulate.locks import SimulatedLocks
 from sluice.testbed.simulate.producers import Producers
 from sluice.testbed.simulate.quorums import Quorums
 from sluice.testbed.simulate.registry import Registry
+from sluice.testbed.simulate.staging import Staging
 from sluice.testbed.simulate.world import World
 
 
@@ -21,6 +22,7 @@ class Parts:
     """Of one world.
 
     :param kept: the store of claims; None where nobody deduplicates.
+    :param staging: None where no table's blocks are staged.
     """
 
     world: World
@@ -30,6 +32,7 @@ class Parts:
     producers: Producers
     adversary: Adversary
     kept: Kept | None
+    staging: Staging | None
     inserters: Inserters
     invariants: Invariants
     claim_rules: ClaimRules
@@ -54,6 +57,7 @@ def make_parts(world: World) -> Parts:
         producers=Producers(world, registry, events),
         adversary=adversary,
         kept=kept,
+        staging=Staging(world) if world.plan.staged else None,
         inserters=inserters,
         invariants=invariants,
         claim_rules=ClaimRules(world, kept, events, inserters, registry),

@@ -29,6 +29,7 @@ from sluice.testbed.simulate.parts import Parts
 from sluice.testbed.simulate.spark import Worker, bundle_loader
 from sluice.testbed.simulate.world import World
 from sluice.worker import claiming, failover, insert_lock, inserting, leases, loading, tasks
+from sluice.worker import staging as worker_staging
 
 #: Ledger entries that are read at once: few, so that reading backwards is exercised.
 LEDGER_CHUNK = 60
@@ -145,6 +146,8 @@ def _of_clickhouse(parts: Parts) -> list[tuple[Any, str, Any]]:
         (monitor, "READ_EVERY_SECONDS", world.plan.windows_every_seconds),
         (inserting, "time", clock),
         (insert_lock, "time", clock),
+        (worker_staging, "time", clock),
+        (worker_staging, "os", SimpleNamespace(urandom=lambda n: world.named().to_bytes(n))),
         (refreshing, "POLL_SECONDS", 2.0),
         (refreshing, "READ_EVERY_SECONDS", 20.0),
     ]
@@ -175,6 +178,7 @@ def _of_spark(parts: Parts) -> list[tuple[Any, str, Any]]:
         (connector, "Inbox", bound(driver.VirtualInbox)),
         (specs, "decoder_version", lambda: f"simulated {world.driver.decoder}"),
         (connector, "SchemaReader", bound(driver.SimulatedSchemaReader)),
+        (connector, "StagingCollector", bound(driver.SimulatedStagingCollector)),
         (connector, "ReplicaWatch", bound(driver.SimulatedReplicaWatch)),
         (leases, "time", _clock(world)),
         (loading, "new_fields", decoding.new_fields),

@@ -24,6 +24,8 @@ _LAST_DIGITS = (0, 9)
 #: Of these, seeds in whose worlds most events come again when the window of the first one ends, by
 #: their last two digits.
 _AT_THE_END = 99
+#: Seeds whose worlds stage the blocks of a table, by their last digit, and this table.
+_LAST_DIGIT_OF_STAGED, _STAGED = 8, "plain"
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,6 +89,7 @@ class Plan:
     :param max_partitions: ranges of so many partitions are loaded as one block at most.
     :param stops: how many faults may be drawn after which a partition has to stop.
     :param claims: None where nobody deduplicates.
+    :param staged: the table whose blocks are staged (R21); "": no table's are.
     """
 
     tokens: bool
@@ -126,6 +129,7 @@ class Plan:
     late_ms_max: int = 0
     decoder: int = 0
     claims: ClaimsPlan | None = None
+    staged: str = ""
     letter_bytes_max: int = 6_000
     ledger: str = "sluice.ledger"
     dead_letters: str = "sluice.letters"
@@ -313,3 +317,29 @@ def draw_claims(seed: int, rng: random.Random, plan: Plan) -> ClaimsPlan | None:
         unrest=0.0 if at_the_end else rng.choice((0.3, 1.0, 1.0, 3.0)),
         is_empty=rng.random() < 0.2,
     )
+
+
+def draw_staged(seed: int, rng: random.Random, plan: Plan) -> None:
+    """Which table's blocks are staged in a world with this plan, which it changes.
+
+    :param rng: of these things alone, so that other worlds are what they are without them.
+    """
+    if seed % 10 != _LAST_DIGIT_OF_STAGED:
+        return
+    # Without tokens a server copies, and only rows tell what it has copied.
+    plan.tokens = plan.tokens and rng.random() < 0.6
+    shape = next(each for each in plan.tables if each.name == _STAGED)
+    # What cannot be staged is refused.
+    made = replace(
+        shape,
+        seconds=None,
+        view=None,
+        replaces=False,
+        partition_divisor=rng.choice((0, 2, 3)),
+        merges=plan.tokens and rng.random() < 0.3,
+    )
+    plan.tables = tuple(made if each is shape else each for each in plan.tables)
+    plan.is_quorum = False
+    plan.has_lineage = plan.has_lineage or not plan.tokens
+    plan.registered = tuple(name for name in plan.registered if name != _STAGED)
+    plan.staged = _STAGED

@@ -44,6 +44,7 @@ from sluice.testbed.simulate.planted_bundles import BUNDLE_BUGS
 from sluice.testbed.simulate.planted_claims import CLAIM_BUGS
 from sluice.testbed.simulate.planted_replacing import REPLACING_BUGS
 from sluice.testbed.simulate.planted_rules import RULE_BUGS
+from sluice.testbed.simulate.planted_staging import STAGING_BUGS
 from sluice.testbed.simulate.planted_tables import TABLE_BUGS
 from sluice.worker import bundle, inserting, leases
 
@@ -403,4 +404,5 @@ PLANTED: dict[str, Plant] = {
     **REPLACING_BUGS,
     **RULE_BUGS,
     **CLAIM_BUGS,
+    **STAGING_BUGS,
 }

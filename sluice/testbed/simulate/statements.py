@@ -324,8 +324,63 @@ def _nothing(parts: Parts, host: Host, sql: str) -> Rows:
     return []
 
 
+def _prefix_of(sql: str) -> str:
+    match = re.search(rf"substring\(name, 1, \d+\) = {_TEXT}", sql)
+    assert match is not None, sql
+    return match.group(1)
+
+
+def _staging_tables(parts: Parts, host: Host, sql: str) -> Rows:
+    names = [] if parts.staging is None else parts.staging.names(host, _prefix_of(sql))
+    return [{"name": name} for name in names]
+
+
+def _markers(parts: Parts, host: Host, sql: str) -> Rows:
+    assert parts.staging is not None
+    names = re.findall(rf"[\[ ]{_TEXT}", sql.partition("has(")[2])
+    notes = {name: parts.staging.note(host, name) for name in names}
+    return [{"marker": name, "note": note} for name, note in notes.items() if note]
+
+
+def _table_name(sql: str) -> str:
+    match = _TABLE.search(sql)
+    assert match is not None, sql
+    return match.group(2)
+
+
+def _stored_columns(parts: Parts, host: Host, sql: str) -> Rows:
+    assert parts.staging is not None
+    return [{"name": name} for name in sorted(parts.staging.columns(host, _table_name(sql)))]
+
+
+def _parts_of(parts: Parts, host: Host, sql: str) -> Rows:
+    assert parts.staging is not None
+    return parts.staging.parts(host, _table_name(sql))
+
+
+def _by_partition(parts: Parts, host: Host, sql: str) -> Rows:
+    match, loader = _PRESENT.search(sql), _LOADER.search(sql)
+    assert match is not None and loader is not None and parts.staging is not None, sql
+    name, topic, partition, begin, end = match.groups()
+    where = (TopicPartition(topic, int(partition)), int(begin), int(end))
+    found = parts.staging.rows_by_partition(host.tables[name], *where, loader.group(1))
+    return [{"place": str(place), "n": count} for place, count in sorted(found.items())]
+
+
+def _drop(parts: Parts, host: Host, sql: str) -> Rows:
+    assert parts.staging is not None
+    parts.staging.collected(host, sql)
+    return []
+
+
 #: The first that fits.
 STATEMENTS = (
+    Statement("AND substring(name, 1", "staging tables", _staging_tables),
+    Statement("SELECT table AS marker", "", _markers),
+    Statement("SELECT name FROM system.columns", "", _stored_columns),
+    Statement("SELECT * FROM system.parts", "", _parts_of),
+    Statement("AS place, count() AS n", "rows by partition", _by_partition),
+    Statement("DROP TABLE", "collects", _drop),
     Statement("SELECT name, value FROM system.settings", "settings", _settings_of_a_reader),
     Statement("FROM system.mutations", "mutations", _nothing),
     Statement("SELECT name, rows, active FROM system.parts", "parts", _nothing),

@@ -128,6 +128,8 @@ class Connection:
         keys = _parsed(request.path.partition("?")[2])
         if keys.get("query", "").startswith("INSERT"):
             reply = self._insert(request, keys, timeout_seconds)
+        elif "query_id" in keys:
+            reply = self._stage(bytes(request.body[0]).decode(), keys, timeout_seconds)
         else:
             reply = self._ask(bytes(request.body[0]).decode(), timeout_seconds)
         self._used_at = self._world.now
@@ -162,6 +164,8 @@ class Connection:
         world.looking.pop(world.process, None)
         if self.is_cut:
             raise ConnectionResetError("simulated")
+        if "__sluice_" in keys["query"]:
+            return self._stage(keys["query"], keys, timeout_seconds, request.body[-1])
         insertion = Insertion(self._parts, self, request, keys, timeout_seconds)
         late_ms = world.now - insertion.deadline_ms
         if late_ms > LATE_START_MS:
@@ -173,6 +177,18 @@ class Connection:
         is_done = reply.status == 200 and not (reply.header_code or reply.body)
         self.refused = None if is_done else reply.body
         return reply
+
+    def _stage(
+        self, sql: str, keys: dict[str, str], timeout_seconds: float, block: Any = None
+    ) -> Reply:
+        """A statement about a staged block, within the lease of its task."""
+        world, staging = self._world, self._parts.staging
+        assert staging is not None
+        deadline_ms = min(each.deadline_ms for each in world.records_of_task().values())
+        if world.now - deadline_ms > LATE_START_MS:
+            world.violate(f"a statement began {world.now - deadline_ms} ms after its lease")
+        self.refused = None
+        return staging.run(self, sql, keys["query_id"], timeout_seconds, block)
 
 
 @lru_cache(maxsize=64)

@@ -9,9 +9,9 @@ from collections.abc import Mapping
 from sluice.core.ranges import TopicPartition
 from sluice.core.records import Record
 from sluice.testbed.simulate.clickhouse import ClickHouse, Host, Table, TableShape
-from sluice.testbed.simulate.faults import ANYWHERE, INSERT, Faults
+from sluice.testbed.simulate.faults import ANYWHERE, INSERT, OF_CLAIMS, STATEMENT, Faults
 from sluice.testbed.simulate.kafka import Broker, Log, record_of
-from sluice.testbed.simulate.plan import draw_claims, draw_plan
+from sluice.testbed.simulate.plan import draw_claims, draw_plan, draw_staged
 from sluice.testbed.simulate.processes import DriverProcess, WorkerProcess
 from sluice.testbed.simulate.scheduler import START_MS, KilledError, Process, Scheduler
 
@@ -66,7 +66,11 @@ class World:
         self.plan.claims = draw_claims(seed, self.claims_rng, self.plan)
         if self.plan.claims is not None:
             self.plan.has_lineage = True
-            self.faults.add(self.claims_rng)
+            self.faults.add(self.claims_rng, OF_CLAIMS)
+        staged_rng = random.Random(f"{seed}/staged")
+        draw_staged(seed, staged_rng, self.plan)
+        if self.plan.staged:
+            self.faults.add(staged_rng, STATEMENT)
         if self.plan.is_calm:
             self.faults.rate *= CALM_RATE
         self.scheduler = Scheduler()

@@ -44,7 +44,7 @@ CAUGHT_BY = {
     "no-late-inserts": 37,
     "stop-on-half-a-view": 21,
     "repeat-under-todays-spec": 4,
-    "hashes-without-columns": 18,
+    "hashes-without-columns": 28,
     "tasks-do-not-look": 41,
     "spec-is-not-recorded": 1,
     "spec-changed-after-insert": 3,
@@ -86,7 +86,7 @@ CAUGHT_BY = {
     "cuts-are-not-looked-for": 125,
     "take-over-drops-late-inserts": 43,
     "old-looks-are-good-enough": 4,
-    "probe-does-not-wait-for-replicas": 158,
+    "probe-does-not-wait-for-replicas": 74,
     "stopped-commits-count": 17,
     "claims-are-owned-by-ranges": 9,
     "claims-are-owned-by-attempts": 40,
@@ -100,6 +100,12 @@ CAUGHT_BY = {
     "half-a-claim-is-done": 79,
     "duplicates-by-order-of-arrival": 10,
     "claims-are-swept-when-over": 399,
+    "staged-blocks-named-by-attempt": 18,
+    "staged-moved-without-a-claim": 28,
+    "staged-what-is-still-there-was-not-moved": 18,
+    "staged-markers-go-with-their-range": 18,
+    "staged-blocks-of-others-go-at-once": 18,
+    "staged-token-with-rest": 18,
 }
 
 

@@ -1,0 +1,340 @@
+"""Staging tables of a simulated server (R21): statements that create, fill, rename and move them,
+and what becomes of those whose client has left."""
+
+from __future__ import annotations
+
+import re
+import zlib
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from sluice.clickhouse.connection import Reply
+from sluice.clickhouse.staging import Marker
+from sluice.core.ranges import TopicPartition
+from sluice.testbed.simulate.clickhouse import Block, Host, Part, Row, Table, clickhouse_partition
+from sluice.testbed.simulate.faults import STATEMENT
+from sluice.testbed.simulate.world import World
+
+_OK = Reply(200, None, None, b"")
+_NAME = r"`d`\.`(\w+)`"
+_FORMS: tuple[tuple[str, re.Pattern[str]], ...] = (
+    ("create", re.compile(rf"CREATE TABLE {_NAME} AS {_NAME}(?: ENGINE = .*)?")),
+    ("seal", re.compile(rf"CREATE TABLE {_NAME} \(`(.*)` UInt8\) ENGINE = Null", re.DOTALL)),
+    ("rename", re.compile(rf"RENAME TABLE {_NAME} TO {_NAME}")),
+    ("move", re.compile(rf"ALTER TABLE {_NAME} MOVE PARTITION ID '(\d+)' TO TABLE {_NAME}")),
+    ("copy", re.compile(rf"ALTER TABLE {_NAME} ATTACH PARTITION ID '(\d+)' FROM {_NAME}")),
+    ("add", re.compile(rf"ALTER TABLE {_NAME} ADD COLUMN .*")),
+    ("drop", re.compile(rf"DROP TABLE {_NAME}")),
+)
+
+
+class Connection(Protocol):
+    """What a statement sees of the connection that it came by.
+
+    :param checked_at: when the last ping was answered: the lease is checked then.
+    """
+
+    host: Host
+    checked_at: int
+
+    @property
+    def is_cut(self) -> bool:
+        """Whether nothing can be sent any more."""
+
+
+@dataclass(slots=True)
+class Stored:
+    """A staging table.
+
+    :param note: the column of a marker; "": it is a stored block.
+    :param parts: rows by ClickHouse partition, and who loads them.
+    """
+
+    note: str = ""
+    columns: frozenset[str] = frozenset()
+    parts: dict[int, tuple[Row, ...]] = field(default_factory=dict)
+    loaders: dict[Any, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class _TargetPart:
+    name: str
+    rows: int
+    content: str
+
+
+def _content(rows: tuple[Row, ...]) -> str:
+    return f"{zlib.crc32(repr(rows).encode()):x}"
+
+
+class Staging:
+    """All staging tables of a world, and what came into their targets from them."""
+
+    def __init__(self, world: World) -> None:
+        self._world = world
+        self._tables: dict[tuple[str, str], Stored] = {}
+        self._parts: dict[tuple[str, str], list[_TargetPart]] = {}
+        #: In which ClickHouse partition a row lies.
+        self._places: dict[tuple[int, Row], int] = {}
+
+    def fault(self, sql: str) -> str | None:
+        """What strikes the next statement."""
+        fault = self._world.faults.draw(STATEMENT)
+        if fault == "statement: server dies in a move" and " MOVE PARTITION" not in sql:
+            return None
+        return fault
+
+    def run(
+        self,
+        connection: Connection,
+        sql: str,
+        query_id: str,
+        timeout_seconds: float,
+        block: Block | None = None,
+    ) -> Reply:
+        """Execute a statement, now or later.
+
+        :raises OSError: its client gets no answer.
+        """
+        world, host = self._world, connection.host
+        fault = self.fault(sql)
+        world.say(f"{sql[:150]} at {host.url}: {fault}")
+        if fault == "statement: paused before it is sent":
+            world.sleep(world.rng.randrange(2 * world.plan.keep_alive_ms))
+        if connection.is_cut or fault == "statement: request lost":
+            raise ConnectionResetError("simulated")
+
+        def execute() -> Reply:
+            return self._execute(host, sql, block)
+
+        if fault == "statement: comes late":
+            self._later(connection, query_id, timeout_seconds, execute)
+        if fault == "statement: server dies in a move":
+            self._die_in_move(host, sql)
+            raise ConnectionResetError("simulated")
+        world.sleep(1)
+        reply = execute()
+        if fault == "statement: server is started again after it":
+            world.restart(host, world.rng.randrange(1, 3_000))
+            raise ConnectionResetError("simulated")
+        if fault == "statement: answer lost":
+            raise ConnectionResetError("simulated")
+        return reply
+
+    def _later(
+        self,
+        connection: Connection,
+        query_id: str,
+        timeout_seconds: float,
+        execute: Callable[[], Reply],
+    ) -> None:
+        """The server has it, and executes it when it likes, whatever becomes of the client."""
+        world, host = self._world, connection.host
+        latest = max(
+            min(each.deadline_ms for each in world.records_of_task().values())
+            + world.plan.late_ms_max,
+            connection.checked_at + int(timeout_seconds * 1000) + 4_900,
+        )
+        host.running[query_id] += 1
+        world.inserts_running += 1
+        restarts = host.restarts
+
+        def land() -> None:
+            if host.restarts == restarts:
+                execute()
+            host.running[query_id] -= 1
+            if not host.running[query_id]:
+                del host.running[query_id]
+            world.inserts_running -= 1
+
+        world.scheduler.at(world.rng.randrange(max(1, latest - world.now)), land)
+        if world.rng.random() < 0.5:
+            world.sleep(int(timeout_seconds * 1000))
+            raise TimeoutError("simulated")
+        raise ConnectionResetError("simulated")
+
+    def _execute(self, host: Host, sql: str, block: Block | None) -> Reply:
+        if block is not None:
+            return self._fill(host, sql, block)
+        for kind, form in _FORMS:
+            match = form.fullmatch(sql)
+            if match is not None:
+                error = getattr(self, f"_{kind}")(host, *match.groups())
+                if error is None:
+                    return _OK
+                text = f"Code: {error}, e.displayText() = DB::Exception: simulated".encode()
+                return Reply(500, str(error), None, text)
+        raise LookupError(f"the simulated server does not know the statement {sql}")
+
+    # The statements; each gives a code if it fails
+
+    def _columns_of(self, host: Host, table: str) -> frozenset[str]:
+        return frozenset(column.name for column in host.tables[table].columns)
+
+    def _create(self, host: Host, name: str, like: str) -> int | None:
+        self._tables[host.url, name] = Stored(columns=self._columns_of(host, like))
+        return None
+
+    def _seal(self, host: Host, name: str, note: str) -> int | None:
+        if (host.url, name) in self._tables:
+            self._world.faults.note("staged block was sealed by another attempt")
+            return 57
+        self._tables[host.url, name] = Stored(note.replace("\\\\", "\\"))
+        return None
+
+    def _rename(self, host: Host, before: str, after: str) -> int | None:
+        found = self._tables.pop((host.url, before), None)
+        if found is None:
+            return 60
+        if before.count("_") > 4:
+            self._world.faults.note("staged block claimed from another attempt")
+        self._tables[host.url, after] = found
+        return None
+
+    def _move(self, host: Host, name: str, partition: str, target: str) -> int | None:
+        return self._bring(host, name, int(partition), target, stays=False)
+
+    def _copy(self, host: Host, target: str, partition: str, name: str) -> int | None:
+        return self._bring(host, name, int(partition), target, stays=True)
+
+    def _add(self, host: Host, name: str) -> int | None:
+        found = self._tables.get((host.url, name))
+        if found is None:
+            return 60
+        found.columns = self._columns_of(host, name.partition("__sluice_")[0])
+        return None
+
+    def _drop(self, host: Host, name: str) -> int | None:
+        found = self._tables.pop((host.url, name), None)
+        return 60 if found is None else None
+
+    def collected(self, host: Host, sql: str) -> None:
+        """A driver drops what nobody can want any more."""
+        (_, form) = _FORMS[-1]
+        match = form.fullmatch(sql)
+        assert match is not None, sql
+        name = match.group(1)
+        found = self._tables.get((host.url, name))
+        if found is not None:
+            if found.note and self._is_wanted(found.note):
+                self._world.violate(f"the marker {name} goes while its range is in doubt")
+            kind = "marker dropped" if found.note else "stored block dropped"
+            self._world.faults.note(f"staging: {kind}")
+        self._drop(host, name)
+
+    def _is_wanted(self, note: str) -> bool:
+        """Whether the range of a marker is not settled."""
+        marker = Marker.read(note)
+        source = TopicPartition(marker.topic, marker.partition)
+        position = self._world.broker.group.get(source)
+        is_excused = source in self._world.excused
+        return not is_excused and (position is None or position[0] < marker.end)
+
+    def _fill(self, host: Host, sql: str, block: Block) -> Reply:
+        match = re.match(rf"INSERT INTO {_NAME}", sql)
+        assert match is not None
+        found = self._tables.get((host.url, match.group(1)))
+        if found is None:
+            return Reply(500, "60", None, b"Code: 60, e.displayText() = simulated")
+        divisor = host.tables[self._world.plan.staged].shape.partition_divisor
+        loaders = {origin.source: origin.loaded_by for origin in block.origins.members}
+        for row in block.rows:
+            place = clickhouse_partition(row, divisor)
+            found.parts[place] = (*found.parts.get(place, ()), row)
+            found.loaders[row.source] = loaders[row.source]
+        return _OK
+
+    def _bring(
+        self, host: Host, name: str, partition: int, target: str, *, stays: bool
+    ) -> int | None:
+        found = self._tables.get((host.url, name))
+        if found is None:
+            return 60
+        if found.columns != self._columns_of(host, target):
+            return 122
+        rows = found.parts.get(partition)
+        if rows is not None:
+            self._add_rows(host.tables[target], host, partition, rows, found)
+            if not stays:
+                del found.parts[partition]
+        return None
+
+    def _die_in_move(self, host: Host, sql: str) -> None:
+        """The target has the part, and so has the table that it was to go from."""
+        match = _FORMS[3][1].fullmatch(sql)
+        assert match is not None
+        name, partition, target = match.groups()
+        if self._world.rng.random() < 0.7:
+            self._bring(host, name, int(partition), target, stays=True)
+        self._world.restart(host, self._world.rng.randrange(1, 5_000))
+
+    def _add_rows(
+        self, table: Table, host: Host, partition: int, rows: tuple[Row, ...], stored: Stored
+    ) -> None:
+        world = self._world
+        world.faults.note("staged block moved")
+        part = Part(object(), rows, table.insert_counter + 1)
+        table._insert_part(part, deduplicates=False)
+        for row in rows:
+            table.loaders[row.source, row.offset, row.number] = stored.loaders[row.source]
+            self._places[id(table), row] = partition
+        parts = self._parts.setdefault((host.url, table.shape.name), [])
+        number = table.insert_counter
+        parts.append(_TargetPart(f"{partition}_{number}_{number}_0", len(rows), _content(rows)))
+        if world.rng.random() < 0.2:  # merged, and forgotten as it was
+            merged = [each for each in parts if each.name.startswith(f"{partition}_")]
+            self._parts[host.url, table.shape.name] = [p for p in parts if p not in merged]
+            total = sum(each.rows for each in merged)
+            name = f"{partition}_1_{number}_1"
+            self._parts[host.url, table.shape.name].append(_TargetPart(name, total, name))
+
+    # What is asked
+
+    def names(self, host: Host, prefix: str) -> list[str]:
+        """The names of staging tables that begin like this."""
+        return sorted(
+            name for url, name in self._tables if url == host.url and name.startswith(prefix)
+        )
+
+    def note(self, host: Host, name: str) -> str:
+        """What a marker says; "" where there is none."""
+        found = self._tables.get((host.url, name))
+        return "" if found is None else found.note
+
+    def columns(self, host: Host, name: str) -> frozenset[str]:
+        """The columns of a stored block."""
+        found = self._tables.get((host.url, name))
+        return frozenset() if found is None else found.columns
+
+    def rows_by_partition(
+        self, table: Table, source: TopicPartition, begin: int, end: int, loader: str
+    ) -> Counter[int]:
+        """How many rows of a range one loader has in each ClickHouse partition of a target."""
+        found = Counter[int]()
+        for (of, row), place in self._places.items():
+            counts = table.rows.get((row.source, row.offset), Counter())
+            is_of_it = row.source == source and begin <= row.offset < end
+            whose = table.loaders.get((row.source, row.offset, row.number))
+            if of == id(table) and is_of_it and whose == loader:
+                found[place] += counts.get(row.number, 0)
+        return found
+
+    def parts(self, host: Host, name: str) -> list[dict[str, Any]]:
+        """The parts of a staging table, or of a target."""
+        found = self._tables.get((host.url, name))
+        if found is None:
+            return [
+                {"name": p.name, "rows": p.rows, "active": 1, "hash_of_all_files": p.content}
+                for p in self._parts.get((host.url, name), ())
+            ]
+        return [
+            {
+                "name": f"{partition}_1_1_0",
+                "rows": len(rows),
+                "active": 1,
+                "hash_of_all_files": _content(rows),
+            }
+            for partition, rows in found.parts.items()
+        ]
