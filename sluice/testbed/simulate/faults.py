@@ -215,6 +215,9 @@ CONTENT_OF_CLAIMS = (
     "duplicate copied",
 )
 
+#: What tables that keep one of equal rows make happen.
+CONTENT_OF_REPLACING = ("equal row came again",)
+
 #: What may strike a statement about a staged block; drawn in worlds that stage only.
 STATEMENT = {
     "statement: answer lost": 14.0,
@@ -241,7 +244,12 @@ _TABLES = (
 _OF_ALL_WORLDS = tuple(dict.fromkeys([kind for table in _TABLES for kind in table] + list(CONTENT)))
 #: Everything that a budget of seeds has to draw.
 ALL_KINDS = tuple(
-    dict.fromkeys([*_OF_ALL_WORLDS, *OF_CLAIMS, *CONTENT_OF_CLAIMS, *STATEMENT, *CONTENT_OF_STAGED])
+    dict.fromkeys(
+        [
+            *(*_OF_ALL_WORLDS, *OF_CLAIMS, *CONTENT_OF_CLAIMS, *CONTENT_OF_REPLACING),
+            *(*STATEMENT, *CONTENT_OF_STAGED),
+        ]
+    )
 )
 
 
