@@ -192,7 +192,7 @@ def test_a_killed_server_keeps_claims_and_is_another_run(server: RedisServer) ->
             store.claim(keys, owners, UNTIL, NOW)
     assert not is_same_run(run, store.run())
     assert told(store.claim(keys, some_owners(20_000, 3), UNTIL, NOW)) == told(owners)
-    assert store.note("alive/a") == "5"
+    assert store.notes()["alive/a"] == "5"
 
 
 def test_a_sweep_goes_round(server: RedisServer) -> None:
@@ -408,7 +408,7 @@ def test_a_cluster_whose_slots_move_and_whose_nodes_end() -> None:
         store.keep({"alive/a": "2"}, store.run())
         tag = RedisStore(address_of(f"redis-cluster://{places}", "", ""))._connected().tags[1]
         servers[1].ask("HSET", "sluice:notes" + tag.decode(), "alive/a", "1 1")
-        assert store.note("alive/a") == "1"
+        assert store.notes()["alive/a"] == "1"
         servers[1].kill()
         with pytest.raises(StoreAwayError):
             store.claim(keys, owners, UNTIL, NOW)

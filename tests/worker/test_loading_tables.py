@@ -70,7 +70,13 @@ class Listed(RangeReader):
         self.kept: Mapping[int, bytes] = {}
 
     def read_ranges(  # type: ignore[override]
-        self, wanted: Sequence[Wanted], bytes_max: int, deliver: Any, look: Any = None
+        self,
+        wanted: Sequence[Wanted],
+        bytes_max: int,
+        deliver: Any,
+        look: Any = None,
+        *,
+        tombstones: bool = False,
     ) -> tuple[ReadResult, ...]:
         (block_range,) = [one.block_range for one in wanted]
         inside = range(block_range.begin, block_range.end)
