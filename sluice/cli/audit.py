@@ -98,8 +98,8 @@ def _where(report: AuditReport) -> Iterator[str]:
                 )
     for each in report.unproven:
         yield (
-            f"unproven: offset {each.offset} of {each.topic}[{each.partition}] is not in "
-            f"{each.target} as a duplicate, and {each.why}"
+            f"unproven: offset {each.offset} of {each.topic}[{each.partition}] was left "
+            f"out of {each.target} as a duplicate, and {each.why}"
         )
     for entry in report.unaudited:
         yield f"not audited: table entry {entry}, whose rows carry no offset (lineage = false)"

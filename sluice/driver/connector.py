@@ -15,7 +15,7 @@ from sluice.claims.stores import open_store
 from sluice.clickhouse.access import ClickHouseAccess
 from sluice.clickhouse.comparing import why_not_executable
 from sluice.config import Configuration, ConnectorConfiguration
-from sluice.core.collector import relax_collector
+from sluice.core.collector import relaxed_collector
 from sluice.core.errors import ConfigurationError, OwnerChangedError, SluiceError, TerminalError
 from sluice.core.ledger import LedgerView
 from sluice.core.load_spec import SOURCE, LoadSpec
@@ -151,8 +151,8 @@ class ConnectorRun:
                     "reading last stable offsets", lambda: assembled.log.stable_ends(going)
                 )
             loop.stopping = self._stopping
-            relax_collector()
-            loop.run(targets, grace_seconds)
+            with relaxed_collector():
+                loop.run(targets, grace_seconds)
             stopped = [s for s in loop.states.values() if s.stopped is not None]
             doubtful = [s for s in loop.in_doubt() if s.stopped is None]
             goes_on = doubtful or self.has_lost_spark

@@ -206,6 +206,7 @@ def test_bench_and_demo() -> None:
         "range_messages": 250_000,
         "partial_ranges": False,
         "deduplicate": "",
+        "delivery": "block",
         "max_delay": "500ms",
         "sort": False,
         "reader": "auto",

@@ -192,7 +192,7 @@ def test_status_says_how_the_store_is_doing(
     assert run(capsys, "status", str(claiming.path)).out.strip().endswith("bytes; open")
     with claiming.store() as store:
         gone = Part(part.space, "d.gone", 60)
-        store.keep({f"space {gone.name}": Space("before", now_ms).written()}, store.run())
+        store.keep({f"space {gone.name}": Space("before", now_ms - 1).written()}, store.run())
     said = run(capsys, "status", str(claiming.path)).out.strip()
     scope = f"{claiming.pipeline}/{claiming.database}.orders"
     assert said.endswith(f"open; {scope} lacks claims of d.gone, which nobody loads now")

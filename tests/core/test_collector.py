@@ -1,0 +1,16 @@
+"""Python's garbage collector while a driver's loop runs."""
+
+from __future__ import annotations
+
+import gc
+
+from sluice.core.collector import relaxed_collector
+
+
+def test_nothing_stays_frozen_behind_the_loop() -> None:
+    before = gc.get_threshold()
+    with relaxed_collector():
+        assert gc.get_freeze_count() > 0
+        assert gc.get_threshold() != before
+    assert gc.get_freeze_count() == 0
+    assert gc.get_threshold() == before
