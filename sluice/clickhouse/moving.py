@@ -9,12 +9,15 @@ started again is decided by the parts that the target got since.
 from __future__ import annotations
 
 import hashlib
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from sluice.clickhouse.http import Server
 from sluice.clickhouse.sql import literal, qualified
 
+#: A table, or its new name, that another attempt was quicker with.
+UNKNOWN_TABLE, TABLE_EXISTS = 60, 57
 #: Of a server that does not say which process serves it.
 RUN_UNKNOWN = "0" * 16
 #: A server says when it started to the second, give or take one (`core/server_runs.py`).
@@ -58,11 +61,13 @@ class Claim:
 class PartFacts:
     """A part of a table.
 
+    :param name: unique in its table.
     :param partition: the id of its ClickHouse partition.
     :param number: its largest block number.
     :param content: a hash of its files; "" where the server does not say.
     """
 
+    name: str
     partition: str
     number: int
     level: int
@@ -82,13 +87,13 @@ def read_parts(server: Server, database: str, table: str) -> list[PartFacts]:
     )
     found = []
     for row in rows:
-        partition, _, number, level = str(row["name"]).split("_")[:4]
+        name = str(row["name"])
+        partition, _, number, level = name.split("_")[:4]
         content = str(row.get("hash_of_all_files", ""))
         active = bool(row["active"])
         if int(row["rows"]):
-            found.append(
-                PartFacts(partition, int(number), int(level), int(row["rows"]), content, active)
-            )
+            told = (int(number), int(level), int(row["rows"]), content, active)
+            found.append(PartFacts(name, partition, *told))
     return found
 
 
@@ -99,6 +104,34 @@ def stored_rows_of(parts: Sequence[PartFacts]) -> dict[str, int]:
         if part.active:
             found[part.partition] = found.get(part.partition, 0) + part.rows
     return dict(sorted(found.items()))
+
+
+def are_there(stored: Sequence[PartFacts], since: Sequence[PartFacts]) -> list[bool | None]:
+    """Of each part of a claimed table, whether it is in the target, too. Pure.
+
+    Parts are known by their content, of which several may be equal: then they are there only if at
+    least as many came. So the answer is the same when some of those that are there were dropped.
+
+    :param since: parts that came into the target since the claim. Whoever else inserts exactly the
+        same rows meanwhile makes such a part.
+    :returns: None: a merge since then may hide it, or only some of those that are equal came.
+    """
+    wanted = Counter((part.partition, part.content) for part in stored)
+    # A part that was altered since stands there twice, with one number.
+    numbers = {(part.partition, part.number, part.content) for part in since}
+    came = Counter((partition, content) for partition, _, content in numbers)
+    found: list[bool | None] = []
+    for part in stored:
+        key = (part.partition, part.content)
+        beside = [each for each in since if each.partition == part.partition]
+        is_hidden = any(each.level > part.level for each in beside)
+        if part.content and came[key] >= wanted[key]:
+            found.append(True)
+        elif beside and (is_hidden or came[key] or not part.content):
+            found.append(None)
+        else:
+            found.append(False)
+    return found
 
 
 def has_moved(
@@ -119,11 +152,7 @@ def has_moved(
     since = [part for part in target if part.partition == partition and part.number > claim.block]
     if not since:
         return False
-    if not is_unique or len(mine) != 1 or not mine[0].content:
-        return None
-    if any(part.content == mine[0].content for part in since):
-        return True
-    return None if any(part.level > mine[0].level for part in since) else False
+    return are_there(mine, since)[0] if is_unique and len(mine) == 1 else None
 
 
 def move_statement(

@@ -191,10 +191,7 @@ def present_offsets(
     :returns: sorted, without overlap; what lies between is missing.
     :raises CannotTellError: rows of these offsets do not say who loaded them.
     """
-    where: dict[str, Parameter] = {
-        **{"database": facts.database, "table": facts.table, "topic": topic},
-        **{"partition": partition, "begin": begin, "end": end},
-    }
+    where = _where(facts, topic, partition, begin, end)
     nobodys = server.query(_NAMELESS.replace("SOURCE", source_literal(facts, "")), where, settings)
     if int(nobodys[0]["n"]):
         raise CannotTellError(
@@ -237,10 +234,7 @@ def stored_rows(
     """
     rows = server.query(
         _STORED.replace("SOURCE", source_literal(facts, source)),
-        {
-            **{"database": facts.database, "table": facts.table, "topic": topic},
-            **{"partition": partition, "begin": begin, "end": end},
-        },
+        _where(facts, topic, partition, begin, end),
         settings,
         timeout_seconds,
     )
@@ -267,14 +261,21 @@ def rows_by_partition(
     """
     rows = server.query(
         _BY_PARTITION.replace("SOURCE", source_literal(facts, source)),
-        {
-            **{"database": facts.database, "table": facts.table, "topic": topic},
-            **{"partition": partition, "begin": begin, "end": end},
-        },
+        _where(facts, topic, partition, begin, end),
         settings,
         timeout_seconds,
     )
     return {str(row["place"]): int(row["n"]) for row in rows}
+
+
+def _where(
+    facts: TableFacts, topic: str, partition: int, begin: int, end: int
+) -> dict[str, Parameter]:
+    """What the queries are told of a table and of the rows that are sought in it."""
+    return {
+        **{"database": facts.database, "table": facts.table, "topic": topic},
+        **{"partition": partition, "begin": begin, "end": end},
+    }
 
 
 def source_literal(facts: TableFacts, source: str) -> str:

@@ -32,7 +32,8 @@ def require_delivery(
     shards: int,
     loaders: int,
 ) -> None:
-    """See that a table can be what its entry says.
+    """See that a table can be what its entry says: of "replacing", that a repeated block changes
+    nothing of what FINAL shows.
 
     :param carried: lineage columns that its blocks carry.
     :param shards: that the entry goes to.
@@ -40,31 +41,17 @@ def require_delivery(
     :raises ConfigurationError: it cannot.
     """
     if table.delivery == "replacing":
-        require_replacing(table, facts, carried, shards, loaders)
+        for why, hint in _misfits(table, facts, carried, shards, loaders):
+            raise ConfigurationError(
+                f'table entry {table.name} has delivery = "replacing", and {facts.target} on '
+                f"{facts.url} {why}",
+                hint,
+            )
     elif facts.engine.startswith("Shared"):
         raise ConfigurationError(
             f"table entry {table.name}: {facts.target} on {facts.url} is a {facts.engine}: its "
             "deduplication window cannot be observed",
             'delivery = "replacing" in its [[table]], if its sorting key allows that.',
-        )
-
-
-def require_replacing(
-    table: TableConfiguration,
-    facts: TableFacts,
-    carried: tuple[str, ...],
-    shards: int,
-    loaders: int,
-) -> None:
-    """See that a repeated block changes nothing of what FINAL shows; as `require_delivery`.
-
-    :raises ConfigurationError: it may.
-    """
-    for why, hint in _misfits(table, facts, carried, shards, loaders):
-        raise ConfigurationError(
-            f'table entry {table.name} has delivery = "replacing", and {facts.target} on '
-            f"{facts.url} {why}",
-            hint,
         )
 
 

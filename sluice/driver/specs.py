@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from sluice.claims.stores import StoreAccess
@@ -171,12 +171,10 @@ def require_fitting(
     table: TableConfiguration,
     facts: TableFacts,
     carried: tuple[str, ...],
-    check: Callable[..., None] = require_delivery,
 ) -> None:
     """See that a table can be what its entry says; see `sluice.driver.delivery`.
 
     :param carried: lineage columns that its blocks carry.
-    :param check: `require_replacing` to ask whether it could be that.
     :raises ConfigurationError: it cannot.
     """
     loaders = sum(
@@ -184,7 +182,7 @@ def require_fitting(
         for connector in configuration.connectors
         for one in tables_of_connector(configuration, connector.name)
     )
-    check(table, facts, carried, len(configuration.shards_of(table)), loaders)
+    require_delivery(table, facts, carried, len(configuration.shards_of(table)), loaders)
 
 
 def _paths_of(

@@ -14,6 +14,7 @@ from sluice.core.errors import SluiceError
 from sluice.core.load_spec import lacking_lineage
 from sluice.driver.specs import lineage_columns
 from sluice.ops.doctor_findings import Examination
+from sluice.ops.doctor_tables import carried_by
 
 #: What is wrong with these does not matter to blocks that no window has to know.
 _OF_WINDOWS = frozenset({"window", "lease", "async-insert", "tokens"})
@@ -24,10 +25,8 @@ def check_staged(
 ) -> None:
     """What a table entry with staged delivery needs of its table."""
     where = f"table entry {entry.name}"
-    try:
-        carried = lineage_columns(entry, facts)
-    except SluiceError as error:
-        found.error("lineage", error.message, error.hint)
+    carried = carried_by(found, facts, entry)
+    if carried is None:
         return
     why = why_not_staged(facts, carried, entry.rows, moves=capabilities.tokens)
     if why is not None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import combinations
 
 from sluice.clickhouse.capabilities import Capabilities
@@ -17,7 +17,6 @@ from sluice.core.errors import SluiceError
 from sluice.core.lease import LEASE_SHARE_OF_WINDOW, lease_seconds_max
 from sluice.core.load_spec import NEEDED_LINEAGE, SOURCE, Delivery, lineage_types
 from sluice.core.replicas import majority
-from sluice.driver.delivery import require_replacing
 from sluice.driver.probing import why_no_probe
 from sluice.driver.record_updates import FIRST_RESERVATION
 from sluice.driver.specs import add_lineage_statement, lineage_columns, require_fitting
@@ -272,7 +271,8 @@ def check_delivery(
     is_refused = any(one.level == "error" and one.check in _OF_WINDOWS for one in found.findings)
     if entry.delivery == "block" and is_refused:
         with suppress(SluiceError):
-            require_fitting(configuration, entry, facts, carried, require_replacing)
+            other = replace(entry, delivery="replacing")
+            require_fitting(configuration, other, facts, carried)
             found.warning(
                 "delivery",
                 f"table entry {entry.name}: {facts.target} keeps one of equal rows, and needs no "
@@ -282,15 +282,25 @@ def check_delivery(
     found.ok("delivery", f"{entry.delivery}: {_DELIVERIES[entry.delivery]}")
 
 
+def carried_by(
+    found: Examination, facts: TableFacts, entry: TableConfiguration
+) -> tuple[str, ...] | None:
+    """The lineage columns of an entry's blocks; None, and an error in `found`: they cannot have
+    those that the file asks for."""
+    try:
+        return lineage_columns(entry, facts)
+    except SluiceError as error:
+        found.error("lineage", error.message, error.hint)
+        return None
+
+
 def check_entry(
     found: Examination, facts: TableFacts, capabilities: Capabilities, entry: TableConfiguration
 ) -> None:
     """What blocks of one entry carry: for tokens' sake, for a probe's and an audit's."""
     where = f"table entry {entry.name}"
-    try:
-        carried = lineage_columns(entry, facts)
-    except SluiceError as error:
-        found.error("lineage", error.message, error.hint)
+    carried = carried_by(found, facts, entry)
+    if carried is None:
         return
     if entry.delivery == "replacing":
         found.ok("lineage", f"blocks of {where} carry {', '.join(carried) or 'none'}")

@@ -15,13 +15,12 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any, Literal
 
 from sluice.clickhouse.http import Server
+from sluice.clickhouse.moving import TABLE_EXISTS, UNKNOWN_TABLE
 from sluice.clickhouse.reactions import ServerError
 from sluice.clickhouse.sql import literal, qualified
 from sluice.core.errors import InDoubtError, TerminalError, TransientError
 from sluice.stream.names import mark_name, mark_number
 
-_TABLE_EXISTS = 57
-_UNKNOWN_TABLE = 60
 #: A mark names every staging table of its epoch; the server's default allows 256 KiB.
 _STATEMENT_BYTES_MAX = str(64 << 20)
 _IDLE_SECONDS_MAX = 600.0
@@ -114,7 +113,7 @@ class Marks:
                 raise
             return made.claim == mark.claim
         except ServerError as error:
-            if error.code != _TABLE_EXISTS:
+            if error.code != TABLE_EXISTS:
                 raise
             made = self._read(name)
             return made is not None and made.claim == mark.claim
@@ -130,7 +129,7 @@ class Marks:
         try:
             self.server.execute(f"ALTER TABLE {name} MODIFY COMMENT {literal(done.text())}")
         except ServerError as error:
-            if error.code != _UNKNOWN_TABLE:
+            if error.code != UNKNOWN_TABLE:
                 raise  # Else a later mark is there, and this one counts no more.
 
     def drop_below(self, number: int) -> None:

@@ -10,9 +10,16 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass
-from typing import Any
 
 from sluice.clickhouse.http import Server
+from sluice.clickhouse.moving import (
+    TABLE_EXISTS,
+    UNKNOWN_TABLE,
+    are_there,
+    move_statement,
+    read_parts,
+    stored_rows_of,
+)
 from sluice.clickhouse.reactions import ServerError
 from sluice.clickhouse.schema import TableFacts
 from sluice.clickhouse.sql import literal, qualified
@@ -21,9 +28,6 @@ from sluice.stream.errors import OvertakenError, StagedRowsError
 from sluice.stream.marks import wait_for_queries
 from sluice.stream.names import Staged, moved_name, moving_name, parse_staged
 
-UNKNOWN_TABLE = 60
-#: What a server says first where the new name is taken and the old one is gone.
-TABLE_EXISTS = 57
 #: How often a table may change its name under us.
 _LOOKS = 20
 #: A server may list a table under neither name while it renames it [measured, 26.9].
@@ -99,19 +103,16 @@ class Mover:
             )
         except ServerError as error:
             if error.code not in (UNKNOWN_TABLE, TABLE_EXISTS):
-                raise
+                raise  # A server says either first where the new name is taken, the old one gone.
             return False
         return True
 
     def _move_all(self, held: str, base: str) -> None:
         database = self.target.database
-        to = qualified(database, self.target.table)
+        source, to = (database, held), (database, self.target.table)
         try:
-            for partition in partitions_of(self.server, database, held):
-                self.server.execute(
-                    f"ALTER TABLE {qualified(database, held)} "
-                    f"MOVE PARTITION ID {literal(partition)} TO TABLE {to}"
-                )
+            for partition in stored_rows_of(read_parts(self.server, *source)):
+                self.server.execute(move_statement(source, to, partition, moves=True))
         except ServerError as error:
             if error.code != UNKNOWN_TABLE:
                 raise
@@ -139,44 +140,24 @@ class Mover:
 
     def _drop_what_arrived(self, held: str, found: Staged) -> None:
         """Of a table whose server ended meanwhile: drop the parts that the target has."""
-        database, unknown = self.target.database, []
-        for part in _parts(self.server, database, held, -1):
-            there = _parts(self.server, database, self.target.table, found.block)
-            beside = [each for each in there if each["partition_id"] == part["partition_id"]]
-            if any(each["hash_of_all_files"] == part["hash_of_all_files"] for each in beside):
-                name = literal(str(part["name"]))
-                self.server.execute(f"ALTER TABLE {qualified(database, held)} DROP PART {name}")
-            elif any(int(each["level"]) > 0 for each in beside):
-                unknown.append(str(part["name"]))
+        database = self.target.database
+        stored = [part for part in read_parts(self.server, database, held) if part.active]
+        there = read_parts(self.server, database, self.target.table)
+        answers = are_there(stored, [part for part in there if part.number > found.block])
+        both = zip(stored, answers, strict=True)
+        unknown = [part.name for part, is_there in both if is_there is None]
         if unknown:
             raise StagedRowsError(
                 f"{self.server.url} was restarted while rows of {database}.{held} were moved into "
-                f"{self.target.target}, and merges since then hide whether these parts arrived: "
-                f"{', '.join(unknown)}",
+                f"{self.target.target}, and merges since then, or parts with the same rows, hide "
+                f"whether these arrived: {', '.join(unknown)}",
                 f"Look whether the rows of {qualified(database, held)} are in the target. If they "
                 f"are: RENAME TABLE {qualified(database, held)} TO "
                 f"{qualified(database, moved_name(found.base))}; if not: … TO "
-                f"{qualified(database, found.base)}. Then start the query again.",
+                f"{qualified(database, found.base)}, after ALTER TABLE … DROP PART of those parts "
+                "that are. Then start the query again.",
             )
-
-
-def partitions_of(server: Server, database: str, table: str) -> list[str]:
-    """The ids of a table's ClickHouse partitions, in a fixed order."""
-    rows = server.query(
-        "SELECT DISTINCT partition_id AS id FROM system.parts WHERE database = {database:String} "
-        "AND table = {table:String} AND active AND rows > 0 ORDER BY id",
-        {"database": database, "table": table},
-    )
-    return [str(row["id"]) for row in rows]
-
-
-def _parts(server: Server, database: str, table: str, above: int) -> list[dict[str, Any]]:
-    """Parts of a table with a larger block number, those that were merged into others included as
-    long as the server shows them; for the table that is moved only active ones are left."""
-    active = " AND active AND rows > 0" if above < 0 else ""
-    return server.query(
-        "SELECT partition_id, name, hash_of_all_files, level FROM system.parts "
-        "WHERE database = {database:String} AND table = {table:String} "
-        f"AND max_block_number > {{above:Int64}}{active} ORDER BY name",
-        {"database": database, "table": table, "above": above},
-    )
+        for part, is_there in zip(stored, answers, strict=True):
+            if is_there:
+                drop = f"DROP PART {literal(part.name)}"
+                self.server.execute(f"ALTER TABLE {qualified(database, held)} {drop}")

@@ -15,6 +15,8 @@ import hashlib
 import re
 from dataclasses import dataclass
 
+from sluice.clickhouse.moving import run_name
+
 _MARK = re.compile(r"sluice_[0-9a-f]{12}_mark_(\d{12})")
 _STAGED = re.compile(
     r"(?P<base>sluice_[0-9a-f]{12}_(?P<checkpoint>[0-9a-f]{8})_(?P<epoch>\d+)_\d+_[0-9a-f]{12})"
@@ -56,7 +58,7 @@ def staged_name(prefix: str, checkpoint: str, epoch: int, partition: int, unique
 def run_key(run: str) -> str:
     """What a name has of one life of the server's process (`clickhouse.window.read_server_run`):
     what it drew at its start, since the moment of the start is told to a second only."""
-    return _digest(run.rpartition("@")[0], 8)
+    return run_name(run)[:8]
 
 
 @dataclass(frozen=True, slots=True)

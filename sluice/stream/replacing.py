@@ -10,12 +10,18 @@ import time
 from dataclasses import dataclass
 
 from sluice.clickhouse.http import Server
+from sluice.clickhouse.moving import (
+    TABLE_EXISTS,
+    UNKNOWN_TABLE,
+    move_statement,
+    read_parts,
+    stored_rows_of,
+)
 from sluice.clickhouse.reactions import ServerError
 from sluice.clickhouse.schema import TableFacts
-from sluice.clickhouse.sql import literal, qualified
+from sluice.clickhouse.sql import qualified
 from sluice.stream.errors import StagedRowsError
 from sluice.stream.marks import Mark, drop_table, wait_for_queries
-from sluice.stream.moving import TABLE_EXISTS, UNKNOWN_TABLE, partitions_of
 from sluice.stream.names import new_prefix
 from sluice.stream.staging import CREATE_SETTINGS, count_rows
 
@@ -104,11 +110,9 @@ class Replacer:
     def _fill(self, held: str, mark: Mark) -> None:
         self._execute(f"TRUNCATE TABLE {self._of(held)}")
         for staged in mark.winners:
-            for partition in partitions_of(self.server, self.database, staged):
-                self._execute(
-                    f"ALTER TABLE {self._of(held)} ATTACH PARTITION ID {literal(partition)} "
-                    f"FROM {self._of(staged)}"
-                )
+            source, to = (self.database, staged), (self.database, held)
+            for partition in stored_rows_of(read_parts(self.server, *source)):
+                self._execute(move_statement(source, to, partition, moves=False))
         found = count_rows(self.server, self.database, held)
         if found != mark.rows:
             raise StagedRowsError(

@@ -14,6 +14,8 @@ from sluice.clickhouse.comparing import zone_matters
 from sluice.clickhouse.insert import InsertPlan, plan_insert, plan_statement, query_id_of
 from sluice.clickhouse.moving import (
     RUN_UNKNOWN,
+    TABLE_EXISTS,
+    UNKNOWN_TABLE,
     Claim,
     has_moved,
     left_to_move,
@@ -71,7 +73,7 @@ from sluice.worker.worker_cache import WorkerCache
 _CROWDING_MAX = 2.0
 #: Somebody else may do a step between a look and this attempt's own, but not for ever.
 _LOOKS = 5
-_UNKNOWN_TABLE, _TABLE_EXISTS, _OTHER_STRUCTURE = 60, 57, 122
+_OTHER_STRUCTURE = 122
 
 
 def stage_block(
@@ -235,7 +237,7 @@ class _Attempt:
         try:
             self._run(marker.statement(self._table.database, self._name, "Null"))
         except ServerError as error:
-            if error.code != _TABLE_EXISTS:
+            if error.code != TABLE_EXISTS:
                 raise
             self._run(f"DROP TABLE {qualified(self._table.database, name)}")
             return None
@@ -365,7 +367,7 @@ class _Way(_Attempt):
         try:
             self._run(f"RENAME TABLE {before} TO {after}")
         except ServerError as error:
-            if error.code != _UNKNOWN_TABLE:
+            if error.code != UNKNOWN_TABLE:
                 raise
             return None
         if stored.claim is not None:
@@ -394,7 +396,7 @@ class _Way(_Attempt):
                 self._move_all(source, left)
             self._run(f"DROP TABLE {qualified(*source)}")
         except ServerError as error:
-            if error.code == _UNKNOWN_TABLE:
+            if error.code == UNKNOWN_TABLE:
                 raise OvertakenError(f"another attempt moves {name} by now: {error}") from error
             if error.code == _OTHER_STRUCTURE:
                 raise TerminalError(

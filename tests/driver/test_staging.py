@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from sluice.clickhouse.moving import Claim, PartFacts, has_moved, left_to_move
+from sluice.clickhouse.moving import Claim, PartFacts, are_there, has_moved, left_to_move
 from sluice.clickhouse.staging import Marker, StagingTable, attempt_of, marker_name, parsed
 from sluice.core.lease import has_expired
 from sluice.core.ranges import TopicPartition
@@ -78,19 +78,31 @@ def test_a_range_is_settled_by_who_loads_it_in_its_generation_or_a_later_one() -
 
 def test_parts_tell_what_was_moved() -> None:
     claim = Claim(MINE, 10, RUN)
-    stored = [PartFacts("1", 1, 0, 5, "aa", True)]
+    stored = [PartFacts("1_1_1_0", "1", 1, 0, 5, "aa", True)]
 
     def moved(*target: PartFacts, is_unique: bool = True) -> bool | None:
         return has_moved(claim, "1", stored, target, is_unique=is_unique)
 
-    before, other = PartFacts("1", 10, 0, 5, "aa", True), PartFacts("2", 11, 0, 5, "aa", True)
+    before = PartFacts("1_10_10_0", "1", 10, 0, 5, "aa", True)
+    other = PartFacts("2_11_11_0", "2", 11, 0, 5, "aa", True)
     assert moved() is False and moved(before, other) is False
-    copy = PartFacts("1", 11, 0, 5, "aa", False)
+    copy = PartFacts("1_11_11_0", "1", 11, 0, 5, "aa", False)
     assert moved(copy) is True
     assert moved(copy, is_unique=False) is None
     assert moved(replace(copy, content="bb")) is False
     assert moved(replace(copy, content="bb", level=1)) is None
     assert moved(replace(copy, content="bb", level=1), copy) is True
+
+
+def test_equal_parts_are_there_only_if_as_many_came() -> None:
+    stored = [PartFacts(f"1_{n}_{n}_0", "1", n, 0, 5, "aa", True) for n in (1, 2)]
+    came = [PartFacts(f"1_{n}_{n}_0", "1", n, 0, 5, "aa", True) for n in (11, 12)]
+    altered = replace(came[0], name="1_11_11_0_13")
+    assert are_there(stored, []) == [False, False]
+    assert are_there(stored, came[:1]) == [None, None]
+    assert are_there(stored, [came[0], altered]) == [None, None]
+    assert are_there(stored, came) == [True, True]
+    assert are_there(stored[1:], came) == [True]  # the other one was dropped since
 
 
 def test_rows_tell_what_is_left_to_move() -> None:

@@ -6,14 +6,11 @@ import os
 import random
 import signal
 import threading
-import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from sluice.testbed.local.running import Broker
-from tests.support.clickhouse_server import ClickHouseServer
 from tests.support.world import COLUMNS, LINEAGE, Truth, World, assert_dead_letters, assert_exact
 
 REPLACING = 'delivery = "replacing"'
@@ -210,17 +207,6 @@ def test_final_is_right_at_every_moment_for_a_keyed_topic_with_deletes(
     audited = world.sluice("audit", str(configuration))
     assert audited.returncode == 1
     assert "nor a later one of its key" in audited.stdout
-
-
-@pytest.fixture
-def old_world(
-    tmp_path: Path, shared_broker: Broker, clickhouse_18: ClickHouseServer
-) -> Iterator[World]:
-    world = World(tmp_path, shared_broker, clickhouse_18, name=f"r{uuid.uuid4().hex[:8]}")
-    try:
-        yield world
-    finally:
-        world.close()
 
 
 def test_on_a_server_that_knows_neither_tokens_nor_deletes(old_world: World) -> None:
