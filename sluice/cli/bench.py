@@ -90,7 +90,6 @@ def _flag(option: str, what: str) -> Callable[[Function], Function]:
 @_setting("--rows", "messages in each round")
 @_setting("--server", "where the rows go", type=a_server)
 @_setting("--rounds", "medians are over these")
-@_flag("--unsafe-no-dedup", "load tables that cannot deduplicate; for comparison only")
 @_flag("--replicated", "load ReplicatedMergeTree tables; the server needs ZooKeeper")
 @_setting(
     "--message-bytes",

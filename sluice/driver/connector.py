@@ -81,7 +81,6 @@ class ConnectorRun:
         jobs: Future[SparkJobs],
         stopping: threading.Event,
         examine: Callable[[str], None],
-        bounded: bool,
     ) -> None:
         self.connector = connector
         self.status = DONE
@@ -91,7 +90,6 @@ class ConnectorRun:
         self._jobs = jobs
         self._stopping = stopping
         self._examine = examine
-        self._bounded = bounded
         self._give_up = threading.Event()
         self._assembly: _Assembly | None = None
 
@@ -196,7 +194,7 @@ class _Assembly:
                 configuration.duplicates_topic if configuration.keeps_duplicates else ""
             ),
         )
-        self.monitor = WindowMonitor(self.clickhouse, self.spec, now_ms, bounded=run._bounded)
+        self.monitor = WindowMonitor(self.clickhouse, self.spec, now_ms)
         self.monitor.start()
         failure = self.monitor.failure()
         if failure is not None:

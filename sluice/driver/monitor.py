@@ -44,8 +44,6 @@ class WindowMonitor:
     the same for all. What the window keeps is each server's own setting, and the narrowest counts,
     since whichever replica leads clears the window. What views write to is found with the table's
     description, and watched like the table.
-
-    :param bounded: False counts no entries; only for tables that cannot deduplicate.
     """
 
     def __init__(
@@ -53,12 +51,9 @@ class WindowMonitor:
         access: ClickHouseAccess,
         spec: LoadSpec,
         now_ms: Clock,
-        *,
-        bounded: bool = True,
     ) -> None:
         self._access = access
         self._now_ms = now_ms
-        self._bounded = bounded
         self._tables = self._target_shards(spec)
         self._facts: dict[TargetShard, dict[str, tuple[int, TableFacts]]] = {}
         self._said: dict[TargetShard, tuple[str, int]] = {}
@@ -171,9 +166,6 @@ class WindowMonitor:
 
         def read(server: Server) -> dict[TargetShard, ShardWindow]:
             started_ms = self._now_ms()
-            if not self._bounded:
-                server.ping()
-                return {target_shard: ShardWindow(WindowState(BOUNDLESS, 0), started_ms, None)}
             known = self._facts.setdefault(target_shard, {})
             described_ms, facts = known.get(server.url, (0, None))
             if facts is None or started_ms - described_ms > DESCRIBE_EVERY_MS:

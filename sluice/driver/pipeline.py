@@ -36,14 +36,12 @@ def run_pipeline(
     *,
     examine: Callable[[str], None] = lambda connector: None,
     observe: Callable[[Sequence[Callable[[], ConnectorLoop | None]]], None] = lambda loops: None,
-    unsafe_no_dedup: bool = False,
 ) -> int:
     """Run all connectors; returns the exit status of `sluice run`.
 
     :param examine: called with a connector's name before its first range; raises what
         keeps that connector from loading. The other connectors go on.
     :param observe: called once with a getter for each loop, e.g. to serve metrics.
-    :param unsafe_no_dedup: load tables that cannot deduplicate; only for a benchmark.
     """
     stopping = threading.Event()
     runs: list[ConnectorRun] = []
@@ -58,7 +56,7 @@ def run_pipeline(
         )
         jobs: Future[SparkJobs] = pool.submit(lambda: SparkJobs(session.result()))
         runs += [
-            ConnectorRun(configuration, connector, jobs, stopping, examine, not unsafe_no_dedup)
+            ConnectorRun(configuration, connector, jobs, stopping, examine)
             for connector in configuration.connectors
         ]
         loops = [run.progress for run in runs]

@@ -195,7 +195,6 @@ def test_bench_and_demo() -> None:
         "rows": 3_000_000,
         "server": "embedded",
         "rounds": 3,
-        "unsafe_no_dedup": False,
         "replicated": False,
         "message_bytes": None,
         "columns": 9,
@@ -221,8 +220,9 @@ def test_bench_and_demo() -> None:
         "compare": None,
         "as_json": False,
     }
-    values = parse("bench", "--rows", "1_000", "--server", "http://h:8123", "--unsafe-no-dedup")
-    assert (values["rows"], values["server"]) == (1000, "http://h:8123")
+    values = parse("bench", "--rows", "1_000", "--server", "http://h:8123", "--delivery", "staged")
+    told = (values["rows"], values["server"], values["delivery"])
+    assert told == (1000, "http://h:8123", "staged")
     values = parse("bench", "--rates", "1000,10_000", "--bad-share", "0.001", "--flame", "f.svg")
     assert (values["rates"], values["bad_share"]) == ((1_000, 10_000), 0.001)
     assert values["flame"] == Path("f.svg")

@@ -33,7 +33,7 @@ from sluice.kafka.log import SourceLog
 from sluice.kafka.topics import ensure_own_topic
 from sluice.testbed.local.bench_compare import Comparison, compared, read_stored
 from sluice.testbed.local.bench_flame import Flame, find_py_spy, recorded
-from sluice.testbed.local.bench_report import UNSAFE_LINES, Drained, Outcome
+from sluice.testbed.local.bench_report import Drained, Outcome
 from sluice.testbed.local.bench_rounds import Bench, ProducerAlone, measure_producer_alone
 from sluice.testbed.local.bench_settings import TOPIC, TOPIC_PATTERN, BenchSettings
 from sluice.testbed.local.bench_target import DATABASE, TABLE, Target, prepared_target
@@ -59,16 +59,13 @@ def run_bench(settings: BenchSettings) -> int:
     """Measure, and print what was measured.
 
     :returns: 0.
-    :raises ConfigurationError: the settings, or the server without --unsafe-no-dedup.
+    :raises ConfigurationError: the settings, or the server cannot deduplicate.
     :raises TerminalError: the tables do not hold what was produced.
     """
     settings.check()
     stored = None if settings.compare is None else read_stored(settings.compare)
     py_spy = "" if settings.flame is None else find_py_spy()
     console = Console(sys.stderr if settings.as_json else None)
-    if settings.unsafe_no_dedup:
-        for line in UNSAFE_LINES:
-            console.line(line)
     with (
         interruptible(),
         working_folder("sluice-bench-", keep=False) as folder,
@@ -79,7 +76,7 @@ def run_bench(settings: BenchSettings) -> int:
                 prepared_target(
                     settings.server,
                     folder,
-                    settings.unsafe_no_dedup,
+                    settings.delivery,
                     settings.tables,
                     settings.shape,
                     settings.replicated,
@@ -116,8 +113,6 @@ class _Stage:
     def driver(self) -> Iterator[Driver]:
         """A driver on the configuration."""
         arguments = ["-m", "sluice", "run", str(self.path), "--log-format", "json"]
-        if self.settings.unsafe_no_dedup:
-            arguments = ["-m", "sluice.testbed.local.unsafe", str(self.path)]
         with running_driver(arguments, self.folder / "driver.log") as driver:
             yield driver
 

@@ -13,7 +13,7 @@ from sluice.core.errors import ConfigurationError
 Report = Mapping[str, Any]
 
 #: What a run says about itself besides its settings.
-_CIRCUMSTANCES = ("server", "clickhouse_version", "unsafe_no_dedup", "cores")
+_CIRCUMSTANCES = ("server", "clickhouse_version", "cores")
 _HINT = "Store a run with `sluice bench --json > FILE`, then name that file."
 
 

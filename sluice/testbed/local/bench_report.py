@@ -61,7 +61,6 @@ class Outcome:
         return {
             "server": self.server,
             "clickhouse_version": self.version,
-            "unsafe_no_dedup": self.settings.unsafe_no_dedup,
             "cores": _cores(),
             "settings": self.settings.as_json_settings(),
             "event_bytes": self.settings.shape.event_bytes,
@@ -246,8 +245,6 @@ class Outcome:
                 f"Other programs used {self._foreign_share():.0%} of this machine meanwhile: "
                 "alone it would be faster.",
             ]
-        if self.settings.unsafe_no_dedup:
-            lines += ["", *UNSAFE_LINES]
         return lines
 
     def _latency_json(self, one: Latency) -> dict[str, Any]:
@@ -325,11 +322,6 @@ class Outcome:
 
 
 _PERCENTILES = {"p50": 0.50, "p95": 0.95, "p99": 0.99}
-
-UNSAFE_LINES = [
-    "UNSAFE: this table cannot deduplicate. Any repeat, after a lost reply or a restart, doubles",
-    "rows without a word. The number is for comparison only; do not load such tables for real.",
-]
 
 
 def _costs(one: Latency) -> dict[str, float]:

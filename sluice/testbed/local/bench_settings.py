@@ -13,6 +13,7 @@ from sluice.core.errors import ConfigurationError
 from sluice.core.ranges import TopicPartition
 
 if TYPE_CHECKING:
+    from sluice.core.load_spec import Delivery
     from sluice.testbed.local.orders import Shape
 
 COLUMNS_MIN = 9
@@ -70,7 +71,6 @@ class BenchSettings:
     :param server: "embedded", or the URL of a server; the database `sluice_bench` is made there
         and dropped at the end.
     :param rounds: medians are over these.
-    :param unsafe_no_dedup: into tables that cannot deduplicate, for comparison only.
     :param replicated: into ReplicatedMergeTree tables, which need ZooKeeper there.
     :param message_bytes: of an average event; None for what the columns take.
     :param topics: that the messages go to in turn; the pipeline takes several by an expression.
@@ -97,7 +97,6 @@ class BenchSettings:
     rows: int = 3_000_000
     server: str = "embedded"
     rounds: int = 3
-    unsafe_no_dedup: bool = False
     replicated: bool = False
     message_bytes: int | None = None
     columns: int = COLUMNS_MIN
@@ -108,7 +107,7 @@ class BenchSettings:
     range_messages: int = 250_000
     partial_ranges: bool = False
     deduplicate: str = ""
-    delivery: str = "block"
+    delivery: Delivery = "block"
     max_delay: str = "500ms"
     sort: bool = False
     reader: str = "auto"

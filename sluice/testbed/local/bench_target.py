@@ -13,6 +13,7 @@ from urllib.parse import unquote, urlsplit
 from sluice.clickhouse.capabilities import read_capabilities
 from sluice.clickhouse.http import Server
 from sluice.core.errors import ConfigurationError, SluiceError
+from sluice.core.load_spec import Delivery
 from sluice.testbed.local.orders import Shape, create_table_statement
 from sluice.testbed.local.processes import listener
 from sluice.testbed.local.running import running_clickhouse
@@ -63,7 +64,7 @@ def table_names(count: int) -> tuple[str, ...]:
 def prepared_target(
     server: str,
     folder: Path,
-    unsafe_no_dedup: bool,
+    delivery: Delivery,
     tables: int = 1,
     shape: Shape | None = None,
     replicated: bool = False,
@@ -72,6 +73,7 @@ def prepared_target(
     """The database `sluice_bench` with empty tables, dropped at the end.
 
     :param server: "embedded" or a URL, which may carry user and password.
+    :param delivery: that the tables are for.
     :param tables: how many tables of this shape.
     :param replicated: they are ReplicatedMergeTree.
     :param source: see `create_table_statement`.
@@ -82,7 +84,7 @@ def prepared_target(
             running_clickhouse(folder / "clickhouse") as embedded,
             _with_tables(
                 Target(embedded.url, "default", "", "", embedded.pid, table_names(tables)),
-                unsafe_no_dedup,
+                delivery,
                 shape,
                 replicated,
                 source,
@@ -98,25 +100,24 @@ def prepared_target(
     user = unquote(parts.username or "default")
     pid = listener(parts.port or 8123) if parts.hostname in _HERE else None
     bare = Target(Server(server).url, user, variable, "", pid, table_names(tables))
-    with _with_tables(bare, unsafe_no_dedup, shape, replicated, source) as target:
+    with _with_tables(bare, delivery, shape, replicated, source) as target:
         yield target
 
 
 @contextmanager
 def _with_tables(
-    target: Target, unsafe_no_dedup: bool, shape: Shape | None, replicated: bool, source: str
+    target: Target, delivery: Delivery, shape: Shape | None, replicated: bool, source: str
 ) -> Iterator[Target]:
     """The target with its version and its tables."""
     run = uuid.uuid4().hex  # newer servers forget a dropped table's path minutes later
     with target.client() as client:
         capabilities = read_capabilities(client)
-        if not (capabilities.tokens or unsafe_no_dedup or replicated):
+        if delivery == "block" and not (capabilities.tokens or replicated):
             raise ConfigurationError(
                 f"ClickHouse {capabilities.version_text} at {target.url} cannot deduplicate "
                 "inserts into a plain MergeTree table, only into a Replicated one, which needs "
                 "ZooKeeper",
-                "Add --replicated if it has ZooKeeper, or --unsafe-no-dedup to measure with a "
-                "table that nobody should load for real.",
+                "Add --replicated if it has ZooKeeper, or --delivery replacing.",
             )
         if client.query(f"SELECT name FROM system.databases WHERE name = '{DATABASE}'"):
             raise ConfigurationError(
@@ -130,7 +131,7 @@ def _with_tables(
                 client.execute(
                     create_table_statement(
                         f"{DATABASE}.{table}",
-                        window=not (unsafe_no_dedup or replicated),
+                        delivery=delivery,
                         shape=shape,
                         replica=f"{_KEEPER_PATH}/{run}/{table}" if replicated else "",
                         source=source,

@@ -110,7 +110,7 @@ def _start(console: Console, stack: ExitStack, folder: Path, rows: int, partitio
         create_topic(access, TOPIC, partitions)
         with Server(server.url) as client:
             # Claims that are lost are made again from what a row says of its message.
-            client.execute(create_table_statement(TABLE, window=True, source="String"))
+            client.execute(create_table_statement(TABLE, source="String"))
         settings = PipelineSettings(
             pipeline="demo",
             brokers=broker.brokers,

@@ -12,6 +12,8 @@ from functools import cache
 
 import numpy as np
 
+from sluice.core.load_spec import Delivery
+
 #: Where orders go. All types exist since ClickHouse 18.16.
 COLUMNS = (
     "order_id UInt64",
@@ -102,24 +104,31 @@ def natural_bytes(columns: int) -> int:
 def create_table_statement(
     target: str,
     *,
-    window: bool,
+    delivery: Delivery = "block",
     shape: Shape | None = None,
     replica: str = "",
     source: str = "UInt64",
 ) -> str:
     """CREATE TABLE for orders.
 
-    :param window: False for a table that cannot deduplicate, as on servers before 22.2.
+    :param delivery: that the table is for: only "block" needs a deduplication window, and only
+        "replacing" a table that keeps one of equal rows.
     :param shape: of the events; today's nine columns if left out.
     :param source: the type of `_source`; a text tells who loaded a row, a number only whether.
     :param replica: path in ZooKeeper of a ReplicatedMergeTree of one replica; "" for a plain one.
     """
-    settings = f" SETTINGS non_replicated_deduplication_window = {WINDOW_BLOCKS}" if window else ""
+    settings = ""
+    if delivery == "block" and not replica:
+        settings = f" SETTINGS non_replicated_deduplication_window = {WINDOW_BLOCKS}"
     columns = (*(shape or Shape()).definitions, *LINEAGE[:-1], f"_source {source}")
-    engine = f"ReplicatedMergeTree('{replica}', 'bench')" if replica else "MergeTree"
+    kind, key = "MergeTree", ["user_id", "ordered_at"]
+    if delivery == "replacing":
+        kind = f"Replacing{kind}"
+        key += [column.partition(" ")[0] for column in LINEAGE]
+    engine = f"Replicated{kind}('{replica}', 'bench')" if replica else kind
     return (
         f"CREATE TABLE {target} ({', '.join(columns)}) "
-        f"ENGINE = {engine} ORDER BY (user_id, ordered_at){settings}"
+        f"ENGINE = {engine} ORDER BY ({', '.join(key)}){settings}"
     )
 
 

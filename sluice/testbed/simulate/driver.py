@@ -83,10 +83,8 @@ class SimulatedMonitor(WindowMonitor):
         access: ClickHouseAccess,
         spec: LoadSpec,
         now_ms: Clock,
-        *,
-        bounded: bool = True,
     ) -> None:
-        super().__init__(access, spec, now_ms, bounded=bounded)
+        super().__init__(access, spec, now_ms)
         self._reading = VirtualLock(self.world)  # type: ignore[assignment]
         self._ended = VirtualEvent(self.world)
 
@@ -223,7 +221,6 @@ class SimulatedRun(ConnectorRun):
             _Ready(application),  # type: ignore[arg-type]
             VirtualEvent(world),
             lambda connector: None,
-            True,
         )
         self._give_up = VirtualEvent(world)
         self.ending = ""

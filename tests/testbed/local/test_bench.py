@@ -189,9 +189,8 @@ def test_what_disturbs_is_said() -> None:
     quiet = "\n".join(an_outcome(a_round(1.0)).lines())
     assert "idle, of one core over 40 s: broker 1.2%" in quiet
     assert "the producer only reached 300,000 rows/s" in quiet
-    assert "Other programs" not in quiet and "UNSAFE" not in quiet
+    assert "Other programs" not in quiet
     assert "Other programs" in "\n".join(an_outcome(a_round(1.0, foreign=3.0)).lines())
-    assert "UNSAFE" in "\n".join(an_outcome(a_round(1.0), unsafe_no_dedup=True).lines())
 
 
 def a_receipt(
@@ -335,16 +334,16 @@ def test_a_server_without_windows_needs_a_decision(tmp_path: Path) -> None:
     with run_clickhouse() as old:
         with (
             pytest.raises(ConfigurationError, match=r"18\.16\.1.* Replicated") as caught,
-            prepared_target(old.url, tmp_path, False),
+            prepared_target(old.url, tmp_path, "block"),
         ):
             pass
-        assert "--unsafe-no-dedup" in caught.value.hint
-        with prepared_target(old.url, tmp_path, True) as target:
+        assert "--delivery replacing" in caught.value.hint
+        with prepared_target(old.url, tmp_path, "replacing") as target:
             assert target.rows() == 0
             assert target.pid == old.running.pid
             with (
                 pytest.raises(ConfigurationError, match="exists already"),
-                prepared_target(old.url, tmp_path, True),
+                prepared_target(old.url, tmp_path, "replacing"),
             ):
                 pass
             assert target.rows() == 0  # not ours to drop
