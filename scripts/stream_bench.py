@@ -17,9 +17,11 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from pyspark.sql import SparkSession
+
 from sluice.clickhouse.http import Server
+from sluice.spark.context import start_context
 from sluice.spark.java import set_java_home
-from sluice.spark.session import start_session
 from sluice.testbed.local.running import running_clickhouse
 
 _DDL = (
@@ -105,7 +107,8 @@ def main() -> None:
         server.execute(_DDL)
         jars = ",".join(map(str, arguments.jars.glob("*.jar"))) if arguments.jars else ""
         properties = {"spark.driver.memory": "1500m", **({"spark.jars": jars} if jars else {})}
-        spark = start_session("bench", "local[2]", properties)
+        start_context("bench", "local[2]", properties)
+        spark = SparkSession.builder.getOrCreate()
         frame = spark.range(0, arguments.rows, 1, 2).selectExpr(*_COLUMNS)
 
         def sink(compression: str) -> Callable[[], None]:

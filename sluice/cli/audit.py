@@ -48,11 +48,11 @@ def audit(config: Path, as_json: bool, on_spark: bool, proves_duplicates: bool) 
         from functools import partial
 
         from sluice.spark.class_archive import archive_options
-        from sluice.spark.session import start_session
+        from sluice.spark.context import start_context
         from sluice.spark.spread import spread
 
         spark = configuration.spark
-        session = start_session(
+        context = start_context(
             f"audit {configuration.pipeline}",
             spark.master,
             spark.properties(),
@@ -61,11 +61,11 @@ def audit(config: Path, as_json: bool, on_spark: bool, proves_duplicates: bool) 
         try:
             report = auditing.audit(
                 configuration,
-                spread=partial(spread, session),
+                spread=partial(spread, context),
                 proves_duplicates=proves_duplicates,
             )
         finally:
-            session.stop()
+            context.stop()
     else:
         report = auditing.audit(configuration, proves_duplicates=proves_duplicates)
     if as_json:

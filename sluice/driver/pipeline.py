@@ -17,11 +17,11 @@ from sluice.driver.loop import ConnectorLoop
 from sluice.driver.progress import Reporter
 from sluice.driver.signals import on_signals
 from sluice.spark.class_archive import archive_options
+from sluice.spark.context import start_context
 from sluice.spark.jobs import SparkGoneError, SparkJobs
-from sluice.spark.session import start_session
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+    from pyspark import SparkContext
 
 _logger = logging.getLogger("sluice.pipeline")
 
@@ -46,15 +46,15 @@ def run_pipeline(
     stopping = threading.Event()
     runs: list[ConnectorRun] = []
     on_signals(stopping, lambda: _refresh(runs))
-    with ThreadPoolExecutor(1, thread_name_prefix="spark-session") as pool:
-        session = pool.submit(
-            start_session,
+    with ThreadPoolExecutor(1, thread_name_prefix="spark-start") as pool:
+        context = pool.submit(
+            start_context,
             configuration.pipeline,
             configuration.spark.master,
             configuration.spark.properties(),
             archive_options(),
         )
-        jobs: Future[SparkJobs] = pool.submit(lambda: SparkJobs(session.result()))
+        jobs: Future[SparkJobs] = pool.submit(lambda: SparkJobs(context.result()))
         runs += [
             ConnectorRun(configuration, connector, jobs, stopping, examine)
             for connector in configuration.connectors
@@ -89,7 +89,7 @@ def run_pipeline(
         reporter.finish(now_ms())
         if jobs.exception() is None:
             jobs.result().close()
-            _stop(session.result())
+            _stop(context.result())
     return max(run.status for run in runs)
 
 
@@ -104,10 +104,10 @@ def _look_after(jobs: Future[SparkJobs], runs: Sequence[ConnectorRun]) -> None:
         jobs.result().when_gone(tell)
 
 
-def _stop(session: SparkSession) -> None:
+def _stop(context: SparkContext) -> None:
     """End Spark. If it has died, that is told already, and the status stays what it is."""
     try:
-        session.stop()
+        context.stop()
     except Exception as error:
         _logger.debug("stopping Spark: %s", error)
 

@@ -17,8 +17,8 @@ import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from sluice.spark.context import start_context
 from sluice.spark.jobs import SparkJobs
-from sluice.spark.session import start_session
 
 if TYPE_CHECKING:
     import subprocess
@@ -82,10 +82,10 @@ def make_archive() -> Path | None:
     with tempfile.TemporaryDirectory(dir=path.parent) as folder:
         made = Path(folder) / path.name
         options = f"-XX:ArchiveClassesAtExit={made} {_QUIET}"
-        session = start_session("archive", "local[1]", {"spark.ui.enabled": "false"}, options)
-        SparkJobs(session).run_idle()
-        java: subprocess.Popen[bytes] = session.sparkContext._gateway.proc
-        session.stop()
+        context = start_context("archive", "local[1]", {"spark.ui.enabled": "false"}, options)
+        SparkJobs(context).run_idle()
+        java: subprocess.Popen[bytes] = context._gateway.proc
+        context.stop()
         # Java ends with its standard input, and writes the archive then.
         if java.stdin is not None:
             java.stdin.close()

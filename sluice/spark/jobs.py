@@ -25,7 +25,7 @@ from sluice.core.receipts import TaskReport
 from sluice.worker.assignment import Assignment, Job, TaskEnvironment
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+    from pyspark import SparkContext
 
 _logger = logging.getLogger("sluice.spark")
 
@@ -63,13 +63,13 @@ class SparkJobs:
     :param slots: tasks that Spark can run at once.
     """
 
-    def __init__(self, session: SparkSession) -> None:
-        self._session = session
+    def __init__(self, context: SparkContext) -> None:
+        self._context = context
         self._pool = ThreadPoolExecutor(JOBS_MAX, thread_name_prefix="spark-job")
         self._closed = threading.Event()
         #: Spark's names of the jobs that are out, by identity.
         self._groups: dict[int, str] = {}
-        self.slots: int = max(1, int(session.sparkContext.defaultParallelism))
+        self.slots: int = max(1, int(context.defaultParallelism))
 
     def submit(
         self, job: Job, environment: TaskEnvironment, finished: Callable[[JobResult], None]
@@ -83,7 +83,7 @@ class SparkJobs:
         group = self._groups.get(id(job))
         if group is not None:
             # Not in the loop's thread: Spark may hang as well.
-            cancel = self._session.sparkContext.cancelJobGroup
+            cancel = self._context.cancelJobGroup
             threading.Thread(target=cancel, args=(group,), name="spark-cancel", daemon=True).start()
 
     def warm(self) -> None:
@@ -99,11 +99,11 @@ class SparkJobs:
 
     def run_idle(self) -> None:
         """A job without ranges, in all slots; ends when it has run."""
-        self._session.sparkContext.setJobDescription("keeping the Python workers warm")
+        self._context.setJobDescription("keeping the Python workers warm")
         self._in_tasks([b""] * self.slots, _idle)
 
     def close(self) -> None:
-        """Wait for nothing: tasks that still run are ended with the session."""
+        """Wait for nothing: tasks that still run are ended with the context."""
         self._closed.set()
         self._pool.shutdown(wait=False, cancel_futures=True)
 
@@ -134,12 +134,12 @@ class SparkJobs:
     def _lives(self) -> bool:
         """Whether Spark can still run anything."""
         try:
-            return not self._session.sparkContext._jsc.sc().isStopped()
+            return not self._context._jsc.sc().isStopped()
         except Exception:
             return False
 
     def _reports(self, job: Job, environment: TaskEnvironment) -> tuple[TaskReport, ...]:
-        context = self._session.sparkContext
+        context = self._context
         group = self._groups[id(job)] = f"sluice-{uuid.uuid4().hex}"
         context.setJobGroup(group, job.description, interruptOnCancel=True)
         # The file of the password may be on the driver's machine only.
@@ -153,7 +153,7 @@ class SparkJobs:
     ) -> list[bytes]:
         """Each in a task of its own; gives what all of them yielded."""
         answers: list[bytes] = (
-            self._session.sparkContext.parallelize(given, len(given)).mapPartitions(work).collect()
+            self._context.parallelize(given, len(given)).mapPartitions(work).collect()
         )
         return answers
 

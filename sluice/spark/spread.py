@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, TypeVar
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+    from pyspark import SparkContext
 
 
 Item = TypeVar("Item")
@@ -14,7 +14,7 @@ Result = TypeVar("Result")
 
 
 def spread(
-    session: SparkSession,
+    context: SparkContext,
     description: str,
     work: Callable[[Item], Result],
     items: Sequence[Item],
@@ -26,7 +26,6 @@ def spread(
     """
     if not items:
         return []
-    context = session.sparkContext
     context.setJobDescription(description)
     results: list[Result] = context.parallelize(items, len(items)).map(work).collect()
     return results

@@ -19,12 +19,12 @@ _START = """
 import sys
 from pathlib import Path
 from sluice.spark.class_archive import archive_options
-from sluice.spark.session import start_session
+from sluice.spark.context import start_context
 from sluice.spark.jobs import SparkJobs
 options = sys.argv[1] if sys.argv[1:] else archive_options()
-session = start_session("test", "local[1]", {"spark.ui.enabled": "false"}, options)
-SparkJobs(session).run_idle()
-maps = Path(f"/proc/{session.sparkContext._gateway.proc.pid}/maps").read_text()
+context = start_context("test", "local[1]", {"spark.ui.enabled": "false"}, options)
+SparkJobs(context).run_idle()
+maps = Path(f"/proc/{context._gateway.proc.pid}/maps").read_text()
 print(sorted({line.split()[-1] for line in maps.splitlines() if line.endswith(".jsa")}))
 """
 

@@ -194,11 +194,11 @@ def on_spark(configuration: Configuration, chunk_offsets: int) -> AuditReport:
     """The same audit in a process of its own, whose Spark ends with it."""
     program = (
         "import pickle, sys; from functools import partial; "
-        "from sluice.spark.session import start_session; from sluice.spark.spread import spread; "
-        "from sluice.verify.audit import audit; session = start_session('audit', 'local[2]', {}); "
+        "from sluice.spark.context import start_context; from sluice.spark.spread import spread; "
+        "from sluice.verify.audit import audit; context = start_context('audit', 'local[2]', {}); "
         f"report = audit(pickle.load(sys.stdin.buffer), {chunk_offsets}, "
-        "partial(spread, session)); "
-        "sys.stdout.buffer.write(pickle.dumps(report)); session.stop()"
+        "partial(spread, context)); "
+        "sys.stdout.buffer.write(pickle.dumps(report)); context.stop()"
     )
     done = subprocess.run(
         [sys.executable, "-c", program],
