@@ -47,10 +47,8 @@ class Program:
 
 def run(program: Program) -> str:
     """Run it to its last epoch; gives why it failed, "" if it did not."""
-    from sluice.spark.java import set_java_home
-    from sluice.spark.session import start_session
+    from tests.support.spark_session import start_session
 
-    set_java_home()
     spark = start_session("query", program.master, program.properties)
     frame = (
         spark.readStream.format("rate-micro-batch")

@@ -12,16 +12,14 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 
 from sluice.clickhouse.http import Server
-from sluice.spark.java import set_java_home
-from sluice.spark.session import start_session
 from tests.support.fixtures import fresh_database
+from tests.support.spark_session import start_session
 
 _DOCUMENT = Path(__file__).parents[2] / "docs" / "STREAMS.md"
 
 
 @pytest.fixture(scope="module")
 def spark() -> Iterator[SparkSession]:
-    set_java_home()
     properties = {"spark.ui.enabled": "false", "spark.sql.shuffle.partitions": "2"}
     session = start_session("test", "local[2,3]", properties)
     yield session
