@@ -6,24 +6,24 @@ it has, what each may be, and its default; [clickhouse], [[connector]] and [[tab
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 from pydantic import Field, PlainValidator
 
-from sluice.config.clickhouse import ClickHouseConfiguration
+from sluice.config.clickhouse import CertificatesConfiguration, ClickHouseConfiguration
 from sluice.config.connector import ConnectorConfiguration
 from sluice.config.deduplication import DeduplicationConfiguration
 from sluice.config.properties import properties_but, refuse_spark_property
 from sluice.config.secret import Secret, reveal_all
-from sluice.config.section import Section
+from sluice.config.section import Conflict, Section
 from sluice.config.table import TableConfiguration
 from sluice.config.values import (
+    RegistryUrl,
     SecretText,
     Text,
-    Url,
     a_duration,
     a_listen_address,
     a_size,
@@ -80,14 +80,28 @@ class BatchConfiguration(Section):
 class RegistryConfiguration(Section):
     """A schema registry with Confluent's HTTP API.
 
+    :param url: of several replicas of it all URLs, commas between them; the next one is asked where
+        one does not answer.
+    :param user: for basic authentication; "" for none.
+    :param token: shown as a bearer token instead.
     :param patience_seconds: a schema that it does not know is waited for so long; then the messages
         that name it become dead letters.
     """
 
-    url: Url
+    url: RegistryUrl
     user: Text = ""
     password: SecretText = field(default_factory=Secret)
+    token: SecretText = field(default_factory=Secret)
+    tls: CertificatesConfiguration = field(default_factory=CertificatesConfiguration)
     patience_seconds: Annotated[float, a_duration(0.0, 86_400.0)] = 60.0
+
+    def conflicts(self, written: Mapping[str, Any]) -> Iterator[Conflict]:
+        if "token" in written and ("user" in written or "password" in written):
+            yield "token", "stands beside user or password; keep one way"
+        if "password" in written and not self.user:
+            yield "password", "is of no use without user"
+        if "tls" in written and "https:" not in self.url:
+            yield "tls", "is of no use: no URL in url begins with https"
 
 
 @dataclass(frozen=True, slots=True)

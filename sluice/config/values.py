@@ -209,6 +209,34 @@ def a_replica_url(value: object) -> str:
     return f"{parts.scheme}://{parts.netloc}"
 
 
+def a_registry_url(value: object) -> str:
+    """The base URL of a schema registry, with its path; of several replicas of one, a list of them.
+
+    :returns: one text, commas between several URLs.
+    """
+    if isinstance(value, list):
+        if not value:
+            raise RefusedError("must not be empty")
+        return ",".join(a_registry_url(each) for each in value)
+    text = a_text(value)
+    try:
+        parts = urlsplit(text)
+    except ValueError:
+        raise RefusedError(f"{shown(value)} is not a URL; write it like http://host:8081") from None
+    if "@" in text:
+        raise RefusedError(
+            f"{shown(value)} carries credentials; move them to user and password in [registry]"
+        )
+    if parts.scheme not in ("http", "https") or not parts.hostname or "," in text:
+        raise RefusedError(
+            f"{shown(value)} is not an HTTP URL; write it like http://host:8081, or several as "
+            '["http://one:8081", "http://two:8081"]'
+        )
+    if parts.query or parts.fragment:
+        raise RefusedError(f"{shown(value)} must end after its path")
+    return text.rstrip("/")
+
+
 def a_listen_address(value: object) -> tuple[str, int]:
     """host:port to listen on; port 0 takes a free one."""
     host, _, port = a_text(value).rpartition(":")
@@ -230,4 +258,5 @@ Pattern = Annotated[str, BeforeValidator(a_pattern)]
 DatabaseName = Annotated[str, BeforeValidator(a_database)]
 Brokers = Annotated[str, BeforeValidator(a_broker_list)]
 Url = Annotated[str, BeforeValidator(a_replica_url)]
+RegistryUrl = Annotated[str, BeforeValidator(a_registry_url)]
 FileName = Annotated[Text, AfterValidator(beside_the_file)]

@@ -227,11 +227,21 @@ def _options(
 
 
 def registry_access(configuration: Configuration) -> RegistryAccess | None:
-    """How to reach the schema registry, password in the clear."""
+    """How to reach the schema registry, secrets in the clear."""
     registry = configuration.registry
     if registry is None:
         return None
-    return RegistryAccess(registry.url, registry.user, registry.password.reveal())
+    tls = registry.tls
+    return RegistryAccess(
+        registry.url,
+        registry.user,
+        registry.password.reveal(),
+        registry.token.reveal(),
+        tls.ca,
+        tls.certificate,
+        tls.key,
+        tls.key_password.reveal(),
+    )
 
 
 def store_access(deduplication: DeduplicationConfiguration) -> StoreAccess:

@@ -25,11 +25,43 @@ class RegistryAccess:
 
     :param url: as the configuration names it; several separated by commas are one registry.
     :param user: for basic authentication; "" for none.
+    :param token: shown as a bearer token; "" for none.
+    :param ca: a file of certificates to trust; "": those that the machine trusts.
+    :param certificate: a file with the client's; "" for none.
+    :param key: a file with the key of that certificate; "": in the same file.
     """
 
     url: str
     user: str = ""
     password: str = field(default="", repr=False)
+    token: str = field(default="", repr=False)
+    ca: str = ""
+    certificate: str = ""
+    key: str = ""
+    key_password: str = field(default="", repr=False)
+
+    def settings(self) -> dict[str, Any]:
+        """Of Confluent's client."""
+        settings: dict[str, Any] = {
+            "url": self.url,
+            "timeout": _TIMEOUT_SECONDS,
+            "retries.wait.ms": 100,
+            "retries.max.wait.ms": 1000,
+        }
+        if self.user:
+            settings["basic.auth.user.info"] = f"{self.user}:{self.password}"
+        if self.token:
+            settings["bearer.auth.credentials.source"] = "STATIC_TOKEN"
+            settings["bearer.auth.token"] = self.token
+            # Which cluster a token is for, Confluent's cloud alone asks.
+            settings["bearer.auth.logical.cluster"] = ""
+        files = {
+            "ssl.ca.location": self.ca,
+            "ssl.certificate.location": self.certificate,
+            "ssl.key.location": self.key,
+            "ssl.key.password": self.key_password,
+        }
+        return settings | {name: value for name, value in files.items() if value}
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,20 +84,13 @@ class RegistryClient:
         from confluent_kafka.schema_registry import SchemaRegistryClient
 
         self._url = access.url
-        settings: dict[str, Any] = {
-            "url": access.url,
-            "timeout": _TIMEOUT_SECONDS,
-            "retries.wait.ms": 100,
-            "retries.max.wait.ms": 1000,
-        }
-        if access.user:
-            settings["basic.auth.user.info"] = f"{access.user}:{access.password}"
         try:
-            self._client = SchemaRegistryClient(settings)
-        except (ValueError, TypeError) as error:
+            self._client = SchemaRegistryClient(access.settings())
+        except (ValueError, TypeError, OSError) as error:  # of TLS, too
             raise TerminalError(
                 f"the schema registry {self._url} cannot be used: {error}",
-                "Write its URL as http://host:port or https://host:port.",
+                "Correct `url` and the files of `tls` in [registry]; the files must be readable "
+                "on every machine that runs workers.",
             ) from error
 
     def schema(self, number: int) -> FetchedSchema | None:
@@ -120,7 +145,7 @@ class RegistryClient:
             said += str(error.error_message)[:200]
             if status in (401, 403):
                 raise TerminalError(
-                    said, "Check registry_user and registry_password of the entry."
+                    said, "Check user and password, or token, in [registry]."
                 ) from error
             if status in (404, 408, 429) or status >= 500:
                 raise self._away(said) from error

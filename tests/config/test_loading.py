@@ -12,6 +12,18 @@ from sluice.core.dead_letters import DeadLetterLimit
 from sluice.core.errors import ConfigurationError
 from tests.config.support import MINIMAL, changed, load_text
 
+
+def test_a_registry_may_have_a_path_and_several_urls(tmp_path: Path) -> None:
+    for written, expected in (
+        ('"http://one:8081/apis/ccompat/v7/"', "http://one:8081/apis/ccompat/v7"),
+        ('["https://one", "https://two:8443"]', "https://one,https://two:8443"),
+    ):
+        registry = f'[registry]\nurl = {written}\ntoken = "t0ken"\n[batch]'
+        read = load_text(tmp_path, changed("[batch]", registry)).registry
+        assert read is not None and (read.url, read.token.reveal()) == (expected, "t0ken")
+        assert "t0ken" not in repr(read)
+
+
 #: The example of the configuration contract, two replicas for its quorum.
 CONTRACT = """\
 [pipeline]

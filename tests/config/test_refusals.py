@@ -26,6 +26,35 @@ CASES = [
     ("[batch]", "batch = 3", "connector[dc1].batch", "unknown key"),
     ("[batch]", "[ledgr]", "ledgr", 'did you mean "ledger"?'),
     ("[batch]", "[ops]", "ops", "known here: batch, clickhouse"),
+    # [registry]
+    ("[batch]", '[registry]\nurl = "registry:8081"\n[batch]', "registry.url", "is not an HTTP URL"),
+    ("[batch]", "[registry]\nurl = []\n[batch]", "registry.url", "must not be empty"),
+    ("[batch]", '[registry]\nurl = "http://a:1,http://b:1"\n[batch]', "registry.url", "several as"),
+    (
+        "[batch]",
+        '[registry]\nurl = "http://a@b:1"\n[batch]',
+        "registry.url",
+        "password in [registry]",
+    ),
+    ("[batch]", '[registry]\nurl = "http://a:1/x?y"\n[batch]', "registry.url", "after its path"),
+    (
+        "[batch]",
+        '[registry]\nurl = "http://a:1"\nuser = "u"\ntoken = "t"\n[batch]',
+        "registry.token",
+        "keep one way",
+    ),
+    (
+        "[batch]",
+        '[registry]\nurl = "http://a:1"\npassword = "p"\n[batch]',
+        "registry.password",
+        "of no use without user",
+    ),
+    (
+        "[batch]",
+        '[registry]\nurl = "http://a:1"\ntls = { ca = "x" }\n[batch]',
+        "registry.tls",
+        "begins with https",
+    ),
     # unknown keys
     ("[batch]", "[batch]\nmax_byte = 1", "batch.max_byte", 'did you mean "max_bytes"?'),
     ("[batch]", "[spark]\nmastr = 1", "spark.mastr", 'did you mean "master"?'),

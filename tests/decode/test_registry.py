@@ -5,14 +5,22 @@ from __future__ import annotations
 import base64
 import json
 import pickle
+import ssl
 import struct
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
 from typing import Any
 
 import pytest
+from confluent_kafka.schema_registry import SchemaRegistryClient
+from confluent_kafka.schema_registry.protobuf import ProtobufSerializer
+from confluent_kafka.serialization import MessageField, SerializationContext
+from google.protobuf.descriptor_pb2 import FileDescriptorSet
+from google.protobuf.descriptor_pool import DescriptorPool
+from google.protobuf.message_factory import GetMessageClass
 
 from sluice.core.errors import TerminalError, TransientError
 from sluice.core.load_spec import Column
@@ -23,6 +31,7 @@ from sluice.decode.messages.origins import alone
 from sluice.decode.schema import registry
 from sluice.decode.schema.avro import AvroConfluent
 from sluice.decode.schema.protobuf import ProtobufConfluent
+from sluice.decode.schema.protobuf_compile import compile_files
 from sluice.decode.schema.registry import (
     RegisteredSchema,
     UnknownSchemasError,
@@ -33,6 +42,7 @@ from sluice.decode.typed.decoder import TypedDecoder
 from sluice.kafka.registry import RegistryAccess, RegistryClient
 from sluice.testbed.local.children import free_ports
 from tests.decode.support import fill, rows, table
+from tests.support.certificates import Authority
 from tests.support.registry import Registry, run_registry
 
 RECORD = '{"type":"record","name":"shop.Order","fields":[{"name":"id","type":"long"}]}'
@@ -97,6 +107,39 @@ def test_messages_of_a_real_registry_are_decoded(running: Registry) -> None:
         assert [one.index for one in decoded.bad] == [1]
 
 
+def test_descriptors_that_serializers_register_are_read(running: Registry) -> None:
+    """Confluent's serializer for Python registers descriptors in base64, those of imports, too."""
+    files = {
+        "shop/money.proto": 'syntax = "proto3"; package shop; message Money { int64 cents = 1; }',
+        "shop/order.proto": 'syntax = "proto3"; package shop; import "shop/money.proto"; '
+        'import "google/protobuf/timestamp.proto"; message Other { int32 x = 1; } '
+        "message Order { int64 id = 1; Money price = 2; google.protobuf.Timestamp at = 3; }",
+    }
+    pool = DescriptorPool()
+    for file in FileDescriptorSet.FromString(compile_files(files, "shop/order.proto")).file:
+        pool.AddSerializedFile(file.SerializeToString())
+    order = GetMessageClass(pool.FindMessageTypeByName("shop.Order"))(id=7)
+    order.price.cents = 1250
+    order.at.FromSeconds(1_767_225_600)
+    settings = {"use.deprecated.format": False}
+    serializer = ProtobufSerializer(
+        type(order), SchemaRegistryClient({"url": running.url}), settings
+    )
+    value = serializer(order, SerializationContext("orders-b64", MessageField.VALUE))
+    provide(running.url, RegistryClient(RegistryAccess(running.url)))
+    facts = table(
+        Column("id", "UInt8"),
+        Column("price", "Tuple(cents Int64)"),
+        Column("at", "DateTime('UTC')"),
+        options=(("registry", running.url),),
+    )
+    decoder = TypedDecoder(facts, ProtobufConfluent(facts))
+    with MessageBuffer(BYTES) as buffer:
+        decoded = decoder.decode(fill(buffer, [value]), alone("orders", 3))
+    assert not decoded.bad
+    assert rows(decoded) == [[7, {"cents": "1250"}, "2026-01-01 00:00:00"]]
+
+
 def test_a_registry_that_is_away_stops_the_decoding() -> None:
     url = f"http://127.0.0.1:{free_ports(1)[0]}"
     provide(url, RegistryClient(RegistryAccess(url)))
@@ -109,10 +152,9 @@ def test_a_registry_that_is_away_stops_the_decoding() -> None:
 class Scripted:
     """A server that answers every request alike, and remembers what it was asked."""
 
-    def __init__(self, status: int, body: bytes, credentials: str = "") -> None:
+    def __init__(self, status: int, body: bytes, wanted: str, tls: ssl.SSLContext | None) -> None:
         self.asked: list[str] = []
         script = self
-        wanted = f"Basic {base64.b64encode(credentials.encode()).decode()}" if credentials else ""
 
         class Handler(BaseHTTPRequestHandler):
             def do_GET(self) -> None:
@@ -129,12 +171,20 @@ class Scripted:
                 pass
 
         self.server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-        self.url = f"http://127.0.0.1:{self.server.server_port}"
+        if tls is not None:
+            self.server.socket = tls.wrap_socket(self.server.socket, server_side=True)
+        scheme = "http" if tls is None else "https"
+        self.url = f"{scheme}://127.0.0.1:{self.server.server_port}/apis/ccompat/v7"
 
 
 @contextmanager
-def scripted(status: int, body: bytes, credentials: str = "") -> Iterator[Scripted]:
-    script = Scripted(status, body, credentials)
+def scripted(
+    status: int, body: bytes, wanted: str = "", tls: ssl.SSLContext | None = None
+) -> Iterator[Scripted]:
+    """
+    :param wanted: the header Authorization without which requests are refused; "" for any.
+    """
+    script = Scripted(status, body, wanted, tls)
     thread = threading.Thread(target=script.server.serve_forever, daemon=True)
     thread.start()
     try:
@@ -149,17 +199,56 @@ ANSWER = json.dumps({"schema": RECORD}).encode()
 
 
 def test_credentials_are_sent() -> None:
-    with scripted(200, ANSWER, "ann:p:ss") as script:
+    basic = f"Basic {base64.b64encode(b'ann:p:ss').decode()}"
+    with scripted(200, ANSWER, basic) as script:
         found = RegistryClient(RegistryAccess(script.url, "ann", "p:ss")).schema(1)
         assert found is not None and found.text == RECORD
         with pytest.raises(TerminalError, match="401") as refused:
             RegistryClient(RegistryAccess(script.url, "ann", "wrong")).schema(1)
-        assert "registry_password" in refused.value.hint
+        assert "[registry]" in refused.value.hint
         assert "wrong" not in refused.value.message
 
 
+def test_a_token_is_sent() -> None:
+    with scripted(200, ANSWER, "Bearer t0ken") as script:
+        found = RegistryClient(RegistryAccess(script.url, token="t0ken")).schema(1)
+        assert found is not None and found.text == RECORD
+        with pytest.raises(TerminalError, match="401") as refused:
+            RegistryClient(RegistryAccess(script.url, token="wr0ng")).schema(1)
+        assert "token" in refused.value.hint and "wr0ng" not in refused.value.message
+
+
+def test_certificates_are_checked_and_shown(tmp_path: Path) -> None:
+    authority = Authority(tmp_path)
+    there = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    there.load_cert_chain(*authority.sign("server"))
+    there.load_verify_locations(authority.certificate)
+    there.verify_mode = ssl.CERT_REQUIRED
+    trusted = {"ca": str(authority.certificate)}
+    certificate, key = map(str, authority.sign("client", "pass word"))
+    shown = {"certificate": certificate, "key": key, "key_password": "pass word"}
+    with scripted(200, ANSWER, tls=there) as script:
+        found = RegistryClient(RegistryAccess(script.url, **trusted, **shown)).schema(1)
+        assert found is not None and found.text == RECORD
+        for less in (trusted, shown):
+            with pytest.raises(TransientError, match="does not answer"):
+                RegistryClient(RegistryAccess(script.url, **less)).schema(1)
+    with pytest.raises(TerminalError, match="cannot be used") as refused:
+        RegistryClient(RegistryAccess(script.url, **trusted, certificate="/nowhere.pem"))
+    assert "`tls` in [registry]" in refused.value.hint
+
+
+def test_the_next_url_is_asked_where_one_does_not_answer() -> None:
+    away = f"http://127.0.0.1:{free_ports(1)[0]}"
+    with scripted(200, ANSWER) as script:
+        found = RegistryClient(RegistryAccess(f"{away},{script.url}")).schema(1)
+        assert found is not None and found.text == RECORD
+        assert script.asked[0].startswith("/apis/ccompat/v7/schemas/ids/1")
+
+
 def test_secrets_are_not_shown() -> None:
-    assert "p:ss" not in repr(RegistryAccess("http://x", "ann", "p:ss"))
+    shown = repr(RegistryAccess("http://x", "ann", "p:ss", "t0ken", key_password="l0ck"))
+    assert not [secret for secret in ("p:ss", "t0ken", "l0ck") if secret in shown]
 
 
 @pytest.mark.parametrize("status", [500, 503, 429])
