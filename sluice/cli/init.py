@@ -13,6 +13,7 @@ from sluice.cli.exit import ExitStatus
 from sluice.core.load_spec import Delivery
 
 if TYPE_CHECKING:
+    from sluice.kafka.registry import RegistryAccess
     from sluice.ops.init_topic import Wanted
 
 FILE_NAME = "sluice.toml"
@@ -51,6 +52,13 @@ _PASSWORD = "CLICKHOUSE_PASSWORD"
     type=click.Choice(get_args(Delivery)),
     default="block",
     help="how the table stores each message once (docs/DELIVERIES.md)",
+)
+@click.option("--registry", metavar="URL", default="", help="of the messages' schemas")
+@click.option(
+    "--registry-user",
+    default="",
+    help="of the registry; its password is taken from the variable REGISTRY_PASSWORD, a token "
+    "for none from REGISTRY_TOKEN",
 )
 @click.option("--samples", type=a_positive_number, default=1_000, help="messages to look at")
 def init(output: Path, force: bool, from_topic: str | None, **named: Any) -> int:
@@ -104,12 +112,19 @@ def _wanted(
     table: str | None,
     samples: int,
     delivery: Delivery,
+    registry: str,
+    registry_user: str,
 ) -> Wanted:
     """What the arguments say, checked like the keys of the file that they will stand in."""
     from sluice.config.findings import RefusedError
     from sluice.config.interpolation import interpolate
     from sluice.config.properties import refuse_kafka_property
-    from sluice.config.values import a_broker_list, a_replica_url, a_target, a_topic
+    from sluice.config.values import (
+        a_broker_list,
+        a_replica_url,
+        a_target,
+        a_topic,
+    )
     from sluice.ops.init_topic import Wanted
 
     if brokers is None:
@@ -123,6 +138,8 @@ def _wanted(
         broker_list = a_broker_list(brokers)
         option = "--clickhouse"
         url = a_replica_url(clickhouse) if clickhouse else ""
+        option = "--registry"
+        access = _registry(registry, registry_user)
         option = "--table"
         database, name_of_table = a_target(table) if table else (None, None)
         option = "--property"
@@ -149,7 +166,25 @@ def _wanted(
         delivery=delivery,
         written=written,
         properties=given,
+        registry=access,
     )
+
+
+def _registry(url: str, user: str) -> RegistryAccess | None:
+    """How the registry of the arguments is reached; None: none is named.
+
+    :raises RefusedError: the URL is none.
+    """
+    from sluice.config.values import a_registry_url
+    from sluice.kafka.registry import RegistryAccess
+    from sluice.ops.init_topic import REGISTRY_PASSWORD, REGISTRY_TOKEN
+
+    if not url:
+        return None
+    if user:
+        password = os.environ.get(REGISTRY_PASSWORD, "")
+        return RegistryAccess(a_registry_url(url), user, password)
+    return RegistryAccess(a_registry_url(url), token=os.environ.get(REGISTRY_TOKEN, ""))
 
 
 def _write(path: Path, text: str, *, force: bool) -> None:

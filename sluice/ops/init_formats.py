@@ -55,7 +55,7 @@ def recognise(topic: str, values: Sequence[bytes]) -> Recognised:
 
     :raises TerminalError: none is recognised; says what was seen.
     """
-    for look in (_json, _registry, _file, _delimited):
+    for look in (_json, _file, _delimited):
         found = look(topic, values)
         if found is not None:
             return found
@@ -146,21 +146,18 @@ def _documents(value: bytes) -> list[Any] | None:
     return documents
 
 
-def _registry(topic: str, values: Sequence[bytes]) -> Recognised | None:
-    """A zero byte and the number of a schema: which kind of schema, only the registry knows."""
-    headed = [value for value in values if value[:1] == b"\0" and len(value) > 5]
-    if not _enough(len(headed), values):
-        return None
-    numbers = Counter(int.from_bytes(value[1:5], "big") for value in headed)
-    if len(numbers) > max(8, len(headed) // 4):
-        return None  # no few schemas: these bytes are something else
-    shown = ", ".join(str(number) for number, _ in numbers.most_common(5))
-    raise TerminalError(
-        f"topic {topic} holds messages with the header of a schema registry (schemas {shown}): "
-        "whether they are Avro, Protobuf or JSON is known to the registry, not to the bytes",
-        f'{_BY_HAND}, with format = "AvroConfluent" or "ProtobufConfluent" and the registry in '
-        "[registry]; give the table a column for each field of the schema.",
-    )
+def named_schemas(values: Sequence[bytes]) -> Counter[int]:
+    """How many messages name each schema of a registry: a zero byte and its number. Which kind of
+    schema it is, only the registry knows. Empty where most messages are something else."""
+    numbers = [number for value in values if (number := number_of(value)) is not None]
+    found = Counter(numbers if _enough(len(numbers), values) else ())
+    # No few schemas: these bytes are something else.
+    return Counter() if len(found) > max(8, len(numbers) // 4) else found
+
+
+def number_of(value: bytes) -> int | None:
+    """Of the schema that a message names; None: it has no registry's header."""
+    return int.from_bytes(value[1:5], "big") if value[:1] == b"\0" and len(value) > 5 else None
 
 
 def _file(topic: str, values: Sequence[bytes]) -> Recognised | None:

@@ -11,19 +11,25 @@ from dataclasses import dataclass, field
 
 from sluice.clickhouse.http import Server
 from sluice.core.errors import TerminalError
+from sluice.core.formats import FORMATS, REGISTRY_OPTION
 from sluice.core.load_spec import LINEAGE_TYPES, Column, Delivery, TableSpec
 from sluice.decode.formats import framing_of, make_decoder
 from sluice.decode.messages.buffer import MessageBuffer
 from sluice.decode.messages.decoded import BadMessage
 from sluice.decode.messages.origins import alone
+from sluice.decode.schema.registry import provide
 from sluice.kafka.clients import KafkaAccess
-from sluice.ops.init_formats import Recognised, recognise
+from sluice.kafka.registry import RegistryAccess, RegistryClient
+from sluice.ops.init_formats import Recognised, named_schemas, recognise
+from sluice.ops.init_schema import recognise_schemas
 from sluice.ops.init_table import ASSUMED, ServerFacts, ask_server, create_table, fitted
 from sluice.ops.init_types import COLUMNS_MAX, SampledColumn, columns_of_lines, columns_of_records
 from sluice.ops.sampling import Sample, take_sample
 
 _logger = logging.getLogger("sluice.init")
 
+#: Variables of the environment that a registry's secrets are in.
+REGISTRY_PASSWORD, REGISTRY_TOKEN = "REGISTRY_PASSWORD", "REGISTRY_TOKEN"
 _NAME_MAX = 48
 #: A column is made wider, and the sample decoded again, so often at most.
 _TRIALS = 8
@@ -44,6 +50,7 @@ class Wanted:
     :param table: None to call it like the topic.
     :param samples: how many messages to look at.
     :param delivery: of the table entry.
+    :param registry: of schemas; None for none.
     """
 
     topic: str
@@ -57,6 +64,7 @@ class Wanted:
     delivery: Delivery = "block"
     written: Mapping[str, str] = field(default_factory=dict)
     properties: Mapping[str, str] = field(default_factory=dict)
+    registry: RegistryAccess | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,14 +95,31 @@ def propose(wanted: Wanted) -> Proposal:
             facts = ask_server(server, database, table, wanted.delivery)
     access = KafkaAccess("init", wanted.brokers, wanted.properties)
     sample = take_sample(access, wanted.topic, wanted.samples)
-    found = recognise(wanted.topic, sample.values)
-    columns = fitted(_columns(found), facts.version)
-    columns = try_out(sample, found, columns)
+    found, columns = _look(wanted, sample)
+    columns = try_out(sample, found, fitted(columns, facts.version), wanted.registry)
     _tell(sample, found, columns, facts, f"{database}.{table}")
     return Proposal(
         configuration_text(wanted, found, database, table),
         create_table(database, table, columns, facts, wanted.delivery),
     )
+
+
+def _look(wanted: Wanted, sample: Sample) -> tuple[Recognised, list[SampledColumn]]:
+    """The format of the sample, and its columns."""
+    numbers = named_schemas(sample.values)
+    if not numbers:
+        found = recognise(wanted.topic, sample.values)
+        return found, _columns(found)
+    if wanted.registry is None:
+        shown = ", ".join(str(number) for number, _ in numbers.most_common(5))
+        raise TerminalError(
+            f"topic {wanted.topic} holds messages with the header of a schema registry (schemas "
+            f"{shown}), which knows what is in them",
+            "Name the registry: --registry http://HOST:PORT.",
+        )
+    client = RegistryClient(wanted.registry)
+    provide(wanted.registry.url, client)
+    return recognise_schemas(wanted.topic, numbers, sample.values, client)
 
 
 def _columns(found: Recognised) -> list[SampledColumn]:
@@ -123,15 +148,19 @@ def _columns(found: Recognised) -> list[SampledColumn]:
 
 
 def try_out(
-    sample: Sample, found: Recognised, columns: Sequence[SampledColumn]
+    sample: Sample,
+    found: Recognised,
+    columns: Sequence[SampledColumn],
+    registry: RegistryAccess | None = None,
 ) -> list[SampledColumn]:
     """Decode the sample as a worker would; columns that a value does not fit become String.
 
+    :param registry: that the messages' schemas are in.
     :raises TerminalError: most of the messages would become dead letters.
     """
     columns = list(columns)
     for _ in range(_TRIALS):
-        bad = _decode(sample, found, columns)
+        bad = _decode(sample, found, columns, registry)
         misfits = {message.column for message in bad} - {""}
         wider = [
             column.as_text() if column.name in misfits and "String" not in column.type else column
@@ -154,8 +183,14 @@ def try_out(
 
 
 def _decode(
-    sample: Sample, found: Recognised, columns: Sequence[SampledColumn]
+    sample: Sample,
+    found: Recognised,
+    columns: Sequence[SampledColumn],
+    registry: RegistryAccess | None,
 ) -> tuple[BadMessage, ...]:
+    options = dict(found.options)
+    if registry is not None and FORMATS[found.format].needs_registry:
+        options[REGISTRY_OPTION] = registry.url
     spec = TableSpec(
         entry="init",
         database="default",
@@ -170,7 +205,7 @@ def _decode(
         on_null="dead-letter",
         time_zone="UTC",
         shards=("s1",),
-        options=tuple(sorted(found.options.items())),
+        options=tuple(sorted(options.items())),
         rows=found.rows,
     )
     try:
@@ -259,13 +294,25 @@ max_delay = "1s"
 database = {_text(database)}
 shards = {{ s1 = [{_text(wanted.clickhouse or "http://localhost:8123")}] }}
 {user}durability = "single"                 # one replica's word is enough; "quorum" needs two
-
+{_registry_text(wanted.registry) if FORMATS[found.format].needs_registry else ""}
 [[table]]
 name = {_text(table[:_NAME_MAX])}  # part of every token: keep it
 topics = [{_text(wanted.topic)}]
 format = {_text(found.format)}
 {more}lineage = true                        # columns _topic, _partition, _offset, _row, _source
 """
+
+
+def _registry_text(registry: RegistryAccess | None) -> str:
+    """The section [registry]; its secrets stay in the environment."""
+    if registry is None:
+        return ""
+    lines = ["", "[registry]", f"url = {_text(registry.url)}"]
+    if registry.user:
+        lines += [f"user = {_text(registry.user)}", f'password = "${{{REGISTRY_PASSWORD}}}"']
+    elif registry.token:
+        lines.append(f'token = "${{{REGISTRY_TOKEN}}}"')
+    return "\n".join(lines) + "\n"
 
 
 def _text(value: str) -> str:

@@ -28,7 +28,7 @@ from sluice.core.receipts import UnknownSchemas
 from sluice.decode.messages.buffer import MessageBuffer
 from sluice.decode.messages.framing import BYTES
 from sluice.decode.messages.origins import alone
-from sluice.decode.schema import registry
+from sluice.decode.schema import registry as registries
 from sluice.decode.schema.avro import AvroConfluent
 from sluice.decode.schema.protobuf import ProtobufConfluent
 from sluice.decode.schema.protobuf_compile import compile_files
@@ -43,20 +43,14 @@ from sluice.kafka.registry import RegistryAccess, RegistryClient
 from sluice.testbed.local.children import free_ports
 from tests.decode.support import fill, rows, table
 from tests.support.certificates import Authority
-from tests.support.registry import Registry, run_registry
+from tests.support.registry import Registry
 
 RECORD = '{"type":"record","name":"shop.Order","fields":[{"name":"id","type":"long"}]}'
 
 
-@pytest.fixture(scope="module")
-def running() -> Iterator[Registry]:
-    with run_registry() as found:
-        yield found
-
-
-def test_a_schema_by_its_number(running: Registry) -> None:
-    number = running.register("orders-value", RECORD)
-    found = RegistryClient(RegistryAccess(running.url)).schema(number)
+def test_a_schema_by_its_number(registry: Registry) -> None:
+    number = registry.register("orders-value", RECORD)
+    found = RegistryClient(RegistryAccess(registry.url)).schema(number)
     assert found is not None
     assert (found.kind, json.loads(found.text), found.references) == (
         "AVRO",
@@ -65,34 +59,34 @@ def test_a_schema_by_its_number(running: Registry) -> None:
     )
 
 
-def test_a_number_that_is_not_there(running: Registry) -> None:
-    assert RegistryClient(RegistryAccess(running.url)).schema(2_000_000) is None
+def test_a_number_that_is_not_there(registry: Registry) -> None:
+    assert RegistryClient(RegistryAccess(registry.url)).schema(2_000_000) is None
 
 
-def test_references_come_with_the_schema_deepest_first(running: Registry) -> None:
+def test_references_come_with_the_schema_deepest_first(registry: Registry) -> None:
     first = 'syntax = "proto3"; package a; message Money { int64 cents = 1; }'
     second = (
         'syntax = "proto3"; package a; import "a/money.proto"; message Line { Money price = 1; }'
     )
     third = 'syntax = "proto3"; package a; import "a/line.proto"; message Order { Line line = 1; }'
-    running.register("money", first, "PROTOBUF")
+    registry.register("money", first, "PROTOBUF")
     reference = {"name": "a/money.proto", "subject": "money", "version": 1}
-    running.register("line", second, "PROTOBUF", [reference])
+    registry.register("line", second, "PROTOBUF", [reference])
     reference = {"name": "a/line.proto", "subject": "line", "version": 1}
-    number = running.register("order", third, "PROTOBUF", [reference])
-    found = RegistryClient(RegistryAccess(running.url)).schema(number)
+    number = registry.register("order", third, "PROTOBUF", [reference])
+    found = RegistryClient(RegistryAccess(registry.url)).schema(number)
     assert found is not None and found.kind == "PROTOBUF"
     assert [name for name, _ in found.references] == ["a/money.proto", "a/line.proto"]
     assert "cents" in found.references[0][1] and "Money price" in found.references[1][1]
 
 
-def test_messages_of_a_real_registry_are_decoded(running: Registry) -> None:
+def test_messages_of_a_real_registry_are_decoded(registry: Registry) -> None:
     proto = (
         'syntax = "proto3"; package z; message Other { int32 x = 1; } message Z { int64 id = 1; }'
     )
-    numbers = running.register("avro-value", RECORD), running.register("z", proto, "PROTOBUF")
-    provide(running.url, RegistryClient(RegistryAccess(running.url)))
-    facts = table(Column("id", "UInt8"), options=(("registry", running.url),))
+    numbers = registry.register("avro-value", RECORD), registry.register("z", proto, "PROTOBUF")
+    provide(registry.url, RegistryClient(RegistryAccess(registry.url)))
+    facts = table(Column("id", "UInt8"), options=(("registry", registry.url),))
     avro = TypedDecoder(facts, AvroConfluent(facts))
     protobuf = TypedDecoder(facts, ProtobufConfluent(facts))
     heads = [struct.pack(">BI", 0, number) for number in numbers]
@@ -107,7 +101,7 @@ def test_messages_of_a_real_registry_are_decoded(running: Registry) -> None:
         assert [one.index for one in decoded.bad] == [1]
 
 
-def test_descriptors_that_serializers_register_are_read(running: Registry) -> None:
+def test_descriptors_that_serializers_register_are_read(registry: Registry) -> None:
     """Confluent's serializer for Python registers descriptors in base64, those of imports, too."""
     files = {
         "shop/money.proto": 'syntax = "proto3"; package shop; message Money { int64 cents = 1; }',
@@ -123,15 +117,15 @@ def test_descriptors_that_serializers_register_are_read(running: Registry) -> No
     order.at.FromSeconds(1_767_225_600)
     settings = {"use.deprecated.format": False}
     serializer = ProtobufSerializer(
-        type(order), SchemaRegistryClient({"url": running.url}), settings
+        type(order), SchemaRegistryClient({"url": registry.url}), settings
     )
     value = serializer(order, SerializationContext("orders-b64", MessageField.VALUE))
-    provide(running.url, RegistryClient(RegistryAccess(running.url)))
+    provide(registry.url, RegistryClient(RegistryAccess(registry.url)))
     facts = table(
         Column("id", "UInt8"),
         Column("price", "Tuple(cents Int64)"),
         Column("at", "DateTime('UTC')"),
-        options=(("registry", running.url),),
+        options=(("registry", registry.url),),
     )
     decoder = TypedDecoder(facts, ProtobufConfluent(facts))
     with MessageBuffer(BYTES) as buffer:
@@ -316,7 +310,7 @@ def test_what_is_found_is_kept_and_what_is_not_is_asked_for_again() -> None:
 
 def test_a_registry_that_nobody_provided() -> None:
     with pytest.raises(TerminalError, match="http://nobody"):
-        registry.registry_of("http://nobody")
+        registries.registry_of("http://nobody")
 
 
 class Garbage:
@@ -370,13 +364,13 @@ def test_the_text_says_which_schemas_there_are_whatever_the_registry_says() -> N
 def test_not_every_number_that_garbage_names_is_asked_for() -> None:
     garbage = Garbage()
     provide("http://much", garbage)
-    values = [message(1000 + n) for n in range(2 * registry.ASKED_MAX)] + [message(8)] * 2
+    values = [message(1000 + n) for n in range(2 * registries.ASKED_MAX)] + [message(8)] * 2
     with MessageBuffer(BYTES) as buffer, pytest.raises(UnknownSchemasError) as refused:
         avro("http://much").decode(fill(buffer, values), alone("orders", 3))
     found = refused.value.found
-    assert len(found.numbers) == registry.ASKED_MAX and found.known == (8,)
-    assert (found.messages, found.of) == (2 * registry.ASKED_MAX, 2 * registry.ASKED_MAX + 2)
-    assert len(garbage.asked) == registry.ASKED_MAX + 1
+    assert len(found.numbers) == registries.ASKED_MAX and found.known == (8,)
+    assert (found.messages, found.of) == (2 * registries.ASKED_MAX, 2 * registries.ASKED_MAX + 2)
+    assert len(garbage.asked) == registries.ASKED_MAX + 1
 
 
 @pytest.mark.parametrize(

@@ -54,7 +54,6 @@ def test_a_few_bad_messages_do_not_matter() -> None:
 @pytest.mark.parametrize(
     ("values", "words", "hint"),
     [
-        (many(b"\0\0\0\0\x07\x02abc"), "schema registry (schemas 7)", "AvroConfluent"),
         (many(b"Obj\x01..."), "whole Avro files", 'format = "Avro"'),
         (many(b"PAR1..."), "whole Parquet files", 'format = "Parquet"'),
         (many(b"\x08\x96\x01\x12\x03ab\xff"), "begins with 08 96 01 12", "Protobuf"),

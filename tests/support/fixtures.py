@@ -12,6 +12,7 @@ from sluice.testbed.local.cluster.zookeeper import ZooKeeper, zookeeper_availabl
 from sluice.testbed.local.running import ClickHouse, running_clickhouse
 from tests.support.children import running
 from tests.support.clickhouse_server import ClickHouseServer, clickhouse_available, run_clickhouse
+from tests.support.registry import Registry, run_registry
 
 
 @pytest.fixture(scope="session")
@@ -46,6 +47,13 @@ def embedded_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ClickH
     """The embedded engine in a process of its own."""
     with running_clickhouse(tmp_path_factory.mktemp("clickhouse")) as server:
         yield server
+
+
+@pytest.fixture(scope="session")
+def registry() -> Iterator[Registry]:
+    """A real schema registry."""
+    with run_registry() as found:
+        yield found
 
 
 @pytest.fixture

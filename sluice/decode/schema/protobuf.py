@@ -235,7 +235,7 @@ class ProtobufConfluent(RegisteredMessages):
         lengths = lengths + is_first
         for at in np.flatnonzero(there & ~is_first).tolist():
             begin, end = int(begins[at]) + int(lengths[at]), int(piece.ends[at]) - 1
-            found = _read_path(piece.text, begin, end)
+            found = read_place(piece.text, begin, end)
             packed = None if found is None else _packed(found[0])
             if found is None or packed is None:
                 there[at] = False
@@ -255,7 +255,7 @@ class ProtobufConfluent(RegisteredMessages):
             if found.kind != "PROTOBUF":
                 said = f"{self.shown(key)} is {found.kind}, not PROTOBUF"
                 return Fault(CANNOT_PARSE, said)
-            files = self._files[number] = _compiled(found)
+            files = self._files[number] = compiled_schema(found)
         message = files.at(MAIN_FILE, path)
         if self._wanted and not f".{message.name}".endswith(f".{self._wanted}"):
             said = f"the message is of type {message.name}, not {self._wanted}"
@@ -267,7 +267,11 @@ class ProtobufConfluent(RegisteredMessages):
         return key & 0xFFFFFFFF
 
 
-def _compiled(schema: SchemaText) -> ProtobufFiles:
+def compiled_schema(schema: SchemaText) -> ProtobufFiles:
+    """The message types of a registered schema; its own file is MAIN_FILE.
+
+    :raises UnsupportedSchemaError: it cannot be used.
+    """
     files = {**dict(schema.references), MAIN_FILE: schema.text}
     return ProtobufFiles(compile_files(files, MAIN_FILE))
 
@@ -295,8 +299,11 @@ def _unpacked(packed: int) -> tuple[int, ...]:
     return tuple(rest >> bits * place & (1 << bits) - 1 for place in range(depth))
 
 
-def _read_path(text: bytes, at: int, end: int) -> tuple[tuple[int, ...], int] | None:
-    """The place of a type: a count and as many numbers; and where the message begins."""
+def read_place(text: bytes, at: int, end: int) -> tuple[tuple[int, ...], int] | None:
+    """The place of a type: a count and as many numbers; and where the message begins.
+
+    :returns: None: the bytes are no such place.
+    """
     numbers: list[int] = []
     wanted = 1
     while len(numbers) < wanted:

@@ -45,6 +45,17 @@ def filling(column: ProtobufColumn, target: str | None, cuts: bool) -> tuple[str
     return declared, Natural(column.name, declared, source)
 
 
+def table_type(column: ProtobufColumn) -> str:
+    """The type of a column that holds all that a field can say, null where it says nothing."""
+    wrapped = _WRAPPERS.get(column.message)
+    if wrapped is not None:
+        return f"Nullable({wrapped})"
+    if column.message == _TIMESTAMP:
+        return "Nullable(DateTime64(9, 'UTC'))"
+    takes_null = column.has_presence and not column.message
+    return f"Nullable({column.type})" if takes_null else column.type
+
+
 _TIMESTAMP = "google.protobuf.Timestamp"
 
 

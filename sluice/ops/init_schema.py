@@ -1,0 +1,93 @@
+"""Columns for messages that name a schema of a registry: what their schemas say."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+
+from sluice.core.errors import TerminalError
+from sluice.core.load_spec import LINEAGE_TYPES
+from sluice.decode.engine.types import parse_type
+from sluice.decode.schema.avro import AvroLayout
+from sluice.decode.schema.avro_schema import parse_avro
+from sluice.decode.schema.headed import REGISTRY_HEADER_BYTES, UnsupportedSchemaError
+from sluice.decode.schema.protobuf import compiled_schema, read_place
+from sluice.decode.schema.protobuf_columns import table_type
+from sluice.decode.schema.protobuf_compile import MAIN_FILE
+from sluice.decode.schema.registry import SchemaSource, SchemaText
+from sluice.ops.init_formats import Recognised, number_of
+from sluice.ops.init_types import SampledColumn, is_a_name
+
+_FORMATS = {"AVRO": "AvroConfluent", "PROTOBUF": "ProtobufConfluent"}
+_BY_HAND = "Write the configuration by hand: `sluice init` gives an example."
+
+
+def recognise_schemas(
+    topic: str, numbers: Mapping[int, int], values: Sequence[bytes], registry: SchemaSource
+) -> tuple[Recognised, list[SampledColumn]]:
+    """The format of messages with a registry's header, and a column for each field.
+
+    A field that several schemas have gets the type that it has in the schema of most messages.
+
+    :param numbers: how many messages name each schema.
+    :raises TerminalError: the registry does not know a schema, they are of several kinds, or of
+        one that cannot be loaded; it refuses to answer.
+    :raises TransientError: the registry does not answer.
+    """
+    schemas: dict[int, SchemaText] = {}
+    for number in sorted(numbers, key=lambda number: (-numbers[number], number)):
+        found = registry.schema(number)
+        if found is None:
+            raise TerminalError(
+                f"topic {topic}: {numbers[number]} messages of the sample name schema {number}, "
+                "which the registry does not know",
+                "Name the registry that the messages' producer uses.",
+            )
+        schemas[number] = found
+    kinds = sorted({schema.kind for schema in schemas.values()})
+    if len(kinds) > 1 or kinds[0] not in _FORMATS:
+        raise TerminalError(
+            f"topic {topic}: its schemas are of kind {' and '.join(kinds)}; a topic is loaded "
+            "whose schemas are all AVRO, or all PROTOBUF",
+            _BY_HAND,
+        )
+    types: dict[str, str] = {}
+    try:
+        for number, schema in schemas.items():
+            named = [value for value in values if number_of(value) == number]
+            for name, text in _types(schema, named).items():
+                types.setdefault(name, text)
+    except UnsupportedSchemaError as error:
+        raise TerminalError(f"topic {topic}: schema {number}: {error}", _BY_HAND) from error
+    columns = [
+        SampledColumn(name, text, len(values), len(values), text.startswith("Nullable("))
+        for name, text in types.items()
+        if is_a_name(name) and name not in LINEAGE_TYPES
+    ]
+    return Recognised(_FORMATS[kinds[0]]), columns
+
+
+def _types(schema: SchemaText, values: Sequence[bytes]) -> dict[str, str]:
+    """Types of the fields by name, for a table.
+
+    :param values: the messages of this schema.
+    """
+    if schema.kind == "AVRO":
+        parsed = parse_avro(schema.text, [text for _, text in schema.references])
+        columns = AvroLayout(parsed, REGISTRY_HEADER_BYTES).columns
+        return {column.name: _without_null_tuple(column.type) for column in columns}
+    files = compiled_schema(schema)
+    types: dict[str, str] = {}
+    places = Counter(read_place(value, REGISTRY_HEADER_BYTES, len(value)) for value in values)
+    for place, _ in places.most_common():
+        if place is not None:
+            for field in files.at(MAIN_FILE, place[0]).columns:
+                types.setdefault(field.name, table_type(field))
+    return types
+
+
+def _without_null_tuple(text: str) -> str:
+    """A table has no column that is a tuple or null, but as an experiment."""
+    node = parse_type(text)
+    is_tuple = node.name == "Nullable" and node.inner().name == "Tuple"
+    return node.inner().text if is_tuple else text
