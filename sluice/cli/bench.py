@@ -124,7 +124,7 @@ def _flag(option: str, what: str) -> Callable[[Function], Function]:
 @_setting("--backlog-seconds", "seconds of being away, for the time to drain", type=some_seconds)
 @_flag(
     "--producer-alone",
-    "measure the broker before the driver starts, too: what it takes for the producer alone",
+    "measure the broker when the driver is gone, too: what it takes for the producer alone",
 )
 @_flag("--drain", "measure draining the first rate's backlog too, not only extrapolate it")
 @click.option(

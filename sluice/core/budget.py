@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 
 from sluice.core.lease import CLOCK_SKEW_MS_MAX
 from sluice.core.load_spec import TableSpec
+from sluice.core.values import value
 
 #: Holds stay below this share of a window; the rest is for what cannot be counted.
 WINDOW_SHARE = 2
@@ -72,7 +73,7 @@ def own_target_shards(table: TableSpec) -> list[TargetShard]:
     ]
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Hold:
     """Something that may still insert into a target shard, or that may be repeated.
 

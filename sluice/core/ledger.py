@@ -18,6 +18,7 @@ from sluice.core.ranges import Interval, Range, TopicPartition, intervals_of
 from sluice.core.receipts import DeadLetter, Loaded, Receipt, Stages
 from sluice.core.records import Record, encode
 from sluice.core.server_runs import ServerRuns
+from sluice.core.values import value
 
 #: Insert counters of the windows, by `TargetShard.key`.
 InsertCounters = dict[str, int]
@@ -31,7 +32,7 @@ _values_of_receipt = attrgetter(*_OF_RECEIPT)
 _OF_STAGES = tuple(field.name for field in fields(Stages))
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class LedgerEntry:
     """One entry to be written. `body` must be JSON-serialisable."""
 

@@ -38,8 +38,7 @@ class Limits:
 
 
 class Backlog(NamedTuple):
-    """One partition that could be given a range. A tuple: every round makes one for each partition
-    that waits.
+    """One partition that could be given a range. A tuple: they are made often.
 
     :param position: the settled position; the next range begins there.
     :param stable_end: last stable offset, fresh from the broker.
@@ -52,6 +51,17 @@ class Backlog(NamedTuple):
     stable_end: int
     waiting_since_ms: int
     bytes_per_message: float | None = None
+
+    @property
+    def messages(self) -> int:
+        """Offsets that wait."""
+        return self.stable_end - self.position
+
+    @property
+    def bytes(self) -> float:
+        """What they may be, as far as it is known."""
+        each = self.bytes_per_message
+        return self.messages * (BYTES_PER_MESSAGE_UNKNOWN if each is None else each)
 
 
 def messages_of_range(limits: Limits, bytes_per_message: float | None) -> int:
@@ -79,8 +89,11 @@ def next_range(backlog: Backlog, limits: Limits, now_ms: int, *, flush: bool) ->
 
 def is_due(backlog: Backlog, limits: Limits, delay_ms: int, now_ms: int) -> bool:
     """Whether the next range of a partition that has messages is full, or has waited so long."""
-    if now_ms - backlog.waiting_since_ms >= delay_ms:
-        return True
+    return now_ms - backlog.waiting_since_ms >= delay_ms or is_full(backlog, limits)
+
+
+def is_full(backlog: Backlog, limits: Limits) -> bool:
+    """Whether a partition has enough for a range of its own."""
     full = messages_of_range(limits, backlog.bytes_per_message)
     return backlog.stable_end - backlog.position >= full
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 import hashlib
 from bisect import bisect_right
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from enum import Enum
 from typing import NamedTuple
 
 from sluice.core.pickling import pickled_by_fields
+from sluice.core.values import ordered_value, value
 
 Interval = tuple[int, int]
 
@@ -29,7 +29,7 @@ class TopicPartition(NamedTuple):
 
 
 @pickled_by_fields
-@dataclass(frozen=True, slots=True, order=True)
+@ordered_value
 class Range:
     """The offsets [begin, end) of a partition; the unit that is intended, loaded, settled.
 
@@ -57,7 +57,7 @@ class Range:
 EPOCH_UNKNOWN = -1
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class EpochOffset:
     """An end of a log, and the epoch of the leader that vouches for all below it.
 

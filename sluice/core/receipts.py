@@ -10,6 +10,7 @@ from sluice.core.dynamic import NewField
 from sluice.core.errors import SluiceError
 from sluice.core.pickling import pickled_by_fields
 from sluice.core.ranges import Interval, Range
+from sluice.core.values import value
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,7 +28,7 @@ class Queueing:
 
 
 @pickled_by_fields
-@dataclass(frozen=True, slots=True)
+@value
 class Receipt:
     """One block that ClickHouse acknowledged.
 
@@ -138,7 +139,7 @@ class DeadLetter(NamedTuple):
 
 
 @pickled_by_fields
-@dataclass(frozen=True, slots=True)
+@value
 class Stages:
     """Where a task's time went, in seconds of wall time; `cpu` is its process' CPU time.
 
@@ -192,7 +193,7 @@ class ClaimedRows:
 
 
 @pickled_by_fields
-@dataclass(frozen=True, slots=True)
+@value
 class Loaded:
     """Every block of the range is acknowledged.
 
@@ -334,7 +335,7 @@ Outcome = Loaded | TooHeavy | BundleTooHeavy | NeedsReservation | Outdated | Fai
 
 
 @pickled_by_fields
-@dataclass(frozen=True, slots=True)
+@value
 class TaskReport:
     """What one task says of one of its ranges.
 

@@ -9,12 +9,13 @@ from __future__ import annotations
 
 import re
 import zlib
-from dataclasses import dataclass, field
+from dataclasses import field
 from enum import Enum
 
 from sluice.core.errors import TerminalError
 from sluice.core.pickling import pickled_by_fields
 from sluice.core.ranges import EPOCH_UNKNOWN, EpochOffset
+from sluice.core.values import value
 
 FORMAT_VERSION = "S1"
 RECORD_BYTES_MAX = 200
@@ -65,7 +66,7 @@ class InvalidRecordError(TerminalError):
 
 
 @pickled_by_fields
-@dataclass(frozen=True, slots=True)
+@value
 class Record:
     """One record. Times are milliseconds of wall time since 1970.
 

@@ -172,7 +172,7 @@ def _as_first(state: PartitionState, update: RecordUpdate, attempt: int) -> Reco
 
 
 @dataclass(slots=True)
-class _Waiting:
+class Waiting:
     """What could be loaded together and is in no bundle yet.
 
     :param share: bytes of what one task would take of it.
@@ -184,6 +184,12 @@ class _Waiting:
     bytes: float = 0.0
     share: float = 0.0
     is_full: bool = False
+
+    def count(self, messages: int, size: float, sign: int) -> None:
+        """One more, or one less."""
+        self.members += sign
+        self.messages += sign * messages
+        self.bytes += sign * size
 
     def is_enough(self, limits: Limits, members_max: int) -> bool:
         """Whether as many of them as one block may be of are enough for a whole one: that many
@@ -246,41 +252,6 @@ class _Open:
     members: list[tuple[PartitionState, Range]] = field(default_factory=list)
 
 
-def may_fill_a_block(
-    backlogs: Sequence[Backlog], planner: RecordPlanner, leader_of: Callable[[TopicPartition], int]
-) -> bool:
-    """Whether some of these ranges together might be enough for a block: a quick look, in each
-    round, at whether a closer one is worth it, which takes four times as long [measured]. Who leads
-    them is asked only where they would be enough if one broker led them all."""
-    if planner.members_max == 1 or not _are_enough(backlogs, planner, _nobody):
-        return False
-    return _are_enough(backlogs, planner, leader_of)
-
-
-def _nobody(source: TopicPartition) -> int:
-    return -1
-
-
-def _are_enough(
-    backlogs: Sequence[Backlog], planner: RecordPlanner, leader_of: Callable[[TopicPartition], int]
-) -> bool:
-    group_of = planner.group_of
-    waiting: dict[Together, _Waiting] = {}
-    for source, position, stable_end, _, each in backlogs:
-        together = group_of(source.topic), leader_of(source)
-        found = waiting.get(together)
-        if found is None:
-            found = waiting[together] = _Waiting()
-        messages = stable_end - position
-        found.members += 1
-        found.messages += messages
-        found.bytes += messages * (BYTES_PER_MESSAGE_UNKNOWN if each is None else each)
-    return any(
-        found.is_enough(group.limits, planner.members_of(group.entries))
-        for (group, _), found in waiting.items()
-    )
-
-
 class NewRanges:
     """The new ranges of one round, and which of them are loaded together.
 
@@ -309,7 +280,7 @@ class NewRanges:
         self._closed: list[_Open] = []
         self._small: dict[TopicPartition, tuple[Together, Range, float]] = {}
         self._leader_of = leader_of
-        self._waiting: dict[Together, _Waiting] = {}
+        self._waiting: dict[Together, Waiting] = {}
         for backlog in backlogs if planner.members_max > 1 else ():
             found = self._bundled(states[backlog.source], backlog)
             if found is not None:
@@ -325,10 +296,8 @@ class NewRanges:
         together, found, expected = small
         waiting = self._waiting.get(together)
         if waiting is None:
-            waiting = self._waiting[together] = _Waiting()
-        waiting.members += sign
-        waiting.messages += sign * found.span
-        waiting.bytes += sign * expected
+            waiting = self._waiting[together] = Waiting()
+        waiting.count(found.span, expected, sign)
 
     def _bundled(
         self, state: PartitionState, backlog: Backlog

@@ -36,13 +36,14 @@ from sluice.driver.effects import (
     StopPartition,
 )
 from sluice.driver.observing import TopicObserver
+from sluice.driver.pending import Pending
 from sluice.driver.ports import (
     ClusterRead,
     LoopParts,
     SchemaRead,
     ShardWindow,
 )
-from sluice.driver.record_updates import RecordPlanner, busy
+from sluice.driver.record_updates import RecordPlanner
 from sluice.driver.recording import RoundRecorder
 from sluice.driver.report_handler import ReportHandler
 from sluice.driver.round_planner import RoundPlanner
@@ -53,9 +54,12 @@ from sluice.worker.assignment import TaskEnvironment
 
 _logger = logging.getLogger("sluice.loop")
 
-#: Fresh last stable offsets are read at most so often, and take at most a tenth of the loop's time;
-#: but a look that waited for a silent broker puts the next one off for no longer than this.
+#: Fresh last stable offsets are read at most so often, ten times in the `max_delay` of the
+#: connector, and take at most a tenth of the loop's time; but a look that waited for a silent
+#: broker puts the next one off for no longer than this.
 OBSERVE_EVERY_MS = 50
+OBSERVE_EVERY_MS_MAX = 1_000
+OBSERVE_DELAY_SHARE = 10
 OBSERVE_SHARE = 10
 OBSERVE_PAUSE_MS_MAX = 5_000
 #: Ranges that one probe looks for: what it asks of the servers is asked once for all of them.
@@ -115,20 +119,16 @@ class ConnectorLoop:
         shards = environment.clickhouse.shards
         self._flights = InFlight(parts.inflight_inserts_max, shards, parts.jobs.slots)
         self._use(environment.clickhouse)
+        self._pending = Pending(self.states, planner, parts.offsets.leader_of)
         self._round_planner = RoundPlanner(
-            self.states,
-            planner,
-            holds,
-            parts.windows,
-            parts.jobs.slots,
-            self._schema,
-            self._flights,
-            parts.offsets.leader_of,
+            *(self.states, planner, holds, parts.windows, parts.jobs.slots),
+            *(self._schema, self._flights, parts.offsets.leader_of, self._pending),
         )
         self._topics = TopicObserver(
             self.states,
             parts.offsets,
             self._take_in,
+            self._pending.file,
             parts.topics,
             parts.find_cuts,
             parts.now_ms(),
@@ -137,12 +137,14 @@ class ConnectorLoop:
         self._take_over_new = take_over_new
         schema, counters = self._schema, self.counters
         self._recorder = RoundRecorder(
-            name, parts, self.states, holds, schema, counters, self._apply, batch, recorded
+            *(name, parts, self.states, holds, schema, counters),
+            *(self._apply, self._pending.file, batch, recorded),
         )
         share = partial(share_of, limits_of=planner.limits_of)
         self._dispatcher = Dispatcher(name, parts, share, schema, self._round_planner, counters)
-        #: Of the last round: partitions that are not idle.
-        self._busy: list[PartitionState] = []
+        #: Nobody notices whether a message that waits so long was seen a tenth of it later.
+        every_ms = planner.limits.delay_ms_max // OBSERVE_DELAY_SHARE
+        self._observe_every_ms = max(OBSERVE_EVERY_MS, min(every_ms, OBSERVE_EVERY_MS_MAX))
         self._observe_again_at_ms = 0
         self._round_at_ms = parts.now_ms()
 
@@ -209,9 +211,9 @@ class ConnectorLoop:
             self._parts.claims.see(self.states.values(), self._holds, of.spec, of.spec_of, now_ms)
         if self._parts.staging is not None:
             self._parts.staging.see(self.states.values(), now_ms)
-        self._busy = busy(self.states.values(), now_ms)
+        under_way = self._pending.under_way(now_ms)
         self._planner.batch = self._recorder.batch + 1
-        planned = self._round_planner.plan(self._busy, now_ms, flush=flush, stopping=stopping)
+        planned = self._round_planner.plan(under_way, now_ms, flush=flush, stopping=stopping)
         self._apply(planned.effects)
         updates, ready = planned.updates, planned.ready
         specs = self._schema.with_unrecorded(self._environment.specs)
@@ -223,15 +225,14 @@ class ConnectorLoop:
             ready += self._recorder.record(updates, self._environment.specs, now_ms)
         self._dispatcher.dispatch(ready, self._environment)
         self._dispatcher.cancel_hung(now_ms)
-        self._dispatcher.probe(self._busy, now_ms)
+        self._dispatcher.probe(under_way, now_ms)
         self._dispatcher.keep_warm(now_ms)
 
     def _patience_seconds(self) -> float:
         """How long to wait for events before looking around again."""
-        waiting = any(state.loaded is not None for state in self._busy)
-        if waiting and self._recorder.again_at_ms <= self._parts.now_ms():
+        if self._pending.has_loaded() and self._recorder.again_at_ms <= self._parts.now_ms():
             return 0.0
-        return OBSERVE_EVERY_MS / 1000
+        return self._observe_every_ms / 1000
 
     def _is_settled(self) -> bool:
         return all(
@@ -256,6 +257,7 @@ class ConnectorLoop:
             self._holds.clock_went_back(now_ms)
             for state in self.states.values():
                 state.clock_went_back(now_ms)
+            self._pending.file_all()
         self._round_at_ms = now_ms
 
     def _apply(self, effects: Iterable[Effect]) -> None:
@@ -265,13 +267,16 @@ class ConnectorLoop:
                 case StopPartition(source, error):
                     state = self.states[source]
                     state.stop(error)
+                    self._pending.file(state)
                     where = f"{source} of connector {self.name} stops at {state.settled}"
                     _logger.error("%s: %s. Try: %s", where, error, error.hint)
                 case ParkEntry(entry, why):
                     specs = self._schema.park(entry, why, self._environment.specs)
                     self._environment = replace(self._environment, specs=specs)
+                    self._pending.file_all()
                 case LetGo(source):
                     del self.states[source]
+                    self._pending.forget(source)
                 case ReadTables():
                     if self._parts.read_schema is not None:
                         self._parts.read_schema()
@@ -284,8 +289,11 @@ class ConnectorLoop:
     def _gather(self, timeout_seconds: float) -> None:
         for event in self._parts.inbox.take(timeout_seconds):
             if isinstance(event, SchemaRead):
+                before = self._planner.spec
                 specs = self._schema.take(event, self._environment.specs)
                 self._environment = replace(self._environment, specs=specs)
+                if self._planner.spec is not before:
+                    self._pending.file_all()
                 continue
             if isinstance(event, ClusterRead):
                 self._use(event.access)
@@ -294,7 +302,11 @@ class ConnectorLoop:
                 continue  # what is loaded is settled without it
             if isinstance(event, JobResult):
                 self._dispatcher.came_back(event.job)
-            self._apply(self._reports.take(event))
+            effects = self._reports.take(event)
+            if isinstance(event, JobResult):
+                for assignment in event.job.assignments:
+                    self._pending.file(self.states[assignment.block_range.source])
+            self._apply(effects)
             self._dispatcher.worked(self._parts.now_ms())
 
     def _use(self, access: ClickHouseAccess) -> None:
@@ -317,7 +329,7 @@ class ConnectorLoop:
                     self._apply(self._topics.look(now_ms))
             took_ms = self._parts.now_ms() - now_ms
             pause_ms = min((OBSERVE_SHARE - 1) * took_ms, OBSERVE_PAUSE_MS_MAX)
-            self._observe_again_at_ms = now_ms + max(OBSERVE_EVERY_MS, took_ms + pause_ms)
+            self._observe_again_at_ms = now_ms + max(self._observe_every_ms, took_ms + pause_ms)
         except TransientError as error:
             self._observe_again_at_ms = self._parts.now_ms() + 2000
             _logger.warning("connector %s: %s", self.name, error)
@@ -339,3 +351,5 @@ class ConnectorLoop:
         self._holds.add_late_inserts(started.late_inserts)
         self._recorder.took_over(started)
         self.states.update({state.source: state for state in started.states})
+        for state in started.states:
+            self._pending.file(state)

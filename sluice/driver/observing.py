@@ -29,6 +29,7 @@ class TopicObserver:
     :param states: the loop's own mapping; partitions may join it later.
     :param appeared: called with partitions that the loop does not know; they join it. A call, and
         no effect: a topic that cannot be taken over is left out, and the others are taken.
+    :param changed: called with each state that was told a new end.
     :param found: finds topics that an expression takes; None: all topics have names.
     :param find_cuts: looks after logs whose leader has changed.
     """
@@ -38,6 +39,7 @@ class TopicObserver:
         states: Mapping[TopicPartition, PartitionState],
         offsets: SourceOffsets,
         appeared: Callable[[list[TopicPartition]], None],
+        changed: Callable[[PartitionState], None],
         found: Topics | None,
         find_cuts: FindCuts,
         now_ms: int,
@@ -45,6 +47,7 @@ class TopicObserver:
         self._states = states
         self._offsets = offsets
         self._appeared = appeared
+        self._changed = changed
         self._found = found
         self._find_cuts = find_cuts
         self._refused: set[str] = set()
@@ -90,6 +93,7 @@ class TopicObserver:
         self.is_answered = True
         for source, end in ends.items():
             states[source].see_end(end, now_ms)
+            self._changed(states[source])
             yield from self._notice_short_log(states[source], end.offset, now_ms)
         if all(states[source].short_since_ms is None for source in ends):
             self._known = told

@@ -19,17 +19,12 @@ from sluice.core.ledger import (
     settled_entry,
 )
 from sluice.core.load_spec import LoadSpec
-from sluice.core.planning import (
-    Backlog,
-    Limits,
-    is_due,
-    smoothed_bytes,
-    stretched_delay_ms,
-)
+from sluice.core.planning import Limits, smoothed_bytes
 from sluice.core.ranges import Range, TopicPartition, digest_of_rest
 from sluice.core.receipts import DeadLetter, Loaded
 from sluice.core.records import Kind, Record
 from sluice.core.server_runs import ServerRuns
+from sluice.core.values import value
 from sluice.driver.parking import limits_of
 from sluice.driver.ports import ShardWindow
 from sluice.driver.remembering import target_shards_of
@@ -53,7 +48,7 @@ class WindowTooSmallError(TerminalError):
     """One block alone needs more of a deduplication window than may be used."""
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class RecordUpdate:
     """A partition's next record.
 
@@ -72,18 +67,6 @@ class RecordUpdate:
     def numbered(self, batch: int) -> Record:
         """The record as part of this batch."""
         return self.record if self.record.batch == batch else replace(self.record, batch=batch)
-
-
-def busy(states: Iterable[PartitionState], now_ms: int) -> list[PartitionState]:
-    """The partitions that a round may do anything for. An idle one costs it this look."""
-    stale_ms = now_ms - RESETTLE_MS
-    return [
-        state
-        for state in states
-        if state.waiting_since_ms is not None
-        or state.record.kind is not Kind.SETTLE
-        or state.committed_at_ms < stale_ms
-    ]
 
 
 def insert_counters_at(
@@ -429,31 +412,6 @@ class RecordPlanner:
 
     # New ranges
 
-    def waiting(
-        self,
-        states: list[PartitionState],
-        windows: Mapping[TargetShard, ShardWindow],
-        now_ms: int,
-        *,
-        flush: bool,
-    ) -> tuple[list[Backlog], set[TopicPartition]]:
-        """Partitions that have messages for a range; and those of them whose next range is due."""
-        backlogs, due = [], set()
-        delays_ms: dict[TopicGroup, int] = {}
-        for state in states:
-            since_ms = state.waiting_since_ms
-            if since_ms is None:
-                continue
-            source, each = state.source, self.bytes_of(state)
-            backlog = Backlog(source, state.record.end, state.stable_end, since_ms, each)
-            group = self.group_of(source.topic)
-            if group not in delays_ms:
-                delays_ms[group] = _stretched_ms(group, windows)
-            backlogs.append(backlog)
-            if flush or is_due(backlog, group.limits, delays_ms[group], now_ms):
-                due.add(source)
-        return backlogs, due
-
     def background(
         self,
         limits: Limits,
@@ -563,13 +521,6 @@ class RecordPlanner:
         return RecordUpdate(
             state.source, record, replace(state.background, rest={}, stored={}), True
         )
-
-
-def _stretched_ms(group: TopicGroup, windows: Mapping[TargetShard, ShardWindow]) -> int:
-    """How long the oldest message waits while the servers of its tables are crowded with parts."""
-    known = [windows[each] for each in group.target_shards if each in windows]
-    crowding = max((window.crowding for window in known), default=0.0)
-    return stretched_delay_ms(group.limits.delay_ms_max, crowding)
 
 
 def settling(

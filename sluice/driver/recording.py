@@ -29,6 +29,7 @@ class RoundRecorder:
     :param name: of the connector.
     :param states: all partitions of the loop, as they are later too.
     :param apply: does what follows for a partition, at once.
+    :param changed: called with each state that a new record is of.
     :param batch: number of the last batch that is committed.
     :param recorded: all partitions that have a record in the ledger; None: nobody knows.
     """
@@ -42,6 +43,7 @@ class RoundRecorder:
         schema: SchemaChanges,
         counters: Counters,
         apply: Callable[[Iterable[Effect]], None],
+        changed: Callable[[PartitionState], None],
         batch: int,
         recorded: frozenset[TopicPartition] | None,
     ) -> None:
@@ -59,6 +61,7 @@ class RoundRecorder:
         self._schema = schema
         self._counters = counters
         self._apply = apply
+        self._changed = changed
 
     def took_over(self, started: Started) -> None:
         """The loop has more partitions now, whose last records are known."""
@@ -130,6 +133,7 @@ class RoundRecorder:
                 )
             state.late_insert_until_ms = 0
         state.recorded(record, update.background, now_ms)
+        self._changed(state)
         if state.retiring and not state.record.in_doubt:
             self._apply([LetGo(state.source)])
             is_settled = "%s is not configured any more; it is settled at %d and let go"

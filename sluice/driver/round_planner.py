@@ -17,11 +17,11 @@ from sluice.driver.bundling import (
     NewRanges,
     again_together,
     grouped_by_bundle,
-    may_fill_a_block,
     share_of,
 )
 from sluice.driver.changes import SchemaChanges
 from sluice.driver.effects import Effect, StopPartition
+from sluice.driver.pending import Pending
 from sluice.driver.ports import Windows
 from sluice.driver.probed import ProbedRanges, found_nothing, from_now_on
 from sluice.driver.record_updates import (
@@ -64,6 +64,7 @@ class RoundPlanner:
     :param schema: knows what the tables are now.
     :param flights: how many ranges each replica is given.
     :param leader_of: the id of the broker that leads a partition, -1 where it is not known.
+    :param pending: who may be given a range.
     """
 
     def __init__(
@@ -76,8 +77,10 @@ class RoundPlanner:
         schema: SchemaChanges,
         flights: InFlight,
         leader_of: Callable[[TopicPartition], int],
+        pending: Pending,
     ) -> None:
         self._states = states
+        self._pending = pending
         self._planner = planner
         self._holds = holds
         self._windows = windows
@@ -99,28 +102,28 @@ class RoundPlanner:
         return self._planner.spec
 
     def plan(
-        self, busy: list[PartitionState], now_ms: int, *, flush: bool, stopping: bool
+        self, under_way: list[PartitionState], now_ms: int, *, flush: bool, stopping: bool
     ) -> Round:
         """Decide one round.
 
-        :param busy: the partitions that are not idle.
+        :param under_way: the partitions that have more than messages that wait.
         :param flush: partial ranges are due at once.
         :param stopping: nothing new is intended.
         """
         windows = self._windows.current()
         self._planner.see_windows(windows)
         self._holds.forget(now_ms, min((w.read_started_ms for w in windows.values()), default=0))
-        budget = Budget(windows, self._holds, busy, now_ms)
+        budget = Budget(windows, self._holds, under_way, now_ms)
         updates: list[RecordUpdate] = []
         ready: list[PartitionState] = []
         self._effects, planner = [], self._planner
         self._probed.begin()
-        out = grouped_by_bundle(s for s in busy if s.out)
+        out = grouped_by_bundle(s for s in under_way if s.out)
         self.held_back = 0
         self._flights.begin()
         for members in out:
             self._flights.add(self._places(members[0]))
-        free = [s for s in busy if s.stopped is None and not s.out]
+        free = [s for s in under_way if s.stopped is None and not s.out]
         idle = [s for s in free if s.loaded is not None or not s.record.in_doubt]
         resting: list[list[PartitionState]] = []
         for members in grouped_by_bundle(s for s in free if s.record.in_doubt):
@@ -146,9 +149,7 @@ class RoundPlanner:
             is_old = any(now_ms - s.committed_at_ms > RESETTLE_MS for s in members)
             if is_old and not any(state.source in planned for state in members):
                 updates += [refresh(state) for state in members]
-        going_on = [state for state in idle if not state.retiring]
-        intended = [] if stopping else self._intend(going_on, out, budget, now_ms, flush=flush)
-        updates += intended
+        updates += [] if stopping else self._intend(out, budget, now_ms, flush=flush)
         planned = {update.source for update in updates}
         stale_ms = now_ms - RESETTLE_MS
         for state in idle:
@@ -178,7 +179,6 @@ class RoundPlanner:
 
     def _intend(
         self,
-        idle: list[PartitionState],
         out: list[list[PartitionState]],
         budget: Budget,
         now_ms: int,
@@ -190,8 +190,8 @@ class RoundPlanner:
         room_left = 2 * self._slots - sum(share_of(members, planner.limits_of) for members in out)
         if room_left <= 0:
             return []
-        waiting, due = planner.waiting(idle, budget.windows, now_ms, flush=flush)
-        if not due and not may_fill_a_block(waiting, planner, self._leader_of):
+        waiting, due = self._pending.due(budget.windows, now_ms, flush=flush)
+        if not waiting:
             return []
         # Who is not due goes along: more rows in a block that is written anyway cost little.
         waiting = in_fair_order(waiting)

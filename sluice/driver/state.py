@@ -14,6 +14,7 @@ from sluice.core.load_spec import LoadSpec
 from sluice.core.ranges import EPOCH_UNKNOWN, EpochOffset, Range, TopicPartition
 from sluice.core.receipts import Loaded, NeedsReservation, Outdated, TooHeavy
 from sluice.core.records import Kind, Record
+from sluice.core.values import value
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,7 +26,7 @@ class AsRecorded:
 Answer = Loaded | TooHeavy | NeedsReservation | Outdated
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Answered:
     """A task said something of the range that the next record takes in."""
 
@@ -155,6 +156,15 @@ class PartitionState:
     def stopped(self) -> SluiceError | None:
         """Why this partition stopped, if it did."""
         return self.stage.error if isinstance(self.stage, Stopped) else None
+
+    @property
+    def may_be_given_a_range(self) -> bool:
+        """Whether it has messages, and nothing under way but what the next record settles."""
+        return (
+            self.waiting_since_ms is not None
+            and not (self.out or self.retiring or self.stopped is not None)
+            and (not self.record.in_doubt or self.loaded is not None)
+        )
 
     @property
     def has_to_be_probed(self) -> bool:

@@ -12,6 +12,7 @@ from sluice.core.pickling import pickled_by_fields
 from sluice.core.ranges import Range
 from sluice.core.records import Record
 from sluice.core.server_runs import ServerRuns
+from sluice.core.values import value
 from sluice.kafka.clients import KafkaAccess
 from sluice.kafka.registry import RegistryAccess
 
@@ -42,7 +43,7 @@ class TaskEnvironment:
 
 
 @pickled_by_fields
-@dataclass(frozen=True, slots=True)
+@value
 class Assignment:
     """One range for one task.
 

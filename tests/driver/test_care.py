@@ -97,7 +97,7 @@ def test_another_table_of_the_replica_is_not_held_back() -> None:
     world.inflight_inserts_max = 1
     loop = world.loop()
     held: list[int] = []
-    world.at(TASK_MS // 2 + 1, lambda: held.append(loop.held_back))
+    world.at(TASK_MS * 3 // 2, lambda: held.append(loop.held_back))
     run(world, loop)
     first = [a.block_range.source for job in world.jobs[:1] for a in job.assignments]
     assert first == [SOURCES[0], OTHER]

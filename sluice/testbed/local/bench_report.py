@@ -173,12 +173,7 @@ class Outcome:
             f"{busy['driver JVM']:.1f}) without what an idle driver uses in that time; "
             f"{self._topics()}, tables: {self.settings.tables:,}",
             f"start: {self.start_seconds:.1f} s from the driver's start, cold, to the first row in "
-            "its table"
-            + (
-                ""
-                if self.producer_alone is None
-                else f", with {self.producer_alone.put + 1:,} messages waiting"
-            ),
+            "its table",
         ]
 
     def _latency_lines(self) -> list[str]:

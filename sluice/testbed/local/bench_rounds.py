@@ -43,8 +43,6 @@ STAGES: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
 _STALL_SECONDS_MAX = 120.0
 #: Before a round begins, so that what producing left to be done is done.
 _QUIET_SECONDS = 1.5
-#: Of the broker alone: new logs and a cold JVM are none of what a message takes.
-_ALONE_WARM_UP_SECONDS = 2.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,12 +125,11 @@ class Latency:
 
 @dataclass(frozen=True, slots=True)
 class ProducerAlone:
-    """What the broker takes while messages come at a rate, and there is no driver yet.
+    """What the broker takes while messages come at a rate, and there is no driver any more.
 
     :param wanted: messages a second that were asked for.
     :param reached: messages a second that the producer managed.
     :param messages: that were produced in these seconds.
-    :param put: messages in the topics now, those before these seconds included.
     :param cpu_seconds: of the broker.
     :param seconds: until the broker had all messages.
     """
@@ -140,7 +137,6 @@ class ProducerAlone:
     wanted: int
     reached: float
     messages: int
-    put: int
     cpu_seconds: float
     seconds: float
 
@@ -403,7 +399,6 @@ def measure_producer_alone(
         return found.cpu_seconds
 
     with steady_producer(access, sources, orders, rows_per_second, seconds) as producer:
-        warm_up = producer.produce(_ALONE_WARM_UP_SECONDS)
         before, began = cpu_seconds(), time.monotonic()
         steady = producer.produce(seconds)
         used, took = cpu_seconds() - before, time.monotonic() - began
@@ -411,7 +406,6 @@ def measure_producer_alone(
         wanted=rows_per_second,
         reached=steady.rows / steady.seconds,
         messages=steady.rows,
-        put=warm_up.rows + steady.rows,
         cpu_seconds=used,
         seconds=took,
     )

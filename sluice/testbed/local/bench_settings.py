@@ -87,7 +87,7 @@ class BenchSettings:
     :param reader: what reads the ranges.
     :param format: of the messages.
     :param rates: messages a second, one measurement of the latency for each.
-    :param producer_alone: whether the broker is measured before there is a driver, too.
+    :param producer_alone: whether the broker is measured when the driver is gone, too.
     :param backlog_seconds: how long the pipeline was away, for the time to drain.
     :param drain: whether draining the first rate's backlog is measured too.
     :param flame: where a flame graph of one worker goes.
