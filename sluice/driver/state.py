@@ -139,10 +139,9 @@ class PartitionState:
     @property
     def loaded(self) -> Loaded | None:
         """The report that the next record will settle."""
-        match self.stage:
-            case Answered(Loaded() as loaded):
-                return loaded
-        return None
+        # Asked for all the time: a `match` takes three times as long.
+        answer = self.stage.answer if isinstance(self.stage, Answered) else None
+        return answer if isinstance(answer, Loaded) else None
 
     @property
     def outdated(self) -> Outdated | None:
