@@ -64,6 +64,25 @@ def test_nondeterministic_functions(expression: str, expected: tuple[str, ...]) 
     assert nondeterministic_functions(expression, COLUMNS) == expected
 
 
+#: Functions that answer from the clock, chance, the host, or data outside of the row.
+VOLATILE = """
+    now now64 nowinblock nowinblock64 today yesterday current_timestamp current_date curdate
+    utctimestamp utc_timestamp localtime localtimestamp timezone servertimezone hostname
+    fqdn uptime version serveruuid currentdatabase currentuser user getmacro getsetting
+    rownumberinblock rownumberinallblocks blocknumber blocksize runningdifference
+    runningaccumulate neighbor rand rand32 rand64 randconstant canonicalrand randuniform
+    generateuuidv4 generateuuidv7 generateulid generatesnowflakeid joinget
+    filesystemavailable filesystemcapacity tcpport queryid initialqueryid connectionid tid
+    dictget dicthas dictisin generatesnowflakeidtothread
+"""
+
+
+def test_the_engine_calls_none_of_these_deterministic() -> None:
+    """No list of Sluice's names them."""
+    for name in VOLATILE.split():
+        assert nondeterministic_functions(f"{name}()", COLUMNS) == (name,)
+
+
 def test_referenced_columns() -> None:
     names = [column.name for column in referenced_columns("id + length(`odd name`)", COLUMNS)]
     assert names == ["id", "odd name"]

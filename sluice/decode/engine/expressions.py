@@ -10,63 +10,8 @@ from sluice.core.errors import TerminalError
 from sluice.core.load_spec import Column
 from sluice.decode.engine.session import EngineError, run
 
-#: Deterministic within one query for the engine, but not from one attempt to the next;
-#: and functions whose answer depends on the host or on data outside the block.
-_VOLATILE = frozenset(
-    (
-        "now",
-        "now64",
-        "nowinblock",
-        "nowinblock64",
-        "today",
-        "yesterday",
-        "current_timestamp",
-        "current_date",
-        "curdate",
-        "utctimestamp",
-        "utc_timestamp",
-        "localtime",
-        "localtimestamp",
-        "timezone",
-        "servertimezone",
-        "hostname",
-        "fqdn",
-        "uptime",
-        "version",
-        "serveruuid",
-        "currentdatabase",
-        "currentuser",
-        "user",
-        "getmacro",
-        "getsetting",
-        "rownumberinblock",
-        "rownumberinallblocks",
-        "blocknumber",
-        "blocksize",
-        "runningdifference",
-        "runningaccumulate",
-        "neighbor",
-        "rand",
-        "rand32",
-        "rand64",
-        "randconstant",
-        "canonicalrand",
-        "randuniform",
-        "generateuuidv4",
-        "generateuuidv7",
-        "generateulid",
-        "generatesnowflakeid",
-        "joinget",
-        "filesystemavailable",
-        "filesystemcapacity",
-        "tcpport",
-        "queryid",
-        "initialqueryid",
-        "connectionid",
-        "tid",
-    )
-)
-_VOLATILE_PREFIXES = ("rand", "dictget", "dicthas", "dictis", "generateuuid", "generatesnowflake")
+#: The engine calls it deterministic, but another thread gives another answer.
+_OF_THE_THREAD = "tid"
 #: Completes a text of a date with the year in which it reads it.
 _BEST_EFFORT = "besteffort"
 #: What the parser calls a function, and the engine does not.
@@ -166,7 +111,7 @@ def computed_volatile(columns: tuple[Column, ...]) -> dict[str, tuple[str, ...]]
 def _is_volatile(name: str) -> bool:
     """A closed world: what the engine does not call deterministic is not."""
     lower = name.lower()
-    if lower in _VOLATILE or lower.startswith(_VOLATILE_PREFIXES) or _BEST_EFFORT in lower:
+    if lower == _OF_THE_THREAD or _BEST_EFFORT in lower:
         return True
     return lower not in _SYNTAX and lower not in _deterministic_functions()
 
