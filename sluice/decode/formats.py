@@ -11,11 +11,61 @@ from sluice.core.load_spec import TableSpec
 from sluice.core.text_options import first_problem
 from sluice.decode.keys.required import RequiredKeyDecoder, without_required_key
 from sluice.decode.mapping.mapped import MappedFormat, is_mapped
+from sluice.decode.messages.format import TypedFormat
 from sluice.decode.messages.framing import BYTES, JSON_ARRAYS, JSON_OBJECTS, Framing
 from sluice.decode.messages.port import TableDecoder
 from sluice.decode.text.decoders import json_array_decoder, json_object_decoder, line_decoder
 from sluice.decode.typed.decoder import TypedDecoder
-from sluice.decode.typed_formats import typed_decoder
+
+
+def typed_decoder(table: TableSpec) -> TableDecoder:
+    """Of an entry of a format in which the engine says, or is told, what type a value has."""
+    return TypedDecoder(table, _typed_format(table))
+
+
+def _typed_format(table: TableSpec) -> TypedFormat:
+    """What a format needs is imported with its first decoder: some bring large libraries along,
+    which a worker that decodes JSON should not load."""
+    match table.format:
+        case "RowBinary":
+            from sluice.decode.sequential.row_binary import row_binary
+
+            return row_binary(table)
+        case "RowBinaryWithNamesAndTypes":
+            from sluice.decode.sequential.row_binary import RowBinaryWithNamesAndTypes
+
+            return RowBinaryWithNamesAndTypes(table)
+        case "MsgPack":
+            from sluice.decode.sequential.msgpack import message_pack
+
+            return message_pack(table)
+        case "AvroConfluent":
+            from sluice.decode.schema.avro import AvroConfluent
+
+            return AvroConfluent(table)
+        case "AvroSingleObject":
+            from sluice.decode.schema.avro import AvroSingleObject
+
+            return AvroSingleObject(table)
+        case "Avro":
+            from sluice.decode.schema.avro_files import AvroFiles
+
+            return AvroFiles(table)
+        case "Protobuf":
+            from sluice.decode.schema.protobuf import Protobuf
+
+            return Protobuf(table)
+        case "ProtobufConfluent":
+            from sluice.decode.schema.protobuf import ProtobufConfluent
+
+            return ProtobufConfluent(table)
+        case "SQLBatchRequest":
+            from sluice.decode.envelope.format import EnvelopeFormat
+
+            return EnvelopeFormat(table)
+    from sluice.decode.typed.blobs import Blobs
+
+    return Blobs(table, table.format)
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,7 +11,7 @@ from sluice.core.compiled import library
 from sluice.core.errors import TerminalError
 from sluice.decode.messages import buffer as buffer_module
 from sluice.decode.messages.buffer import MessageBuffer
-from sluice.decode.messages.marked import pieces, subset, without
+from sluice.decode.messages.marked import subset, without
 from tests.decode.support import FIRST_OFFSET, fill
 
 
@@ -25,7 +25,7 @@ def test_messages_come_back_as_they_were() -> None:
     with fill(MessageBuffer(), values, poll=2) as buffer:
         assert buffer.messages == 6
         assert buffer.bytes == sum(map(len, values))
-        assert [buffer.message(index) for index in range(6)] == values
+        assert list(buffer.iterate(np.arange(6))) == values
         assert buffer.offsets.tolist() == [FIRST_OFFSET + 2 * index for index in range(6)]
         assert list(buffer.iterate(np.array([1, 4, 5]))) == [values[1], values[4], values[5]]
         assert buffer.faults == [1, 3]
@@ -43,8 +43,7 @@ def test_messages_at_fault_are_set_aside(limit: int, monkeypatch: pytest.MonkeyP
         seen = [b" " * len(v) if n in buffer.aside else v for n, v in enumerate(values)]
         assert without_end(buffer) == b"\n".join(seen)
         assert list(buffer.iterate(np.arange(1000))) == values
-        assert [buffer.message(n) for n in range(1000)] == values
-        (piece,) = pieces(buffer, np.arange(1, 1000))
+        (piece,) = buffer.pieces(np.arange(1, 1000))
         assert piece.text == b"\n".join(values[1:]) + b"\n"
         with without(buffer, np.array(bad)):
             text = Path(buffer.path).read_bytes()
@@ -70,7 +69,7 @@ def test_subset_is_a_buffer_of_its_own() -> None:
     with fill(MessageBuffer(), [b"%d" % n for n in range(2000)]) as buffer:
         indices = np.array([0, 3, 1999])
         with subset(buffer, indices) as part:
-            assert [part.message(n) for n in range(3)] == [b"0", b"3", b"1999"]
+            assert list(part.iterate(np.arange(3))) == [b"0", b"3", b"1999"]
             assert part.offsets.tolist() == (FIRST_OFFSET + 2 * indices).tolist()
 
 

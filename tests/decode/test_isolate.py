@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from sluice.core.load_spec import Column
-from sluice.decode.messages import marked
+from sluice.decode.messages import buffer as buffers
 from sluice.decode.messages.buffer import MessageBuffer
 from sluice.decode.messages.origins import alone
 from sluice.decode.text import isolate
@@ -44,7 +44,7 @@ def decoder() -> Decoder:
 @pytest.fixture
 def small_steps(monkeypatch: pytest.MonkeyPatch) -> None:
     """Every seam between pieces and parts, in blocks of a few hundred messages."""
-    monkeypatch.setattr(marked, "_PIECE_BYTES", 150)
+    monkeypatch.setattr(buffers, "_PIECE_BYTES", 150)
     monkeypatch.setattr(isolate, "_JUDGED_BYTES", 500)
 
 
@@ -110,7 +110,9 @@ def test_the_words_do_not_depend_on_the_way_to_them(unknown: str) -> None:
     columns = (ID, SMALL, UUID, Column("at", "DateTime"))
     text = table(*columns, unknown_fields=unknown)
     sifting, searching = Decoder(text), Searching(text)
-    for kinds in (STRANGE, *((one,) for one in STRANGE)):
+    stopping = [one for one in STRANGE if b"999" in one or b"null" in one]
+    others = [one for one in STRANGE if one not in stopping]
+    for kinds in (STRANGE, others, *([one] for one in stopping)):
         values = [kinds[n // 3 % len(kinds)] if n % 3 == 0 else good(n) for n in range(120)]
         assert decode(sifting, values).bad == decode(searching, values).bad, kinds
 

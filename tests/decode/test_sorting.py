@@ -8,7 +8,8 @@ import pytest
 
 from sluice.core.errors import TerminalError
 from sluice.core.load_spec import Column, TableSpec
-from sluice.decode.text.decoder import Decoded, Decoder
+from sluice.decode.messages.decoded import Decoded
+from sluice.decode.text.decoder import Decoder
 from tests.decode.support import FIRST_OFFSET, LINEAGE, LINEAGE_NAMES, decode, rows, table
 
 USER = Column("user", "UInt32")

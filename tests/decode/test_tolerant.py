@@ -13,10 +13,11 @@ from hypothesis import strategies as st
 from sluice.core.load_spec import Column
 from sluice.decode.messages.assemble import Body
 from sluice.decode.messages.buffer import MessageBuffer
+from sluice.decode.messages.decoded import Decoded
 from sluice.decode.messages.fault import Fault
 from sluice.decode.messages.marked import Indices, subset
 from sluice.decode.messages.origins import alone
-from sluice.decode.text.decoder import Decoded, Decoder
+from sluice.decode.text.decoder import Decoder
 from sluice.decode.text.plan import Plan
 from sluice.decode.text.tolerant import overflow_behavior, sift
 from tests.decode.support import LINEAGE, LINEAGE_NAMES, decode, fill, rows, table

@@ -6,8 +6,8 @@ import json
 from typing import Any
 
 from sluice.core.load_spec import Column
-from sluice.decode import typed_formats
 from sluice.decode.engine.session import run
+from sluice.decode.formats import typed_decoder as decoder_of_typed
 from sluice.decode.messages.buffer import MessageBuffer
 from sluice.decode.messages.decoded import Decoded
 from sluice.decode.messages.framing import BYTES
@@ -44,7 +44,7 @@ ATTACKED_SELECT = (
 def typed_decoder(format_name: str, *columns: Column, **changes: Any) -> TableDecoder:
     options = tuple(sorted(changes.pop("options", {}).items()))
     text = table(*columns, format=format_name, options=options, **changes)
-    return typed_formats.typed_decoder(text)
+    return decoder_of_typed(text)
 
 
 def typed_decode(decoder: TableDecoder, values: list[bytes]) -> Decoded:

@@ -180,7 +180,7 @@ def test_both_ways_into_a_buffer_agree(texts: list[bytes]) -> None:
         single.add(texts, range(len(texts)))
         assert joined.ends.tolist() == single.ends.tolist()
         assert joined.offsets.tolist() == single.offsets.tolist()
-        assert [joined.message(n) for n in range(len(texts))] == texts
+        assert list(joined.iterate(np.arange(len(texts)))) == texts
         assert joined.long_digits == single.long_digits
         assert joined.short_numbers == single.short_numbers
         assert joined.faults == single.faults

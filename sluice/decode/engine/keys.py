@@ -8,11 +8,13 @@ from sluice.core.errors import TerminalError
 from sluice.core.load_spec import LINEAGE_TYPES, SOURCE, Column, TableSpec
 from sluice.decode.engine.expressions import referenced_columns
 from sluice.decode.engine.native import check_lineage_type
-from sluice.decode.engine.session import identifier, literal
+from sluice.decode.engine.session import identifier, literal, settings_clause
 
 KEY_COLUMN = "_sluice_partition_key"
 #: Of a sorted block: which row of the unsorted one each row was.
 ORDER_COLUMN = "_sluice_order"
+#: Of each row its place among all that were read, or that of its message; the last column.
+PLACE_COLUMN = "_sluice_place"
 
 
 def lineage_of(table: TableSpec) -> tuple[Column, ...]:
@@ -79,8 +81,8 @@ class Keys:
 
     def __init__(self, table: TableSpec, names: tuple[str, ...], lineage: tuple[Column, ...]):
         self._table = table
-        self._names = names
-        self._lineage = lineage
+        self.names = names
+        self.lineage = lineage
         #: Whether the partition key can only be known once the lineage columns are there.
         self.needs_lineage = False
         self._key = self._partition_key()
@@ -110,16 +112,33 @@ class Keys:
         kept = "".join(f", {identifier(name)}" for name in also)
         if self._key is not None and self.has_key_column:
             clause, key = self._key
-            names = ", ".join(map(identifier, self._names))
+            names = ", ".join(map(identifier, self.names))
             inner = f"{clause}SELECT {names}, {key}{kept} FROM ({inner})"
         if self._sorting is not None:
             head, tail = self._sorting
             inner = f"{head}{kept} FROM ({inner}{tail}"
         return inner
 
+    def into(self, path: str, columns: str, has_keys: bool, has_places: bool) -> str:
+        """Where a block is written to. Its columns are said, or the engine would analyse the query
+        twice to know them.
+
+        :param columns: names and types.
+        :param has_keys: the query is one of `around`.
+        :param has_places: its last column is PLACE_COLUMN.
+        """
+        if has_keys and self.has_key_column:
+            columns += f", {KEY_COLUMN} UInt64"
+        if has_keys and self.has_order_column:
+            columns += f", {ORDER_COLUMN} UInt32"
+        if has_places:
+            columns += f", {PLACE_COLUMN} UInt32"
+        return f"INSERT INTO FUNCTION file({literal(path)}, Native, {literal(columns)})"
+
     def partitions_of(self, path: str) -> str:
         """The number of ClickHouse partitions of a Native block in a file."""
-        return self._key_alone.replace("{source}", f"file({literal(path)}, Native)")
+        query = self._key_alone.replace("{source}", f"file({literal(path)}, Native)")
+        return f"{query} {settings_clause(session_timezone=literal(self._table.time_zone))}"
 
     def _partition_key(self) -> tuple[str, str] | None:
         """What stands before a SELECT, and the hash of the partition key as its last column."""
@@ -127,8 +146,8 @@ class Keys:
         if not table.partition_key.strip():
             return None
         aliases, used = self._computed(table.partition_key)
-        lineage = {column.name for column in self._lineage}
-        missing = used - set(self._names) - lineage - set(aliases)
+        lineage = {column.name for column in self.lineage}
+        missing = used - set(self.names) - lineage - set(aliases)
         if missing:
             raise TerminalError(
                 f"table {table.target}: the partition key depends on {min(missing)}, "
@@ -169,9 +188,9 @@ class Keys:
             return None
         aliases, used = self._computed(f"tuple({table.sorting_key})")
         stand_ins = {"_topic": "''", "_partition": "0", "_row": "0", "_offset": ORDER_COLUMN}
-        if SOURCE in {column.name for column in self._lineage}:
+        if SOURCE in {column.name for column in self.lineage}:
             stand_ins[SOURCE] = "''"
-        missing = used - set(self._names) - set(stand_ins) - set(aliases)
+        missing = used - set(self.names) - set(stand_ins) - set(aliases)
         if missing:
             raise TerminalError(
                 f"table {table.target}: the sorting key depends on {min(missing)}, "
@@ -179,7 +198,7 @@ class Keys:
                 "Set sort = false for this entry.",
             )
         order = f"toUInt32(rowNumberInAllBlocks()) AS {ORDER_COLUMN}"
-        names = [identifier(name) for name in self._names]
+        names = [identifier(name) for name in self.names]
         if self.has_key_column:
             names.append(KEY_COLUMN)
         terms = [f"{value} AS {name}" for name, value in stand_ins.items() if name in used]

@@ -21,11 +21,10 @@ from sluice.decode.envelope.rows import RowReader, Statement, all_rows
 from sluice.decode.envelope.shapes import shape_of
 from sluice.decode.envelope.statement import read_statement
 from sluice.decode.envelope.walk import Mask, fault_of, walk
-from sluice.decode.messages.buffer import MessageBuffer
+from sluice.decode.messages.buffer import MessageBuffer, Piece
 from sluice.decode.messages.fault import UNKNOWN_FIELD, Fault
 from sluice.decode.messages.format import Group, Indices, TypedFormat
 from sluice.decode.messages.framing import BYTES
-from sluice.decode.messages.marked import Piece, pieces
 from sluice.decode.typed.blobs import Blobs
 from sluice.producer.wire import LIMITS, Kind, schema_hashcode
 
@@ -68,7 +67,7 @@ class EnvelopeFormat(TypedFormat):
         relations = Relations()
         faults: dict[int, Fault] = {}
         blocks: list[tuple[int, bytes]] = []
-        for piece in pieces(buffer, indices):
+        for piece in buffer.pieces(indices):
             here = indices[piece.places]
             bad, held = self._read(piece, here, relations)
             faults |= {int(here[place]): fault for place, fault in bad.items()}

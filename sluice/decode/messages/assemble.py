@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import mmap
 import os
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -15,17 +15,12 @@ from sluice.core.load_spec import SOURCE, Column
 from sluice.core.tokens import source_number
 from sluice.decode.engine.keys import KEY_COLUMN, ORDER_COLUMN, Keys
 from sluice.decode.engine.native import (
-    checksum,
     column_head,
     numbers,
     read_header,
     repeated_numbers,
     repeated_texts,
-    varint,
 )
-from sluice.decode.engine.session import run
-from sluice.decode.messages.decoded import BadMessage, Decoded
-from sluice.decode.messages.marked import memory_file
 from sluice.decode.messages.memory import MemoryFile
 from sluice.decode.messages.origins import Origins
 
@@ -151,34 +146,3 @@ class Lineage:
             else:
                 row_numbers = 0 if self.numbers is None else self.numbers.astype(np.uint64)
                 yield numbers(name, type_text, row_numbers, rows)
-
-
-def finished(
-    body: Body,
-    columns: tuple[str, ...],
-    lineage_columns: tuple[Column, ...],
-    lineage: Lineage,
-    bad: tuple[BadMessage, ...],
-    messages: int,
-    partitions_of: Callable[[str], str] | None,
-) -> Decoded:
-    """The engine's columns and the lineage columns as one block.
-
-    :param columns: of the block, lineage columns last.
-    :param lineage: of the rows in the block's order.
-    :param messages: that made the rows.
-    :param partitions_of: the query that counts the ClickHouse partitions of a block in a file,
-        where the key depends on lineage columns; else `body.partitions` says it.
-    :raises TerminalError: a lineage column cannot hold a number.
-    """
-    rows, partitions = body.rows, body.partitions
-    native = memoryview(b"")
-    if rows:
-        header = varint(len(columns)) + varint(rows)
-        native = body.finish(header, lineage.columns(lineage_columns))
-    if rows and partitions_of is not None:
-        with memory_file(native) as path:
-            partitions = int(run(partitions_of(path), "TSV").bytes())
-    return Decoded(
-        native, rows, columns, lineage.places, bad, partitions, checksum(native), messages
-    )

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,9 +22,8 @@ from sluice.decode.messages.moments import QuickLook
 
 #: So much is looked at together, of text that is read again: it stays in the cache.
 _INSPECTED_BYTES = 1 << 20
-#: So much is read at once where messages are taken one after the other: more than that would be
-#: read in vain where they are far apart.
-_WINDOW_BYTES = 1 << 14
+#: So much is read at once where messages are taken one after the other.
+_PIECE_BYTES = 1 << 20
 
 #: Messages at fault that are kept as Python objects: so much of a range, for a dead letter each.
 ASIDE_BYTES_MAX = 4 << 20
@@ -35,6 +35,25 @@ BEHIND = b"\n" * 512
 
 #: A message's value; the class below has a property named `bytes`.
 Value = bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """Some messages as one text.
+
+    :param first: the place of the first one among those that were asked for.
+    :param text: the messages, a newline after each.
+    :param ends: where each ends in the text, its newline included.
+    """
+
+    first: int
+    text: Value
+    ends: NDArray[np.int64]
+
+    @property
+    def places(self) -> slice:
+        """Of the messages, among those that were asked for."""
+        return slice(self.first, self.first + len(self.ends))
 
 
 class MessageBuffer(MemoryFile):
@@ -231,29 +250,43 @@ class MessageBuffer(MemoryFile):
             self._ends = np.concatenate(parts)
         return self._ends
 
-    def message(self, index: int) -> Value:
-        """The value as it came from Kafka."""
-        if index in self.aside:
-            return self.aside[index]
-        ends = self.ends
-        begin = int(ends[index - 1]) if index else 0
-        return os.pread(self.file, int(ends[index]) - 1 - begin, begin)
+    def pieces(self, indices: NDArray[np.int64]) -> Iterator[Piece]:
+        """The messages at these indices, in their order: at most a MiB at a time, or one message.
+
+        Neighbours are read together.
+        """
+        if not len(indices):
+            return
+        all_ends = self.ends
+        begins, ends = np.concatenate(([0], all_ends[:-1]))[indices], all_ends[indices]
+        totals = np.cumsum(ends - begins)
+        first = taken = 0
+        while first < len(indices):
+            beyond = int(np.searchsorted(totals, taken + _PIECE_BYTES, side="right"))
+            part = slice(first, max(beyond, first + 1))
+            reads = stretches(begins[part], ends[part])
+            text = b"".join([os.pread(self.file, b - a, a) for a, b in reads])
+            piece = Piece(first, text, totals[part] - taken)
+            yield self._completed(piece, indices[part]) if self.aside else piece
+            first, taken = part.stop, int(totals[part.stop - 1])
+
+    def _completed(self, piece: Piece, indices: NDArray[np.int64]) -> Piece:
+        """The piece with messages that stand beside the file."""
+        text = bytearray(piece.text)
+        for place, index in enumerate(indices.tolist()):
+            if index in self.aside:
+                end = int(piece.ends[place]) - 1
+                value = self.aside[index]
+                text[end - len(value) : end] = value
+        return replace(piece, text=Value(text))
 
     def iterate(self, indices: NDArray[np.int64]) -> Iterator[Value]:
-        """The values at these indices."""
-        ends, aside = self.ends, self.aside
-        begins = np.concatenate(([0], ends[:-1]))
-        window, window_begin = b"", 0
-        for index, begin, end in zip(
-            *(indices.tolist(), begins[indices].tolist(), ends[indices].tolist()), strict=True
-        ):
-            if index in aside:
-                yield aside[index]
-                continue
-            if not (window_begin <= begin and end <= window_begin + len(window)):
-                size = max(_WINDOW_BYTES, end - begin)
-                window, window_begin = os.pread(self.file, size, begin), begin
-            yield window[begin - window_begin : end - 1 - window_begin]
+        """The values at these indices, as they came from Kafka."""
+        for piece in self.pieces(indices):
+            begin = 0
+            for end in piece.ends.tolist():
+                yield piece.text[begin : end - 1]
+                begin = end
 
     def clear(self, framing: Framing | None = None) -> None:
         """Forget the messages, keep the memory.
@@ -268,3 +301,11 @@ def _as_array(offsets: Sequence[int]) -> NDArray[np.uint64]:
     if isinstance(offsets, range) and offsets.step == 1:
         return np.arange(offsets.start, offsets.stop, dtype=np.uint64)
     return np.array(offsets, np.uint64)
+
+
+def stretches(begins: NDArray[np.int64], ends: NDArray[np.int64]) -> Iterator[tuple[int, int]]:
+    """The same stretches of a file, with adjacent ones as one."""
+    gaps = np.flatnonzero(begins[1:] != ends[:-1])
+    froms = begins[np.concatenate(([0], gaps + 1))].tolist()
+    tos = ends[np.append(gaps, len(ends) - 1)].tolist()
+    return zip(froms, tos, strict=True)

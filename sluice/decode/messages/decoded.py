@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
-
-from sluice.decode.messages.fault import Fault
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,19 +24,6 @@ class BadMessage:
     reason: str
     error: str
     column: str = ""
-
-
-def bad_messages(
-    faults: Mapping[int, Fault], offsets: NDArray[np.uint64]
-) -> tuple[BadMessage, ...]:
-    """The faults of messages, in the order of their offsets.
-
-    :param faults: by index; `offsets`: of all messages.
-    """
-    return tuple(
-        BadMessage(index, int(offsets[index]), fault.reason, fault.error, fault.column)
-        for index, fault in sorted(faults.items())
-    )
 
 
 class Block(Protocol):

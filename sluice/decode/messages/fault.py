@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import re
+from dataclasses import dataclass, replace
 
 #: Reasons: short, stable codes that dead letters carry.
 NOT_ONE_OBJECT = "not-one-object"
@@ -42,6 +43,10 @@ class Fault:
         if len(self.error) > _ERROR_CHARACTERS_MAX:
             object.__setattr__(self, "error", self.error[:_ERROR_CHARACTERS_MAX])
 
+    def in_row(self, number: int) -> Fault:
+        """The fault of a message that may have several rows, of which this one is at fault."""
+        return replace(self, error=f"row {number}: {self.error}")
+
 
 def refused_value(reason: str, shown: str, column: str, type_text: str, why: str = "") -> Fault:
     """Of a value that its column does not take.
@@ -54,3 +59,21 @@ def refused_value(reason: str, shown: str, column: str, type_text: str, why: str
     said = "null in" if reason == NULL_IN_COLUMN else f"{shown} {verb}"
     because = f": {why}" if why else ""
     return Fault(reason, f"{said} column {column} {type_text}{because}", column)
+
+
+def refused_by_engine(error: Exception) -> Fault:
+    """Of a message that the engine refuses without saying a column, in its words."""
+    words = re.sub(r"(Code: \d+\. )?DB::Exception: ", "", str(error))
+    reason = OUT_OF_RANGE if getattr(error, "code", 0) in _RANGE_CODES else CANNOT_PARSE
+    return Fault(reason, " ".join(_NOISE.sub("", words).split()))
+
+
+#: The engine's codes of values that do not fit.
+_RANGE_CODES = frozenset((69, 70, 321, 395, 407, 691))
+_NOISE = re.compile(
+    r"\s*: \(at row \d+\)|\s*: \(in file/uri [^)]*\)|: [Ww]hile executing .*|: In scope .*"
+    r"|unhex\('[0-9a-f]*'?\)?|\. \([A-Z_]+\)$|\(version [^)]*\)|/proc/self/fd/\d+"
+    r"|The table structure cannot be extracted from an? \w+ format file\. Error: "
+    r"| *\(\w+\) *\. You can specify the structure manually.*|\. You can specify the str.*",
+    re.DOTALL,
+)

@@ -8,76 +8,16 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
-from sluice.decode.messages.buffer import MessageBuffer
+from sluice.decode.messages.buffer import MessageBuffer, Piece, stretches
 from sluice.decode.messages.framing import JSON_OBJECTS, Framing
 from sluice.decode.messages.memory import MemoryFile
 
 Indices = NDArray[np.int64]
-
-_PIECE_BYTES = 1 << 20
-
-
-@dataclass(frozen=True, slots=True)
-class Piece:
-    """Some messages as one text.
-
-    :param first: the place of the first one among those that were asked for.
-    :param text: the messages, a newline after each.
-    :param ends: where each ends in the text, its newline included.
-    """
-
-    first: int
-    text: bytes
-    ends: Indices
-
-    @property
-    def places(self) -> slice:
-        """Of the messages, among those that were asked for."""
-        return slice(self.first, self.first + len(self.ends))
-
-
-def pieces(buffer: MessageBuffer, indices: Indices) -> Iterator[Piece]:
-    """These messages in their order, at most a MiB at a time, or one message."""
-    if not len(indices):
-        return
-    all_ends = buffer.ends
-    begins, ends = np.concatenate(([0], all_ends[:-1]))[indices], all_ends[indices]
-    totals = np.cumsum(ends - begins)
-    with Path(buffer.path).open("rb") as file:
-        first = taken = 0
-        while first < len(indices):
-            beyond = int(np.searchsorted(totals, taken + _PIECE_BYTES, side="right"))
-            part = slice(first, max(beyond, first + 1))
-            stretches = _stretches(begins[part], ends[part])
-            text = b"".join([os.pread(file.fileno(), b - a, a) for a, b in stretches])
-            piece = Piece(first, text, totals[part] - taken)
-            yield _completed(piece, buffer, indices[part]) if buffer.aside else piece
-            first, taken = part.stop, int(totals[part.stop - 1])
-
-
-def _completed(piece: Piece, buffer: MessageBuffer, indices: Indices) -> Piece:
-    """The piece with messages that stand beside the file."""
-    text = bytearray(piece.text)
-    for place, index in enumerate(indices.tolist()):
-        if index in buffer.aside:
-            end = int(piece.ends[place]) - 1
-            value = buffer.aside[index]
-            text[end - len(value) : end] = value
-    return replace(piece, text=bytes(text))
-
-
-def _stretches(begins: Indices, ends: Indices) -> Iterator[tuple[int, int]]:
-    """The same stretches of a file, with adjacent ones as one."""
-    gaps = np.flatnonzero(begins[1:] != ends[:-1])
-    froms = begins[np.concatenate(([0], gaps + 1))].tolist()
-    tos = ends[np.append(gaps, len(ends) - 1)].tolist()
-    return zip(froms, tos, strict=True)
 
 
 @contextmanager
@@ -96,7 +36,7 @@ def without(buffer: MessageBuffer, indices: Indices) -> Iterator[None]:
     begins = np.concatenate(([0], ends[:-1]))[indices]
     with Path(buffer.path).open("r+b", buffering=0) as file:
         number = file.fileno()
-        saved = [(os.pread(number, b - a, a), a) for a, b in _stretches(begins, ends[indices])]
+        saved = [(os.pread(number, b - a, a), a) for a, b in stretches(begins, ends[indices])]
         try:
             for text, begin in saved:
                 write_at(number, b" " * len(text), begin)
@@ -110,7 +50,7 @@ def subset(buffer: MessageBuffer, indices: Indices) -> MessageBuffer:
     """A buffer of its own with these messages, in this order; the caller closes it."""
     chosen = MessageBuffer(buffer.framing)
     offsets = buffer.offsets[indices]
-    for piece in pieces(buffer, indices):
+    for piece in buffer.pieces(indices):
         chosen.add_text(
             memoryview(piece.text),
             offsets[piece.places],

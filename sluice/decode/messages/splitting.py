@@ -8,10 +8,9 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from sluice.decode.messages.buffer import MessageBuffer
+from sluice.decode.messages.buffer import MessageBuffer, Piece
 from sluice.decode.messages.fault import Fault
 from sluice.decode.messages.framing import Framing
-from sluice.decode.messages.marked import Piece, pieces
 
 Indices = NDArray[np.int64]
 
@@ -73,7 +72,7 @@ def split_pieces(
     faults: dict[int, Fault] = {}
     bad_rows: dict[int, Fault] = {}
     offsets = buffer.offsets
-    for piece in pieces(buffer, np.arange(buffer.messages)):
+    for piece in buffer.pieces(np.arange(buffer.messages)):
         found = rows_of(piece)
         faults |= {piece.first + place: fault for place, fault in found.faults.items()}
         if len(found.owners):

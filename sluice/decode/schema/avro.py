@@ -14,9 +14,10 @@ from sluice.core.errors import TerminalError
 from sluice.core.load_spec import TableSpec
 from sluice.decode.engine.native import varint
 from sluice.decode.engine.session import EngineError, declared, literal, run, settings_clause
+from sluice.decode.messages.buffer import Piece
 from sluice.decode.messages.fault import CANNOT_PARSE, NULL_IN_COLUMN, OUT_OF_RANGE, Fault
 from sluice.decode.messages.format import Natural
-from sluice.decode.messages.marked import Piece, memory_file
+from sluice.decode.messages.marked import memory_file
 from sluice.decode.messages.marks import MARK_BYTES, place_between
 from sluice.decode.schema.avro_schema import AvroSchema, parse_avro, split_schemas
 from sluice.decode.schema.headed import (

@@ -15,10 +15,10 @@ from numpy.typing import NDArray
 
 from sluice.core.errors import TerminalError
 from sluice.core.load_spec import TableSpec
-from sluice.decode.messages.buffer import MessageBuffer
+from sluice.decode.messages.buffer import MessageBuffer, Piece
 from sluice.decode.messages.fault import CANNOT_PARSE, UNKNOWN_SCHEMA, Fault
 from sluice.decode.messages.format import Group, Natural, TypedFormat
-from sluice.decode.messages.marked import Indices, Piece, pieces
+from sluice.decode.messages.marked import Indices
 from sluice.decode.messages.memory import MemoryFile
 from sluice.decode.schema.registry import require_known
 from sluice.decode.schema.tables import Positions, Results
@@ -156,7 +156,7 @@ class HeadedMessages(TypedFormat):
         def of(key: int | None) -> Found:
             return by_key.setdefault(key, Found(key))
 
-        for piece in pieces(buffer, indices):
+        for piece in buffer.pieces(indices):
             headers, own = self.headers(piece), indices[piece.places]
             there, keys, lengths = headers.are_there, headers.keys, headers.lengths
             if not there.all():
@@ -202,7 +202,7 @@ class HeadedMessages(TypedFormat):
         with MemoryFile("headed") as file:
             file.append(layout.head)
             place = 0
-            for piece in pieces(buffer, messages):
+            for piece in buffer.pieces(messages):
                 own = messages[piece.places]
                 begins, ends = np.concatenate(([0], piece.ends[:-1])), piece.ends - 1
                 bodies = begins + lengths[piece.places]

@@ -25,10 +25,10 @@ from sluice.core.errors import TerminalError
 from sluice.core.load_spec import TableSpec
 from sluice.decode.engine.session import declared, literal
 from sluice.decode.engine.types import nested_groups
-from sluice.decode.messages.buffer import MessageBuffer
+from sluice.decode.messages.buffer import MessageBuffer, Piece
 from sluice.decode.messages.fault import CANNOT_PARSE, OUT_OF_RANGE, UNKNOWN_FIELD, Fault
 from sluice.decode.messages.format import PLACE_IS_ROW_NUMBER
-from sluice.decode.messages.marked import Indices, Piece
+from sluice.decode.messages.marked import Indices
 from sluice.decode.schema.headed import (
     Found,
     HeadedMessages,

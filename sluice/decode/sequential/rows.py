@@ -9,7 +9,7 @@ neighbours, and a row that was cut wrongly cannot be read.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 import numpy as np
 
@@ -17,7 +17,7 @@ from sluice.decode.engine.session import declared, identifier, literal
 from sluice.decode.messages.buffer import MessageBuffer
 from sluice.decode.messages.fault import CANNOT_PARSE, Fault
 from sluice.decode.messages.format import NO_MESSAGE, PLACE_IS_FIRST, Group, Natural, TypedFormat
-from sluice.decode.messages.marked import Indices, memory_file, pieces
+from sluice.decode.messages.marked import Indices, memory_file
 from sluice.decode.messages.marks import MARK_BYTES, place_between, secret
 from sluice.decode.messages.memory import MemoryFile
 from sluice.decode.schema.structure import between_marks
@@ -92,13 +92,13 @@ class RowLayout(TypedFormat):
             return _NOT_ROWS if self.many else self.not_one
         if faults and not self.drops:
             number, fault = next(iter(faults.items()))
-            return replace(fault, error=f"row {number}: {fault.error}") if self.many else fault
+            return fault.in_row(number) if self.many else fault
         return ends, faults
 
     def broken(self, buffer: MessageBuffer, indices: Indices) -> dict[int, Fault]:
         """See TypedFormat."""
         faults: dict[int, Fault] = {}
-        for piece in pieces(buffer, indices):
+        for piece in buffer.pieces(indices):
             text, begin, own = piece.text, 0, indices[piece.places].tolist()
             for index, end in zip(own, piece.ends.tolist(), strict=True):
                 try:
@@ -115,7 +115,7 @@ class RowLayout(TypedFormat):
         columns = tuple(Natural(*column) for column in self.read)
         with MemoryFile("rows") as file:
             written = _Written(file, self)
-            for piece in pieces(buffer, messages):
+            for piece in buffer.pieces(messages):
                 written.add(messages[piece.places].tolist(), piece.text, piece.ends.tolist())
             yield Group(
                 self._source(file.path, marked=True),

@@ -137,7 +137,7 @@ class Splitter:
         partitions = min(rows, decoded.clickhouse_partitions)
         if self._keys is not None and self._keys.has_partition_key and partitions > 1:
             query = self._keys.partitions_of(f"/proc/self/fd/{file}")
-            partitions = int(run(f"{query} {settings_of(self._table)}", "TSV").bytes())
+            partitions = int(run(query, "TSV").bytes())
         messages, offsets = rows, decoded.offsets[:0]
         if shards is not None:
             offsets = decoded.offsets[shards == place]

@@ -15,52 +15,46 @@ import numpy as np
 from sluice.core.errors import TerminalError
 from sluice.core.load_spec import TableSpec
 from sluice.decode.engine.session import EngineError, run
-from sluice.decode.messages.assemble import Body, Lineage, finished
+from sluice.decode.messages.assemble import Body
 from sluice.decode.messages.buffer import MessageBuffer
-from sluice.decode.messages.decoded import BadMessage, Decoded, bad_messages
+from sluice.decode.messages.decoder import BlockDecoder, Rows
 from sluice.decode.messages.digits import STAND_IN, shorten_digits
 from sluice.decode.messages.fault import Fault
 from sluice.decode.messages.framing import JSON_OBJECTS
 from sluice.decode.messages.marked import Indices, buffer_of, memory_file, subset, without
-from sluice.decode.messages.origins import Origins
 from sluice.decode.messages.splitting import Split, Splitter
 from sluice.decode.text.isolate import find_faults, halve
 from sluice.decode.text.misread import MisreadObjects
 from sluice.decode.text.plan import Plan
 from sluice.decode.text.tolerant import overflow_behavior, sift
 
-__all__ = ["BadMessage", "Decoded", "Decoder"]
 
-
-class Decoder:
+class Decoder(BlockDecoder):
     """Decodes the messages of one table entry. Compile once for each table text.
-
-    May be used from any thread; each uses its own session.
 
     :param split: takes messages of several rows apart; None: each message is one row.
     :raises TerminalError: the text cannot be executed by this decoder.
     """
 
     def __init__(self, table: TableSpec, split: Splitter | None = None) -> None:
-        self.table = table
         self._split = split
         self._plan = Plan(table, "Int256")
+        super().__init__(table, self._plan.keys)
         #: The same rows, for buffers whose numbers are short: Int64 in place of Int256.
         self._short_plan = Plan(table, "Int64")
-        self.columns = tuple(part.name for part in self._plan.columns) + tuple(
-            column.name for column in self._plan.lineage
-        )
         #: For `sift`; None: it cannot be taken, or is not worth it. This one and the next
         #: follow from what came before. They decide what is tried first, never the result.
         self._overflow = overflow_behavior(self._plan)
         self._expects_faults = False
-        self._check()
+        self.check()
         self._misread = MisreadObjects(
             self._plan.types,
             table.fractions == "cut",
             table.unknown_fields == "refuse",
             names_fields=table.format == "JSONEachRow",
         )
+        if split is None:
+            self.looks = self._misread.looks
 
     @cached_property
     def _sieves(self) -> dict[bool, Plan]:
@@ -68,67 +62,44 @@ class Decoder:
         integers = {True: "Int64", False: "Int256"}
         return {short: Plan(self.table, wide, clamps=True) for short, wide in integers.items()}
 
-    def _check(self) -> None:
-        """Let the engine compile the queries, on no rows."""
-        plan = self._plan
+    def compile(self) -> None:
+        """The queries for rows, and the one for faults."""
         with memory_file(b"") as path:
-            try:
-                for query in (plan.strict, self._short_plan.strict, plan.fault_kinds):
-                    run(query(path, 0), "Null")
-            except (EngineError, TerminalError) as error:
-                raise TerminalError(
-                    f"table {self.table.target} cannot be decoded: {str(error)[:300]}",
-                    "Check its types, defaults and partition key against this engine's version.",
-                ) from error
+            for query in (self._plan.strict, self._short_plan.strict, self._plan.fault_kinds):
+                run(query(path, 0), "Null")
 
-    def watch(self, buffer: MessageBuffer) -> None:
-        """See `sluice.decode.messages.port.TableDecoder`."""
-        if self._split is None:
-            for look in self._misread.looks:
-                buffer.watch(look)
-
-    def decode(self, buffer: MessageBuffer, origins: Origins) -> Decoded:
-        """See `sluice.decode.messages.port.TableDecoder`."""
+    def rows(self, buffer: MessageBuffer, where: str) -> Rows:
+        """As the base says."""
         split = self._split(buffer) if self._split is not None else None
         if split is not None:
             with split.rows:
-                return self._decode_split(buffer, split, origins)
-        body, faults = self._decode_rows(buffer, str(origins), {})
-        all_offsets = buffer.offsets
-        offsets = all_offsets[without_faults(buffer.messages, faults)] if faults else all_offsets
-        lineage = Lineage(origins, offsets)
-        return self._finished(body, lineage, bad_messages(faults, all_offsets), len(offsets))
+                return self._rows_of_split(split, where)
+        body, faults = self._decode_rows(buffer, where, {})
+        if self._has_many:
+            faults = {index: fault.in_row(0) for index, fault in faults.items()}
+        return Rows(body, without_faults(buffer.messages, faults), None, faults)
 
-    def _decode_split(self, buffer: MessageBuffer, split: Split, origins: Origins) -> Decoded:
+    def _rows_of_split(self, split: Split, where: str) -> Rows:
         """A message is all or nothing, unless bad rows are to be dropped."""
-        body, row_faults = self._decode_rows(split.rows, str(origins), split.bad_rows)
+        body, row_faults = self._decode_rows(split.rows, where, split.bad_rows)
         numbers, faults = split.numbers, dict(split.faults)
         left_out = np.sort(np.fromiter(row_faults, np.int64, len(row_faults)))
-        dropped = 0
-        if self.table.bad_rows == "drop-row":
-            dropped = len(left_out)
-        elif len(left_out):
+        drops = self.table.bad_rows == "drop-row"
+        if len(left_out) and not drops:
             for row in left_out.tolist():
-                fault, number = row_faults[row], int(numbers[row])
-                words = f"row {number}: {fault.error}" if self._has_many else fault.error
-                faults.setdefault(int(split.message_of[row]), replace(fault, error=words))
+                fault = row_faults[row]
+                fault = fault.in_row(int(numbers[row])) if self._has_many else fault
+                faults.setdefault(int(split.message_of[row]), fault)
             left_out = split.with_neighbours(left_out)
             if len(left_out) > len(row_faults):
                 body.close()
                 again = self._rows_of(split.rows, dict.fromkeys(left_out.tolist(), _NEIGHBOUR))
                 if again is None:
-                    raise self._undecodable(str(origins))
+                    raise self._undecodable(where)
                 body = again
         kept = np.delete(np.arange(split.rows.messages), left_out)
-        all_offsets, messages = buffer.offsets, split.message_of[kept]
-        lineage = Lineage(origins, all_offsets[messages], numbers[kept])
-        is_empty = np.ones(buffer.messages, np.bool_)
-        is_empty[messages] = False
-        made = buffer.messages - int(np.count_nonzero(is_empty))
-        decoded = self._finished(body, lineage, bad_messages(faults, all_offsets), made)
-        is_empty[np.fromiter(faults, np.int64, len(faults))] = False
-        empty = tuple(all_offsets[is_empty].tolist())
-        return replace(decoded, empty=empty, dropped_rows=dropped)
+        dropped = len(left_out) if drops else 0
+        return Rows(body, split.message_of[kept], numbers[kept], faults, dropped)
 
     def _decode_rows(
         self, buffer: MessageBuffer, where: str, known: dict[int, Fault]
@@ -163,14 +134,6 @@ class Decoder:
     def _has_many(self) -> bool:
         """A message may have several rows, so that words about one say which."""
         return self.table.rows == "many"
-
-    def _finished(
-        self, body: Body, lineage: Lineage, bad: tuple[BadMessage, ...], messages: int
-    ) -> Decoded:
-        plan = self._plan
-        partitions_of = plan.partitions_of if plan.keys.needs_lineage else None
-        in_order = lineage.at(body.order)
-        return finished(body, self.columns, plan.lineage, in_order, bad, messages, partitions_of)
 
     def _rows_and_faults(
         self, buffer: MessageBuffer, known: dict[int, Fault]

@@ -9,27 +9,18 @@ Whatever is left is decoded strictly afterwards; should that still fail, halving
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import numpy as np
 from numpy.typing import NDArray
 
-from sluice.decode.engine.native import read_header
-from sluice.decode.engine.scalars import RANGE
 from sluice.decode.engine.session import EngineError, run
 from sluice.decode.messages.buffer import MessageBuffer
-from sluice.decode.messages.fault import (
-    CANNOT_PARSE,
-    NULL_IN_COLUMN,
-    OUT_OF_RANGE,
-    UNKNOWN_FIELD,
-    Fault,
-)
-from sluice.decode.messages.marked import Indices, buffer_of, memory_file
+from sluice.decode.messages.fault import CANNOT_PARSE, Fault, refused_by_engine
+from sluice.decode.messages.marked import Indices, memory_file
 from sluice.decode.text.plan import Plan
 from sluice.decode.text.tolerant import lonely
 from sluice.decode.text.words import (
-    is_null,
     unread_as_a_whole,
     unreadable,
     value_fault,
@@ -42,8 +33,8 @@ _BEYOND_FLOATS = b" " * 512 + b"\n"
 #: What may raise an error that the engine does not skip: numbers beyond 64 bits in a
 #: DateTime, null in a Dynamic.
 _HARD = re.compile(rb"[0-9]{18,}|null")
-OUT_OF_RANGE_CODES = frozenset((69, 70, 131, 321, 395, 407, 691))
-_NULL_CODES = frozenset((349,))
+#: The column of which the engine reads the value when it gives up.
+_KEY = re.compile(r"reading the value of (?:key|nested key|path) (.+?)\)")
 
 _NONE = np.zeros(0, np.int64)
 
@@ -71,7 +62,7 @@ def find_faults(
 def _words_for_numbers(plan: Plan, buffer: MessageBuffer, indices: Indices) -> dict[int, Fault]:
     """Those of messages that cannot be read of which this shows in their text. An exception of the
     engine for each is what costs."""
-    pairs = ((index, word_for_number(plan, _line(buffer, index))) for index in indices.tolist())
+    pairs = ((index, word_for_number(plan, line)) for index, line in _lines(buffer, indices))
     return {index: fault for index, fault in pairs if fault is not None}
 
 
@@ -101,10 +92,10 @@ def _judge(plan: Plan, buffer: MessageBuffer, indices: Indices) -> tuple[dict[in
     read, kinds = found
     bad = np.flatnonzero(kinds.any(axis=1))
     faults: dict[int, Fault] = {}
-    for index, of_columns in zip(indices[read[bad]].tolist(), kinds[bad], strict=True):
+    lines = _lines(buffer, indices[read[bad]])
+    for (index, line), of_columns in zip(lines, kinds[bad], strict=True):
         column = int(np.flatnonzero(of_columns)[0])
-        part = plan.columns[column]
-        faults[index] = value_fault(_line(buffer, index), part, int(of_columns[column]))
+        faults[index] = value_fault(line, plan.columns[column], int(of_columns[column]))
     return faults, np.delete(indices, read)
 
 
@@ -131,31 +122,32 @@ def _unreadable(plan: Plan, buffer: MessageBuffer, indices: Indices) -> dict[int
                 continue
             failed = left.copy()
             failed[read] = False
-            for index in indices[failed].tolist():
-                faults[index] = unreadable(plan, _line(buffer, index), part.name, part.column.type)
+            for index, line in _lines(buffer, indices[failed]):
+                faults[index] = unreadable(plan, line, part.name, part.column.type)
             left &= ~failed
     indices = indices[left]
     with lonely(plan, buffer, indices) as messages:
         read = messages.readable()
     if read is not None:
-        for index in np.delete(indices, read).tolist():
-            faults[index] = unread_as_a_whole(plan, _line(buffer, index))
+        for index, line in _lines(buffer, np.delete(indices, read)):
+            faults[index] = unread_as_a_whole(plan, line)
     return faults
 
 
 def halve(
     plan: Plan, buffer: MessageBuffer, indices: Indices, decodes: Callable[[Indices], bool]
 ) -> dict[int, Fault]:
-    """The bad messages that `find_faults` cannot judge (a default expression that throws).
+    """The bad messages that `find_faults` cannot find among others: they stop its queries, or a
+    default expression throws.
 
     :param indices: of the messages that it left.
     :param decodes: whether these messages decode strictly, to as many rows.
     """
-    unclear = Fault(CANNOT_PARSE, "the message does not make one row")
+    faults: dict[int, Fault] = {}
     found = np.array(halves(indices, decodes), np.int64)
-    faults = _words_for_numbers(plan, buffer, found)
-    for index in _besides(found, faults).tolist():
-        faults[index] = explain(plan, _line(buffer, index)) or unclear
+    for index, line in _lines(buffer, found):
+        alone = find_faults(plan, buffer, np.array([index], np.int64))
+        faults |= alone or {index: _said_by_engine(plan, line)}
     return faults
 
 
@@ -172,58 +164,21 @@ def halves(indices: Indices, decodes: Callable[[Indices], bool]) -> list[int]:
     return halves(indices[:middle], decodes) + halves(indices[middle:], decodes)
 
 
-def _line(buffer: MessageBuffer, index: int) -> bytes:
-    """The message on one line."""
-    return buffer.message(index).replace(b"\n", b" ")
+def _lines(buffer: MessageBuffer, indices: Indices) -> Iterator[tuple[int, bytes]]:
+    """These messages by their indices, each on one line."""
+    for index, value in zip(indices.tolist(), buffer.iterate(indices), strict=True):
+        yield index, value.replace(b"\n", b" ")
 
 
-def explain(plan: Plan, line: bytes) -> Fault | None:
-    """Why one message makes no row, in the engine's words; None if it makes one."""
+def _said_by_engine(plan: Plan, line: bytes) -> Fault:
+    """Why one message makes no row, as far as the engine says it."""
     with memory_file(line + _BEYOND_FLOATS) as path:
         try:
-            block = run(plan.strict(path, 1), "Native").bytes()
+            run(plan.strict(path, 1), "Null")
         except EngineError as error:
-            return read_error(plan, line, error)
-    if block and read_header(memoryview(block))[1] == 1:
-        return None
+            key = _KEY.search(str(error))
+            part = next((one for one in plan.read if key and one.name == key[1]), None)
+            if part is None:
+                return refused_by_engine(error)
+            return unreadable(plan, line, part.name, part.column.type)
     return Fault(CANNOT_PARSE, "the message does not make one row")
-
-
-def read_error(plan: Plan, line: bytes, error: EngineError) -> Fault:
-    """The engine's exception as a fault."""
-    code = error.code
-    words = re.sub(r"^(Code: \d+\. DB::Exception: )+", "", str(error))
-    unknown = re.search(r"Unknown field found while parsing JSONEachRow format: (\S+)", words)
-    if unknown:
-        name = unknown[1].rstrip(":")
-        return Fault(UNKNOWN_FIELD, f"the table has no column {name}", name)
-    strange = re.search("Tuple doesn't have element with name '(.+?)', enable", words)
-    if strange:
-        return Fault(UNKNOWN_FIELD, f"no element of a tuple is named {strange[1]}")
-    if code in OUT_OF_RANGE_CODES or code in _NULL_CODES:
-        judged = _judge_alone(plan, line)
-        if judged is not None:
-            return judged
-    key = re.search(r"reading the value of (?:key|nested key|path) (.+?)\)", words)
-    # Nested keys are no columns.
-    part = next((one for one in plan.columns if key and one.name == key[1]), None)
-    column = part.name if part else ""
-    if column and is_null(line, column):
-        return Fault(NULL_IN_COLUMN, f"null in column {column}", column)
-    reason = NULL_IN_COLUMN if code in _NULL_CODES else CANNOT_PARSE
-    if code in OUT_OF_RANGE_CODES:
-        reason = OUT_OF_RANGE
-        if part:
-            return value_fault(line, part, RANGE)
-    noise = (
-        r"\s*: \(at row \d+\)|\s*: \(in file/uri [^)]*\)|: [Ww]hile executing .*|\. \([A-Z_]+\)$"
-    )
-    words = " ".join(re.sub(noise, "", words, flags=re.DOTALL).split())
-    return Fault(reason, words, column)
-
-
-def _judge_alone(plan: Plan, line: bytes) -> Fault | None:
-    """The fault code of one message, if reading it is not the trouble."""
-    with buffer_of([line]) as buffer:
-        faults, _ = _judge(plan, buffer, np.zeros(1, np.int64))
-    return faults.get(0)

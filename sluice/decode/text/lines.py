@@ -23,10 +23,9 @@ from sluice.core.load_spec import TableSpec
 from sluice.core.text_options import SKIPPED
 from sluice.decode.engine.keys import filled_columns
 from sluice.decode.messages.brackets import ARRAYS
-from sluice.decode.messages.buffer import MessageBuffer
+from sluice.decode.messages.buffer import MessageBuffer, Piece
 from sluice.decode.messages.fault import CANNOT_PARSE, NO_COLUMN, NOT_ONE_ROW, UNKNOWN_FIELD, Fault
 from sluice.decode.messages.framing import BYTE_ORDER_MARK, JSON_OBJECTS
-from sluice.decode.messages.marked import Piece
 from sluice.decode.messages.splitting import PieceRows, Split, split_pieces
 from sluice.decode.text.objects import GARBAGE, Dialect, Layout, Parts, objects_of
 from sluice.decode.text.split_json import JsonSplitter

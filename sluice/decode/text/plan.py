@@ -5,13 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from sluice.core.load_spec import Column, TableSpec
-from sluice.decode.engine.keys import Keys, check_default, filled_columns, lineage_of
+from sluice.decode.engine.keys import PLACE_COLUMN, Keys, check_default, filled_columns, lineage_of
 from sluice.decode.engine.scalars import Reader, default_of
 from sluice.decode.engine.session import declared, identifier, literal, settings_clause, unlike
 from sluice.decode.text.readers import ReaderFactory
 
-#: Of rows that were read although others could not be: how many were read before.
-PLACE_COLUMN = "_sluice_place"
 OUT_OF_RANGE = "a value does not fit its column"
 
 
@@ -44,7 +42,6 @@ class Plan:
         clamps: bool = False,
     ) -> None:
         self.table = table
-        self.lineage = lineage_of(table)
         factory = ReaderFactory(table.on_null == "dead-letter", widest_integer, clamps)
         taken = filled_columns(table)
         self._rows_as = unlike("_sluice_row", (column.name for column in taken))
@@ -57,6 +54,7 @@ class Plan:
         self.read = read
         self.columns = tuple(part for part in read if part.column.kind != "EPHEMERAL")
         self._by_name = {part.name: part for part in read}
+        self._written = declared((part.name, part.reader.target) for part in self.columns)
         self._unstored = [self._read_value(p.name) for p in read if p not in self.columns]
         self.structure = ", ".join(self._declaration(part, part.reader.wide) for part in read)
         self._loose = ", ".join(self._declaration(part, part.reader.loose) for part in read)
@@ -71,7 +69,7 @@ class Plan:
             "session_timezone": literal(table.time_zone),
         }
         self._narrowed = self._narrowing()
-        self.keys = Keys(table, tuple(part.name for part in self.columns), self.lineage)
+        self.keys = Keys(table, tuple(part.name for part in self.columns), lineage_of(table))
 
     def _reader(self, factory: ReaderFactory, column: Column) -> Reader:
         nested = self._nested.get(column.name)
@@ -153,8 +151,8 @@ class Plan:
     def strict_into(self, target: str, path: str, rows: int) -> str:
         """The same, written to a file as Native: no copy of the block in the engine's memory."""
         clause = self._block_clause(rows, min_insert_block_size_rows=0)
-        select = self._select(path)
-        return f"INSERT INTO FUNCTION file({literal(target)}, Native) {clause} {select}"
+        into = self.keys.into(target, self._written, True, False)
+        return f"{into} {clause} {self._select(path)}"
 
     def tolerant_into(self, target: str, path: str, rows: int, errors: str, overflow: str) -> str:
         """The same of the rows that can be read and whose values fit. The last column is
@@ -177,8 +175,8 @@ class Plan:
             input_format_record_errors_file_path=literal(errors),
             date_time_overflow_behavior=literal(overflow),
         )
-        select = self.keys.around(inner, (PLACE_COLUMN,))
-        return f"INSERT INTO FUNCTION file({literal(target)}, Native) {clause} {select}"
+        into = self.keys.into(target, self._written, True, True)
+        return f"{into} {clause} {self.keys.around(inner, (PLACE_COLUMN,))}"
 
     def _select(self, path: str) -> str:
         source = self._file(path, self.structure)
@@ -189,10 +187,6 @@ class Plan:
 
     def _block_clause(self, rows: int, **more: object) -> str:
         return self._clause(max_block_size=max(rows + 1, 1024), **more)
-
-    def partitions_of(self, path: str) -> str:
-        """The number of ClickHouse partitions of a Native block in a file."""
-        return f"{self.keys.partitions_of(path)} {self._clause()}"
 
     def fault_kinds(self, path: str, rows: int, errors: str = "") -> str:
         """Of each row that can be read the kind of fault of each of `columns`, a byte for each.

@@ -13,10 +13,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from sluice.decode.messages.brackets import JSON_WHITESPACE, OBJECTS, rows_in
-from sluice.decode.messages.buffer import MessageBuffer
+from sluice.decode.messages.buffer import MessageBuffer, Piece
 from sluice.decode.messages.fault import CANNOT_PARSE, NOT_ONE_OBJECT, NOT_ONE_ROW, Fault
 from sluice.decode.messages.framing import BYTE_ORDER_MARK, JSON_OBJECTS
-from sluice.decode.messages.marked import Piece
 from sluice.decode.messages.splitting import PieceRows, Split, split_pieces
 
 

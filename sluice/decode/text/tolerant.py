@@ -20,13 +20,14 @@ from tempfile import TemporaryDirectory
 import numpy as np
 from numpy.typing import NDArray
 
+from sluice.decode.engine.keys import PLACE_COLUMN
 from sluice.decode.engine.session import EngineError, run
 from sluice.decode.engine.types import leaves, parse_type
 from sluice.decode.messages.assemble import Body
 from sluice.decode.messages.buffer import BEHIND, MessageBuffer
-from sluice.decode.messages.marked import Indices, lines_of, pieces, write_at
+from sluice.decode.messages.marked import Indices, lines_of, write_at
 from sluice.decode.messages.memory import MemoryFile
-from sluice.decode.text.plan import PLACE_COLUMN, Plan, PlannedColumn
+from sluice.decode.text.plan import Plan, PlannedColumn
 
 #: Cannot be read in any format, and says so in the log.
 _LAST_LINE = b"!\n"
@@ -143,7 +144,7 @@ class LonelyMessages:
 def lonely(plan: Plan, buffer: MessageBuffer, indices: Indices) -> Iterator[LonelyMessages]:
     """These messages of a buffer, each of which is one object."""
     with MemoryFile("lonely") as file:
-        for piece in pieces(buffer, indices):
+        for piece in buffer.pieces(indices):
             file.append(lines_of(piece).replace(b"\n", _PADDING))
         file.append(BEHIND, _LAST_LINE)
         yield LonelyMessages(plan, file.path, len(indices))

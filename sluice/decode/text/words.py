@@ -23,13 +23,17 @@ from sluice.decode.text.misread import Numeral
 from sluice.decode.text.plan import Plan, PlannedColumn
 
 #: Types of which reading fails either for what is no such value at all, or for its size.
-_LIMITED = re.compile(r"(?:LowCardinality\()?(?:Nullable\()?(?:FixedString\(([0-9]+)\)|Decimal)")
+_LIMITED = re.compile(
+    r"(?:LowCardinality\()?(?:Nullable\()?(?:FixedString\(([0-9]+)\)|Decimal|(DateTime))"
+)
 _NUMBER_TYPE = re.compile(
     r"(?:LowCardinality\()?(?:Nullable\()?(?:U?Int[0-9]+|Float32|Float64|BFloat16)\)*"
 )
 #: No number begins like this, nor `nan`, `inf`, `true`, `false`, `null` in any case.
 _WORD = re.compile(r"[A-EG-HJ-MO-SU-Za-eg-hj-mo-su-z]")
 _NUMBER = re.compile(r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?")
+#: No DateTime has so many.
+_SECONDS = re.compile(r"-?[0-9]{18,}(\.[0-9]*)?")
 _VALUE_CHARACTERS_MAX = 100
 #: By the kind of a fault, see `Reader.fault`.
 REASONS = {NULL: NULL_IN_COLUMN, RANGE: OUT_OF_RANGE, UNREAD: CANNOT_PARSE}
@@ -125,7 +129,8 @@ def _is_too_large(value: Any, type_text: str) -> bool:
     if limited[1]:
         is_text = not isinstance(value, Numeral)
         return is_text and len(value.encode(errors="replace")) > int(limited[1])
-    return _NUMBER.fullmatch(value) is not None
+    number = _SECONDS if limited[2] else _NUMBER
+    return number.fullmatch(value) is not None
 
 
 #: Made once: it costs more than a message. Like the engine, it takes a tab in a text as it is.
@@ -155,7 +160,3 @@ def _document(line: bytes) -> dict[str, Any]:
     except (ValueError, RecursionError):
         return {}
     return document if isinstance(document, dict) else {}
-
-
-def is_null(line: bytes, column: str) -> bool:
-    return _document(line).get(column, "") is None

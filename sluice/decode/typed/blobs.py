@@ -18,11 +18,10 @@ from sluice.core.load_spec import TableSpec
 from sluice.decode.engine.native import read_header
 from sluice.decode.engine.session import EngineError, declared, literal, settings_clause
 from sluice.decode.messages.buffer import MessageBuffer
-from sluice.decode.messages.fault import CANNOT_PARSE, NULL_IN_COLUMN, Fault
+from sluice.decode.messages.fault import CANNOT_PARSE, NULL_IN_COLUMN, Fault, refused_by_engine
 from sluice.decode.messages.format import PLACE_IS_FIRST, Group, Natural, TypedFormat
 from sluice.decode.messages.marked import Indices, memory_file
 from sluice.decode.typed.part import run_on_messages
-from sluice.decode.typed.search import unreadable
 from sluice.decode.typed.structures import Structure, is_unsafe
 
 #: By the name in the configuration: the engine's name.
@@ -68,7 +67,7 @@ class Blobs(TypedFormat):
         try:
             columns = self._columns(value, file, settings)
         except (EngineError, TerminalError) as error:
-            return _bad(index, unreadable(error))
+            return _bad(index, refused_by_engine(error))
         if isinstance(columns, str):
             return _bad(index, Fault(CANNOT_PARSE, columns))
         lists = [

@@ -10,12 +10,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sluice.core.errors import TerminalError, TransientError
+from sluice.decode.engine.keys import PLACE_COLUMN
 from sluice.decode.engine.session import EngineError, run
 from sluice.decode.messages.assemble import BlockShapeError, Body
 from sluice.decode.messages.format import Group, Indices
 from sluice.decode.messages.marked import write_at
 from sluice.decode.messages.memory import MemoryFile
-from sluice.decode.typed.plan import PLACE_COLUMN, Target, TypedPlan
+from sluice.decode.typed.plan import Target, TypedPlan
 
 _COPIED_BYTES = 1 << 24
 

@@ -15,8 +15,7 @@ from sluice.core.errors import TerminalError
 from sluice.core.load_spec import Column, TableSpec
 from sluice.decode.engine.expressions import READS_NO_CLOCK
 from sluice.decode.engine.keys import (
-    KEY_COLUMN,
-    ORDER_COLUMN,
+    PLACE_COLUMN,
     Keys,
     check_default,
     filled_columns,
@@ -42,8 +41,6 @@ from sluice.decode.typed.readers import (
     has_enum,
 )
 
-#: Of which message each row is: its place in the group, UInt32; the last column of a block.
-PLACE_COLUMN = "_sluice_place"
 #: Relations with other columns, whose queries are kept. Messages may bring any number of them.
 _PLANS_MAX = 256
 #: More rows than a block ever has.
@@ -59,12 +56,11 @@ class Target:
 
     def __init__(self, table: TableSpec) -> None:
         self.table = table
-        self.lineage = lineage_of(table)
         self.read = filled_columns(table)
         self.columns = tuple(column for column in self.read if column.kind != "EPHEMERAL")
         self.names = tuple(column.name for column in self.columns)
         self.types = {column.name: block_type(column.type) for column in self.read}
-        self.keys = Keys(table, self.names, self.lineage)
+        self.keys = Keys(table, self.names, lineage_of(table))
         for column in self.read:
             if column.kind and column.expression:
                 check_default(table, column, self.types)
@@ -115,22 +111,7 @@ class Target:
         numbered = f"SELECT *, rowNumberInAllBlocks() AS {number} FROM {source}"
         ordered = f"SELECT {kept} FROM ({numbered}) ORDER BY {PLACE_COLUMN}, {number}"
         inner = self.keys.around(ordered, (PLACE_COLUMN,))
-        return f"{self.insert(into, with_keys=True)} {self.clause({}, None)} {inner}"
-
-    def insert(self, into: str, with_keys: bool) -> str:
-        """Where a block is written to. Its columns are said, or the engine would analyse the
-        query twice to know them."""
-        extra = ""
-        if with_keys and self.keys.has_key_column:
-            extra += f", {KEY_COLUMN} UInt64"
-        if with_keys and self.keys.has_order_column:
-            extra += f", {ORDER_COLUMN} UInt32"
-        structure = f"{self.structure}{extra}, {PLACE_COLUMN} UInt32"
-        return f"INSERT INTO FUNCTION file({literal(into)}, Native, {literal(structure)})"
-
-    def partitions_of(self, path: str) -> str:
-        """The number of ClickHouse partitions of a Native block in a file."""
-        return f"{self.keys.partitions_of(path)} {self.clause({}, None)}"
+        return f"{self.keys.into(into, self.structure, True, True)} {self.clause({}, None)} {inner}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -318,7 +299,8 @@ class TypedPlan:
         inner = self._outer.replace("{converted}", converted)
         if with_keys:
             inner = self.target.keys.around(inner, (PLACE_COLUMN,))
-        return f"{self.target.insert(into, with_keys)} {self._clause(group)} {inner}"
+        insert = self.target.keys.into(into, self.target.structure, with_keys, True)
+        return f"{insert} {self._clause(group)} {inner}"
 
     def _clause(self, group: Group) -> str:
         return self.target.clause(group.settings, group.rows_max)

@@ -13,8 +13,7 @@ structure that the format does not see, two readings of each half on the way dow
 from __future__ import annotations
 
 import json
-import re
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
@@ -32,6 +31,7 @@ from sluice.decode.messages.fault import (
     OUT_OF_RANGE,
     UNKNOWN_FIELD,
     Fault,
+    refused_by_engine,
     refused_value,
 )
 from sluice.decode.messages.format import Group, Indices, TypedFormat
@@ -41,13 +41,6 @@ from sluice.decode.typed.readers import MISMATCH
 from sluice.decode.typed.texts import remark_on
 
 _REASONS = {NULL: NULL_IN_COLUMN, RANGE: OUT_OF_RANGE, MISMATCH: CANNOT_PARSE}
-_NOISE = re.compile(
-    r"\s*: \(at row \d+\)|\s*: \(in file/uri [^)]*\)|: [Ww]hile executing .*|: In scope .*"
-    r"|unhex\('[0-9a-f]*'?\)?|\. \([A-Z_]+\)$|\(version [^)]*\)|/proc/self/fd/\d+"
-    r"|The table structure cannot be extracted from an? \w+ format file\. Error: "
-    r"| *\(\w+\) *\. You can specify the structure manually.*|\. You can specify the str.*",
-    re.DOTALL,
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,7 +122,7 @@ class Reading:
         try:
             plan = self._target.plan(group.columns)
         except TerminalError as error:
-            self._refuse(group, unreadable(error))
+            self._refuse(group, refused_by_engine(error))
             return
         if not plan.filled:
             names = ", ".join(natural.name for natural in group.columns)
@@ -156,7 +149,7 @@ class Reading:
         except (EngineError, TerminalError) as error:
             if isinstance(error, TerminalError) and not plan.compiles():
                 # The columns themselves are the fault.
-                self._refuse(group, unreadable(error))
+                self._refuse(group, refused_by_engine(error))
             else:
                 self._take_apart(group.messages, piece.is_tested, error)
 
@@ -174,7 +167,7 @@ class Reading:
             if len(rest):
                 self._waiting.append(_Piece(rest, is_tested=True))
         elif len(messages) == 1:
-            self.faults[int(messages[0])] = unreadable(error)
+            self.faults[int(messages[0])] = refused_by_engine(error)
         else:
             middle = len(messages) // 2
             self._waiting.append(_Piece(messages[middle:], is_tested=True))
@@ -217,7 +210,7 @@ class Reading:
                     if middle:
                         waiting += [group.messages[:middle], group.messages[middle:]]
                     else:
-                        self.faults[int(group.messages[0])] = unreadable(error)
+                        self.faults[int(group.messages[0])] = refused_by_engine(error)
         return np.sort(np.concatenate([*good, np.zeros(0, np.int64)]))
 
     def _judged(self, group: Group) -> Indices:
@@ -293,7 +286,7 @@ class Reading:
                 value += f" {natural}"
             fault = refused_value(_REASONS[kind], value, column.name, column.type, why)
             if self._many:
-                fault = replace(fault, error=f"row {int(numbers[row])}: {fault.error}")
+                fault = fault.in_row(int(numbers[row]))
             self.faults.setdefault(int(group.messages[places[row]]), fault)
 
 
@@ -301,9 +294,3 @@ def _numbers(places: Indices) -> NDArray[np.uint32]:
     """Of each row within its message; rows of a message follow each other."""
     first = np.searchsorted(places, places, side="left")
     return (np.arange(len(places)) - first).astype(np.uint32)
-
-
-def unreadable(error: Exception) -> Fault:
-    """The engine's words about a message that it cannot read alone."""
-    words = re.sub(r"(Code: \d+\. )?DB::Exception: ", "", str(error))
-    return Fault(CANNOT_PARSE, " ".join(_NOISE.sub("", words).split()))
