@@ -7,6 +7,7 @@ import random
 import pytest
 
 from sluice.decode.formats import FORMATS
+from sluice.decode.sequential import row_binary
 from tests.decode.fuzz.attack import Attack, Tally, shrunk
 from tests.decode.fuzz.subjects import ALL, subjects_of
 
@@ -24,6 +25,20 @@ def test_mutants_among_good_messages(table_format: str) -> None:
     attacking.batch(8 if subject.by_file else 20, tally)
     assert tally.failures == []
     assert tally.became["bad"] > 0, "mutants that harm nobody attack nothing"
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("table_format", ALL)
+def test_many_mutants_in_all_ways(table_format: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    # Of RowBinary's messages the longer ones are left to the engine.
+    monkeypatch.setattr(row_binary, "_CUT_BYTES_MAX", 260)
+    for number, subject in enumerate(subjects_of(table_format)):
+        tally = Tally()
+        attacking = Attack(subject, random.Random(f"{table_format} {number}"), alone_one_in=20)
+        attacking.batch(30 if subject.by_file else 240, tally)
+        assert tally.failures == []
+        # With drop-row, a message of bad rows only is an empty one.
+        assert tally.became["bad"] + tally.became["empty"] > 0, "these mutants harm nobody"
 
 
 def test_a_failure_is_shrunk_to_what_it_needs() -> None:

@@ -1,4 +1,4 @@
-"""Mutated messages of the text formats, and what each becomes alone and among others."""
+"""Good messages of the text formats, and pieces that mean something in them."""
 
 from __future__ import annotations
 
@@ -7,17 +7,9 @@ import io
 import json
 import random
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
-from sluice.core.load_spec import Column, TableSpec
-from sluice.decode.engine.session import run
-from sluice.decode.formats import framing_of, make_decoder
-from sluice.decode.messages.buffer import MessageBuffer
-from sluice.decode.messages.marked import memory_file
-from sluice.decode.messages.origins import alone
-from sluice.decode.messages.port import TableDecoder
-from tests.decode.support import FIRST_OFFSET, LINEAGE, LINEAGE_NAMES, fill, table
+from sluice.core.load_spec import Column
 
 COLUMNS = (
     Column("id", "UInt64"),
@@ -55,20 +47,6 @@ TOKENS = (
     *(b"\xef\xbb\xbf", b"_sluice_mark", b"9" * 70, b"0x10", b"1e400", b"id,n\n", b"id\tn\n", b"#"),
     *(b"'[", b"['", b"x'x\"x`x", b"!\n", b"2026-01-02", b'"\n"', b'","', b"()", b"\xe2\x80\xa8"),
 )
-
-
-@dataclass(frozen=True, slots=True)
-class Subject:
-    """A decoder under attack."""
-
-    text: TableSpec
-    decoder: TableDecoder
-
-
-def subject(table_format: str, **changes: Any) -> Subject:
-    facts = {"format": table_format, "lineage": LINEAGE_NAMES} | changes
-    text = table(*COLUMNS, *LINEAGE, **facts)
-    return Subject(text, make_decoder(text))
 
 
 def _row(chance: random.Random) -> list[Any]:
@@ -148,86 +126,3 @@ def good(table_format: str, chance: random.Random, rows: int = 1) -> bytes:
     if kind == "JSONEachRow" and rows > 1 and chance.random() < 0.5:
         return ("[" + ", ".join(lines) + "]").encode()
     return "\n".join(lines).encode() + chance.choice(_ENDS if kind[0] in "CT" else (b"",))
-
-
-def mutated(value: bytes, other: bytes, chance: random.Random) -> bytes:
-    """The message with a few wounds."""
-    for _ in range(chance.choice([1, 1, 1, 2, 3])):
-        kind, at = chance.randrange(9), chance.randrange(len(value) + 1)
-        beyond = min(len(value), at + chance.choice([1, 1, 2, 5, 20]))
-        if kind <= 2:
-            value = value[:at] + chance.choice(TOKENS) + value[at:]
-        elif kind == 3:
-            value = value[:at] + value[beyond:]
-        elif kind == 4:
-            value = value[:at] + value[at:beyond] * 2 + value[beyond:]
-        elif kind == 5:
-            value = value[:at] + bytes([chance.randrange(256)]) + value[at + 1 :]
-        elif kind == 6:
-            value = value[:at]
-        elif kind == 7:
-            value = value[:at] + other[chance.randrange(len(other) + 1) :]
-        else:
-            value = value + chance.choice([b"", b"\n", b" ", b","]) + other
-    return value
-
-
-def messages(table_format: str, chance: random.Random, count: int) -> list[bytes]:
-    """Good and mutated messages, mixed."""
-    many = [1, 1, 1, 2, 3]
-    pool = [good(table_format, chance, chance.choice(many)) for _ in range(max(8, count // 8))]
-    share = chance.choice([0.02, 0.3, 1.0])
-    found = []
-    for _ in range(count):
-        value = chance.choice(pool)
-        if chance.random() < share:
-            value = mutated(value, chance.choice(pool), chance)
-        found.append(value)
-    return found
-
-
-def outcomes(of: Subject, values: list[bytes]) -> list[tuple[Any, ...]]:
-    """What each message became: its rows as digests, or bad, or nothing."""
-    with MessageBuffer(framing_of(of.text)) as buffer:
-        decoded = of.decoder.decode(fill(buffer, values), alone("orders", 3))
-    found: list[list[Any]] = [[] for _ in values]
-    if decoded.rows:
-        names = ", ".join(name for name in decoded.columns if name != "_offset")
-        query = "SELECT _offset, cityHash64(toString(({}))) FROM file('{}', Native)"
-        with memory_file(decoded.native) as path:
-            text = run(query.format(names, path), "TSV").bytes().decode()
-        for line in text.splitlines():
-            offset, digest = line.split("\t")
-            found[(int(offset) - FIRST_OFFSET) // 2].append(digest)
-    for bad in decoded.bad:
-        assert not found[bad.index], "a message in both places"
-        found[bad.index] = ["bad"]
-    for offset in decoded.empty:
-        assert not found[(offset - FIRST_OFFSET) // 2], "a message in both places"
-        found[(offset - FIRST_OFFSET) // 2] = ["empty"]
-    assert all(found), "a message is nowhere"
-    return [tuple(one) for one in found]
-
-
-def attack(of: Subject, chance: random.Random, count: int, alone: int) -> set[str]:
-    """One block; its messages in another order and in two blocks; some of them alone.
-
-    :returns: what became of messages: "row", "bad", "empty".
-    """
-    values = messages(of.text.format, chance, count)
-    together = outcomes(of, values)
-    order = chance.sample(range(count), count)
-    half = count // 2
-    for part in (order[:half], order[half:]):
-        again = outcomes(of, [values[index] for index in part])
-        for index, outcome in zip(part, again, strict=True):
-            assert outcome == together[index], (
-                of.text.format,
-                values[index],
-                outcome,
-                together[index],
-            )
-    for index in chance.sample(range(count), alone):
-        outcome = outcomes(of, [values[index]])[0]
-        assert outcome == together[index], (of.text.format, values[index], outcome, together[index])
-    return {"row" if len(o) > 1 or o[0].isdigit() else str(o[0]) for o in together}

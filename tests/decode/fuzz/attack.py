@@ -22,7 +22,7 @@ from tests.decode.fuzz.mutants import mutated
 from tests.decode.fuzz.subject import Subject
 from tests.decode.support import FIRST_OFFSET, fill
 
-#: What a message became: digests of its rows; or "bad" and its reason; or "empty".
+#: What a message became: digests of its rows; or "bad" and why; or "empty".
 Outcome = tuple[str, ...]
 
 
@@ -75,7 +75,7 @@ class Attack:
         for bad in decoded.bad:
             assert not found[bad.index], "a message is in the block and among the dead letters"
             assert bad.reason and len(bad.error) <= 300 and "\n" not in bad.error
-            found[bad.index] = ["bad", bad.reason]
+            found[bad.index] = ["bad", bad.reason, bad.column, bad.error]
         assert all(found), "a message is nowhere"
         return [tuple(one) for one in found]
 
