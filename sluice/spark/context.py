@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from pyspark import SparkContext
 
 _JAVA_OPTIONS = "spark.driver.extraJavaOptions"
+LOGGING = f"-Dlog4j2.configurationFile={Path(__file__).with_name('log4j2.properties').as_uri()}"
 #: A user's `spark.conf` may change all of these; `config` refuses what would break a promise.
 DEFAULTS = {
     # Over TCP a wave of Python tasks took 235 ms, over Unix-domain sockets 60 to 80 [measured].
@@ -31,10 +32,7 @@ DEFAULTS = {
     # Rows never pass the JVM, so optimising its code costs more than it brings: with the
     # first compiler only, start and first job took 9 s instead of 12, and the JVM 10 s of
     # CPU instead of 22 over 32 jobs [measured].
-    _JAVA_OPTIONS: (
-        "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC "
-        f"-Dlog4j2.configurationFile={Path(__file__).with_name('log4j2.properties').as_uri()}"
-    ),
+    _JAVA_OPTIONS: f"-XX:TieredStopAtLevel=1 -XX:+UseSerialGC {LOGGING}",
 }
 
 
