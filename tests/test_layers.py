@@ -28,7 +28,7 @@ ALLOWED = {
     "clickhouse": {"core"},
     "claims": {"core"},
     "locks": {"core"},
-    "stream": {"core", "config", "decode", "clickhouse"},
+    "stream": {"core", "decode", "clickhouse"},
     "worker": _LIBRARIES,
     "spark": _LIBRARIES | {"worker"},
     "driver": _LIBRARIES | {"config", "spark", "worker"},

@@ -57,7 +57,7 @@ BANNED_NAMES = {
 BANNED_TEXT = re.compile(r"\bTODO\b|\bFIXME\b|\bXXX\b")
 
 #: Started by Python, by pip or, through `pyspark_sluice`, by Spark; imported by nobody.
-ENTRY_POINTS = {"sluice", "sluice.__main__", "sluice.stream.source"}
+ENTRY_POINTS = {"sluice", "sluice.__main__", "sluice.stream.source", "sluice.stream.updating"}
 
 
 def shown(path: Path) -> str:

@@ -6,13 +6,13 @@ from collections.abc import Iterable, Iterator, Sequence
 from itertools import combinations
 
 from sluice.config.deduplication import LEASES_OF_WINDOW
-from sluice.config.findings import suggest
 from sluice.config.model import Configuration
 from sluice.config.quantities import format_duration
 from sluice.config.sharding import EXAMPLES
 from sluice.config.table import TableConfiguration
 from sluice.config.topics import loaded_twice, routes_differ
 from sluice.core.formats import FORMATS
+from sluice.core.suggestions import suggest
 
 #: A block for each is too small long before, and each takes two open files of a worker, which may
 #: have 1024 by default.

@@ -9,7 +9,7 @@ from typing import Annotated, Any
 
 from pydantic import BeforeValidator, TypeAdapter
 
-from sluice.config.findings import RefusedError, suggest
+from sluice.config.findings import RefusedError
 from sluice.config.secret import Secret
 from sluice.config.section import Conflict, Listed, Section
 from sluice.config.values import (
@@ -23,6 +23,7 @@ from sluice.config.values import (
     shown,
 )
 from sluice.core.claims import Deduplicate, OnNullKey, WhatOfDuplicates
+from sluice.core.suggestions import suggest
 
 LOCAL = "local"
 #: The directory of the local store, beside the file, if it is not named.

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import difflib
 import re
-from collections.abc import Iterable
 
 from sluice.core.errors import ConfigurationError
 
@@ -39,13 +37,3 @@ def join_path(parent: str, key: str) -> str:
     """`batch` and `max_bytes` are `batch.max_bytes`; keys with dots come in quotes."""
     shown_key = key if _BARE_KEY.fullmatch(key) else f'"{key}"'
     return f"{parent}.{shown_key}" if parent else shown_key
-
-
-def suggest(key: str, known: Iterable[str]) -> str:
-    """What the user may have meant by an unknown key."""
-    names = sorted(known)
-    by_lower = {name.lower(): name for name in names}
-    near = difflib.get_close_matches(key.lower(), by_lower, n=1, cutoff=0.6)
-    if near:
-        return f'did you mean "{by_lower[near[0]]}"?'
-    return f"known here: {', '.join(names)}"

@@ -6,9 +6,10 @@ from typing import Annotated, Any
 
 from pydantic import PlainValidator, TypeAdapter
 
-from sluice.config.findings import RefusedError, suggest
+from sluice.config.findings import RefusedError
 from sluice.config.values import Text, a_text, shown
 from sluice.core.load_spec import KAFKA_COLUMNS, Mapped
+from sluice.core.suggestions import suggest
 
 #: Ways to say where a column comes from, and what each is called in the text.
 _WAYS = ("field", "path", "value", "kafka", "header", "sql")

@@ -17,8 +17,9 @@ from pydantic import (
 )
 from pydantic_core import ErrorDetails, InitErrorDetails
 
-from sluice.config.findings import RefusedError, suggest
+from sluice.config.findings import RefusedError
 from sluice.config.values import a_table, shown
+from sluice.core.suggestions import suggest
 
 T = TypeVar("T")
 

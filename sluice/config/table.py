@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BeforeValidator, Field, PlainValidator, TypeAdapter, ValidationInfo
 
 from sluice.config.deduplication import a_deduplication
-from sluice.config.findings import RefusedError, suggest
+from sluice.config.findings import RefusedError
 from sluice.config.interpolation import BROKEN
 from sluice.config.mapping import a_mapping, some_fields
 from sluice.config.section import Conflict, Listed, Section, refuse_all
@@ -31,6 +31,7 @@ from sluice.core.claims import Deduplicate
 from sluice.core.dynamic import COLUMNS_MAX, DynamicColumns
 from sluice.core.formats import FORMATS, OPTIONS
 from sluice.core.load_spec import Delivery, Mapped, Route, Sharding, Tombstones
+from sluice.core.suggestions import suggest
 from sluice.core.text_options import check_option
 from sluice.core.topics import takes
 

@@ -11,9 +11,9 @@ from collections.abc import Iterable
 from sluice.clickhouse.comparing import INSERTABLE
 from sluice.clickhouse.schema import TableFacts
 from sluice.config import TableConfiguration
-from sluice.config.findings import suggest
 from sluice.core.errors import ConfigurationError, TerminalError
 from sluice.core.load_spec import LINEAGE_TYPES, Column
+from sluice.core.suggestions import suggest
 from sluice.decode.engine.expressions import referenced_columns
 from sluice.decode.engine.session import declared, literal, run
 from sluice.decode.engine.types import parse_type

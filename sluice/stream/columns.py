@@ -14,9 +14,9 @@ from pyspark.sql import types as spark_types
 
 from sluice.clickhouse.schema import TableFacts
 from sluice.clickhouse.window import tables_with_windows
-from sluice.config.findings import suggest
 from sluice.core.errors import ConfigurationError, TerminalError
 from sluice.core.load_spec import Column
+from sluice.core.suggestions import suggest
 from sluice.decode.engine.types import TypeNode, decimal_shape, parse_type, scale_of
 from sluice.stream.values import ColumnPlan, Wanted
 
@@ -42,7 +42,21 @@ _DAYS = {
     ),
 }
 _DAY_MICROSECONDS = 86_400_000_000
-_UUID = "^[0-9a-fA-F]{8}(-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}$"
+_DAY_NANOSECONDS = _DAY_MICROSECONDS * 1000
+_IPV4 = r"((25[0-5]|2[0-4]\d|1\d\d|[1-9]?\d)(\.|$)){4}"
+#: "::" stands for one group of zeros at least, once.
+_IPV6 = "|".join(
+    [
+        *("(H:){7}H", "(H:){1,7}:", ":(:H){1,7}", "::"),
+        *(f"(H:){{1,{7 - after}}}(:H){{1,{after}}}" for after in range(1, 7)),
+    ]
+).replace("H", "[0-9a-fA-F]{1,4}")
+#: What a text has to look like.
+_PATTERNS = {
+    "UUID": "^[0-9a-fA-F]{8}(-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}$",
+    "IPv4": f"^{_IPV4}$",
+    "IPv6": f"^({_IPV6}|(::[fF]{{4}}:)?{_IPV4})$",
+}
 #: What Spark's type may be cast to so that it fits, for hints.
 _FITS = {
     "String": "string",
@@ -53,7 +67,10 @@ _FITS = {
     "Date32": "date",
     "DateTime": "timestamp",
     "DateTime64": "timestamp",
+    "Time64": "time(6)",
     "UUID": "string",
+    "IPv4": "string",
+    "IPv6": "string",
     "FixedString": "binary",
     "Enum8": "string",
     "Enum16": "string",
@@ -205,6 +222,10 @@ def _double(_: Any, bare: TypeNode) -> _Fitting:
 
 
 def _decimal(spark: Any, bare: TypeNode) -> _Fitting:
+    if bare.name in _WHOLE and not spark.scale:
+        if bare.name.endswith(("128", "256")):  # All of Spark's 38 digits have room there.
+            return pa.decimal128(38, 0), {"positive": bare.name.startswith("U")}
+        return _WHOLE[bare.name], {}
     if not bare.name.startswith("Decimal"):
         return None
     precision, scale = decimal_shape(bare)
@@ -220,8 +241,8 @@ def _string(_: Any, bare: TypeNode) -> _Fitting:
             return pa.string(), {}
         case "FixedString":
             return pa.string(), {"bytes_max": int(bare.arguments[0])}
-        case "UUID":
-            return pa.string(), {"pattern": _UUID}
+        case "UUID" | "IPv4" | "IPv6":
+            return pa.string(), {"pattern": _PATTERNS[bare.name]}
         case "Enum8" | "Enum16":
             return pa.string(), {"among": tuple(_enum_names(bare))}
     return None
@@ -267,6 +288,13 @@ def _local_timestamp(spark: Any, bare: TypeNode) -> _Fitting:
     return _timestamp(spark, bare) if zones == ["'UTC'"] else None
 
 
+def _time(_: Any, bare: TypeNode) -> _Fitting:
+    if bare.name != "Time64":
+        return None
+    unit = 10 ** (9 - scale_of(bare))
+    return pa.time64("ns"), {"low": 0, "high": _DAY_NANOSECONDS - 1, "unit": unit}
+
+
 _LEAVES: dict[str, Callable[[Any, TypeNode], _Fitting]] = {
     **dict.fromkeys(_INTEGERS, _integer),
     "BooleanType": _boolean,
@@ -278,6 +306,7 @@ _LEAVES: dict[str, Callable[[Any, TypeNode], _Fitting]] = {
     "DateType": _date,
     "TimestampType": _timestamp,
     "TimestampNTZType": _local_timestamp,
+    "TimeType": _time,
 }
 
 

@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import time
 import uuid
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from sluice.clickhouse.http import Server
@@ -74,24 +74,30 @@ class QueryIdentity:
 class Epoch:
     """What is to be committed.
 
-    :param winners: the staging table of each task that has rows.
+    :param winners: the shard and the staging table of each task that has rows there.
     :param rows: in all of them.
     :param replaces: all rows of the target go.
     :param is_direct: the tasks have inserted its rows themselves.
     """
 
     number: int
-    winners: Sequence[str]
+    winners: Sequence[tuple[str, str]]
     rows: int
     replaces: bool
     is_direct: bool = False
 
 
 class Committer:
-    """Commits epochs of one query into one table. Not for several threads."""
+    """Commits epochs of one query into one table. Not for several threads.
 
-    def __init__(self, server: Server, database: str, table: str, who: QueryIdentity) -> None:
-        self._server = server
+    :param servers: of each shard, by name; the first one has the marks.
+    """
+
+    def __init__(
+        self, servers: Mapping[str, Server], database: str, table: str, who: QueryIdentity
+    ) -> None:
+        self._servers = servers
+        self._server = server = next(iter(servers.values()))
         self._database = database
         self._table = table
         self._who = who
@@ -102,6 +108,16 @@ class Committer:
     def check(self) -> None:
         """:raises OtherCheckpointError: nothing may be written under this name."""
         self._who.check(self.marks.latest())
+
+    def check_shards(self) -> None:
+        """:raises OtherCheckpointError: it is another shard that remembers this query."""
+        for shard, server in list(self._servers.items())[1:]:
+            if Marks(server, self._database, self._prefix).latest() is not None:
+                raise OtherCheckpointError(
+                    f'what the query "{self._who.query}" has written is remembered by the shard '
+                    f"{shard} ({server.url}), and not by the first one",
+                    f"Name {shard} first in the option shards, and leave it there.",
+                )
 
     def commit(self, epoch: Epoch) -> bool:
         """Get the rows of an epoch into the target, unless rows of it are there.
@@ -127,6 +143,13 @@ class Committer:
         if epoch.winners or epoch.replaces:
             self._finish(self._seal(latest, epoch))
         return True
+
+    def knows(self, number: int) -> bool:
+        """Whether the rows of this epoch are in the target. What was sealed is there then.
+
+        :raises OtherCheckpointError, CheckpointSetBackError: it may not be written.
+        """
+        return self._is_known(self.settled(), number)
 
     def begin(self, number: int, memory: Memory) -> Mark:
         """The mark of an epoch that is inserted directly: an open one, unless it is done.
@@ -249,16 +272,31 @@ class Committer:
         self._sweep(mark)
 
     def _move(self, mark: Mark, claim: str) -> None:
-        target = describe_table(self._server, self._database, mark.table)
-        run = run_key(read_server_run(self._server))
-        mover = Mover(self._server, target, claim, run)
-        for base in mark.winners:
-            mover.move(base)
+        for shard in dict(mark.winners):
+            if shard not in self._servers:
+                raise StagedRowsError(
+                    f"epoch {mark.epoch} of {self._database}.{mark.table} is sealed and has rows "
+                    f"on the shard {shard}, which no option names",
+                    "Start the query with the shards that it had until this epoch is done.",
+                )
+        for shard, server in self._servers.items():
+            tables = [table for each, table in mark.winners if each == shard]
+            if tables:
+                target = describe_table(server, self._database, mark.table)
+                mover = Mover(server, target, claim, run_key(read_server_run(server)))
+                for table in tables:
+                    mover.move(table)
 
     def _sweep(self, done: Mark) -> None:
         """Remove what was staged for epochs that are done: what was moved, and what no message
         named. Never what a later epoch stages."""
-        rows = self._server.query(
+        for server in self._servers.values():
+            self._sweep_server(server, done)
+        self._replacer("").drop(done.number)
+        self.marks.drop_below(done.number)
+
+    def _sweep_server(self, server: Server, done: Mark) -> None:
+        rows = server.query(
             "SELECT name FROM system.tables WHERE database = {database:String} "
             "AND startsWith(name, {prefix:String})",
             {"database": self._database, "prefix": self._prefix},
@@ -270,9 +308,7 @@ class Committer:
                 continue
             if staged.is_of(done.checkpoint) and staged.epoch > done.epoch:
                 continue
-            drop_table(self._server, self._database, staged.name)
-        self._replacer("").drop(done.number)
-        self.marks.drop_below(done.number)
+            drop_table(server, self._database, staged.name)
 
     def _replacer(self, claim: str) -> Replacer:
         return Replacer(self._server, self._database, self._prefix, claim)

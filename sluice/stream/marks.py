@@ -36,7 +36,8 @@ class Mark:
     :param state: "open": tasks insert into the target under tokens; "sealed": `winners` are the
         rows of the epoch, and have to get into the target; "done": all of it is there.
     :param table: the target.
-    :param winners: staging tables by their first names, in the order in which they are moved.
+    :param winners: the shard and the first name of each staging table, in the order in which they
+        are moved.
     :param rows: of the epoch; of no meaning while it is open.
     :param claim: drawn by whoever made it.
     :param insert_counters, run: of an open mark, see `direct.Memory`.
@@ -50,7 +51,7 @@ class Mark:
     epoch: int
     state: Literal["open", "sealed", "done"]
     table: str
-    winners: tuple[str, ...] = ()
+    winners: tuple[tuple[str, str], ...] = ()
     rows: int = 0
     claim: str = ""
     insert_counters: tuple[int, ...] = ()
@@ -66,7 +67,7 @@ class Mark:
 def parse_mark(text: str) -> Mark:
     """The contrary of `Mark.text`."""
     raw: dict[str, Any] = json.loads(text)
-    raw["winners"] = tuple(raw["winners"])
+    raw["winners"] = tuple((shard, table) for shard, table in raw["winners"])
     raw["insert_counters"] = tuple(raw["insert_counters"])
     return Mark(**raw)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -10,12 +11,13 @@ from typing import Any, Literal
 from sluice.clickhouse.access import ClickHouseAccess
 from sluice.clickhouse.password import read_password
 from sluice.clickhouse.tls import Tls
-from sluice.config.findings import suggest
 from sluice.core.errors import ConfigurationError
+from sluice.core.suggestions import suggest
 
 PASSWORD_VARIABLE = "CLICKHOUSE_PASSWORD"
-#: The one shard of the sink, in the words of `ClickHouseAccess`.
+#: The shard of the option `url`.
 SHARD = "s1"
+_SHARD = re.compile(r"([A-Za-z0-9_]+)=(https?://\S+)")
 
 #: Spark's own, which it hands to every sink.
 _OF_SPARK = frozenset({"checkpointlocation"})
@@ -25,9 +27,14 @@ _OF_SPARK = frozenset({"checkpointlocation"})
 class SinkOptions:
     """What the user said. Travels to the tasks, the password with it.
 
+    :param access: one server for each shard; the first one remembers what was committed.
+    :param sharding: the column whose value modulo the number of shards is a row's shard; "": the
+        rows of a task go to one shard.
     :param query: the name under which ClickHouse remembers what was committed; "" for a batch
         without.
     :param mode: "staged": any plan; "direct": one that makes the same rows in the same order again.
+    :param version: of a batch, beside its query: which one of it this is; None for the only one.
+    :param checkpoint: of such a batch: the id of what counts the versions.
     :param takeover: the id of the checkpoint that this query's new one goes on from.
     :param nulls: what becomes of a column that Spark calls nullable and ClickHouse does not:
         "refuse" it at the start, or "check" each value.
@@ -38,8 +45,11 @@ class SinkOptions:
     access: ClickHouseAccess
     database: str
     table: str
+    sharding: str
     query: str
     mode: Literal["staged", "direct"]
+    version: int | None
+    checkpoint: str
     takeover: str
     nulls: Literal["refuse", "check"]
     batch_rows: int
@@ -48,9 +58,9 @@ class SinkOptions:
     timeout_seconds: float
 
     @property
-    def url(self) -> str:
-        """Of the server."""
-        return self.access.shards[SHARD][0]
+    def shards(self) -> tuple[str, ...]:
+        """Their names, in the order in which the user gave them."""
+        return tuple(self.access.shards)
 
 
 def read_options(given: Mapping[str, str]) -> SinkOptions:
@@ -90,13 +100,34 @@ def _access(values: Mapping[str, Any]) -> ClickHouseAccess:
                 "Name a file that Spark's driver can read.",
             ) from None
     return ClickHouseAccess(
-        {SHARD: (values["url"],)},
+        _shards(values["url"], values["shards"]),
         values["user"],
         password,
         "single",
         values["password_file"],
         tls=Tls(values["ca"], values["certificate"], values["key"]),
     )
+
+
+def _shards(url: str, shards: str) -> dict[str, tuple[str, ...]]:
+    if bool(url) == bool(shards):
+        raise ConfigurationError(
+            "options url and shards are both there" if url else "option url is missing",
+            'Write .option("url", "http://host:8123"), or .option("shards", '
+            '"s1=http://host1:8123, s2=http://host2:8123"), before start or save.',
+        )
+    if url:
+        return {SHARD: (url,)}
+    found: dict[str, tuple[str, ...]] = {}
+    for written in shards.split(","):
+        shard = _SHARD.fullmatch(written.strip())
+        if shard is None or shard[1] in found or (shard[2],) in found.values():
+            raise ConfigurationError(
+                f"option shards: {written.strip()!r} is no shard, or is there twice",
+                "Write names with one server each: s1=http://host1:8123, s2=http://host2:8123",
+            )
+        found[shard[1]] = (shard[2],)
+    return found
 
 
 _Reader = Callable[[str, str | None], Any]
@@ -126,13 +157,13 @@ def _choice(*values: str) -> _Reader:
     return read
 
 
-def _number(default: int, most: int) -> _Reader:
-    def read(name: str, value: str | None) -> int:
+def _number(default: int | None, most: int, least: int = 1) -> _Reader:
+    def read(name: str, value: str | None) -> int | None:
         if value is None:
             return default
-        if not value.isdecimal() or not 1 <= int(value) <= most:
+        if not value.isdecimal() or not least <= int(value) <= most:
             raise ConfigurationError(
-                f"option {name} is {value!r}", f"Use a whole number from 1 to {most}."
+                f"option {name} is {value!r}", f"Use a whole number from {least} to {most}."
             )
         return int(value)
 
@@ -140,9 +171,11 @@ def _number(default: int, most: int) -> _Reader:
 
 
 _READERS: dict[str, _Reader] = {
-    "url": _text(None),
+    "url": _text(""),
+    "shards": _text(""),
     "database": _text("default"),
     "table": _text(None),
+    "sharding": _text(""),
     "user": _text("default"),
     "password_file": _text(""),
     "ca": _text(""),
@@ -150,6 +183,8 @@ _READERS: dict[str, _Reader] = {
     "key": _text(""),
     "query": _text(""),
     "mode": _choice("staged", "direct"),
+    "version": _number(None, 2**63 - 1, least=0),
+    "checkpoint": _text(""),
     "takeover": _text(""),
     "nulls": _choice("refuse", "check"),
     "batch_rows": _number(1_000_000, 100_000_000),
@@ -157,5 +192,5 @@ _READERS: dict[str, _Reader] = {
     "compression": _choice("lz4", "zstd", "none"),
     "timeout_seconds": _number(300, 86_400),
 }
-_OF_ACCESS = frozenset({"url", "user", "password_file", "ca", "certificate", "key"})
+_OF_ACCESS = frozenset({"url", "shards", "user", "password_file", "ca", "certificate", "key"})
 _BY_KEY = {name.replace("_", ""): name for name in _READERS}

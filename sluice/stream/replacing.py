@@ -109,7 +109,7 @@ class Replacer:
 
     def _fill(self, held: str, mark: Mark) -> None:
         self._execute(f"TRUNCATE TABLE {self._of(held)}")
-        for staged in mark.winners:
+        for _, staged in mark.winners:
             source, to = (self.database, staged), (self.database, held)
             for partition in stored_rows_of(read_parts(self.server, *source)):
                 self._execute(move_statement(source, to, partition, moves=False))

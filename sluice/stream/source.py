@@ -10,7 +10,8 @@ nothing but the options: what it needs comes with the messages.
 from __future__ import annotations
 
 import uuid
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 
 import pyarrow as pa
@@ -33,6 +34,7 @@ from sluice.stream.direct import Direct, read_memory
 from sluice.stream.marks import drop_table
 from sluice.stream.names import query_prefix, staged_name
 from sluice.stream.options import SinkOptions, read_options
+from sluice.stream.sharding import Splitter, check_sharding
 from sluice.stream.staging import InsertManner, Stage
 from sluice.stream.values import ColumnPlan, convert
 
@@ -59,94 +61,137 @@ class SluiceSink(DataSource):  # type: ignore[misc]
                 'output mode complete does not go with mode = "direct"',
                 "Leave the option mode out.",
             )
+        _check_replacing(options, overwrite)
         if not options.query:
             raise ConfigurationError(
                 "option query is missing: under this name ClickHouse remembers what was committed",
                 'Write .option("query", "a name of this query alone") before start.',
+            )
+        if options.version is not None or options.checkpoint:
+            raise ConfigurationError(
+                "options version and checkpoint are for batches: a stream has its epochs",
+                "Leave them out of writeStream.",
             )
         return StreamWriter(options, schema, overwrite)
 
     def writer(self, schema: StructType, overwrite: bool) -> BatchWriter:
         """Of one batch; `overwrite` with mode("overwrite")."""
         options = read_options(self.options)
-        if options.mode == "direct" or options.takeover:
+        if options.mode == "direct":
             raise ConfigurationError(
-                "options mode and takeover are for streams", "Leave them out of df.write."
+                'mode = "direct" is for streams', "Leave the option out of df.write."
             )
+        if options.version is not None and not options.query:
+            raise ConfigurationError(
+                "option version is there without query: under both ClickHouse remembers a batch",
+                'Write .option("query", …), too.',
+            )
+        if (options.checkpoint or options.takeover) and options.version is None:
+            raise ConfigurationError(
+                "options checkpoint and takeover say who counts versions, and there is none",
+                "Leave them out, or write option version, too.",
+            )
+        _check_replacing(options, overwrite)
         return BatchWriter(options, schema, overwrite)
+
+
+def _check_replacing(options: SinkOptions, overwrite: bool) -> None:
+    if overwrite and len(options.shards) > 1:
+        raise ConfigurationError(
+            "the tables of several shards cannot be replaced at once: output mode complete and "
+            'mode("overwrite") go to one server',
+            "Use option url, or add rows in mode append.",
+        )
 
 
 @dataclass
 class Staged(WriterCommitMessage):  # type: ignore[misc]
-    """What a task attempt staged: a table, "" if it had no rows."""
+    """What a task attempt staged.
+
+    :param tables: the shard and name of each table; none if it had no rows.
+    """
 
     checkpoint: str
     epoch: int
-    table: str
+    tables: tuple[tuple[str, str], ...]
     rows: int
 
 
 @dataclass(frozen=True, slots=True)
 class TaskPlan:
-    """What the driver found out once for all tasks of an epoch."""
+    """What the driver found out once for all tasks of an epoch.
+
+    :param facts: of the table on each shard.
+    """
 
     options: SinkOptions
-    facts: TableFacts
+    facts: Mapping[str, TableFacts]
     columns: tuple[ColumnPlan, ...]
     manner: InsertManner
 
-    def stage(self, name: str, batches: Iterator[pa.RecordBatch]) -> int:
-        """Stage all rows of a task attempt in a table of this name; gives how many there are.
+    def stage(
+        self, name: str, partition: int, batches: Iterator[pa.RecordBatch]
+    ) -> tuple[tuple[tuple[str, str], ...], int]:
+        """Stage all rows of a task attempt in tables of this name.
 
+        :param partition: the number of the task.
+        :returns: the shards and tables that have rows, and how many there are.
         :raises SluiceError: this attempt is to be given up.
         """
-        with connect(self.options) as server:
-            stage = Stage(server, self.facts, name, self.manner)
-            for chunk in chunks(batches, self.columns, self.options):
-                stage.add(chunk)
-            stage.check()
-            return stage.rows
+        shards = self.options.shards
+        splitter = Splitter(
+            shards, self.options.sharding, self.options.batch_rows, self.options.batch_bytes
+        )
+        converted = (convert(batch, self.columns) for batch in batches)
+        with connect(self.options) as servers:
+            stages = {
+                shard: Stage(servers[shard], self.facts[shard], name, self.manner)
+                for shard in shards
+            }
+            for shard, chunk in splitter.chunks(converted, shards[partition % len(shards)]):
+                stages[shard].add(chunk)
+            for stage in stages.values():
+                stage.check()
+        tables = tuple((shard, name) for shard, stage in stages.items() if stage.rows)
+        return tables, sum(stage.rows for stage in stages.values())
 
 
 def plan_tasks(options: SinkOptions, schema: StructType) -> TaskPlan:
     """Look at the table, and refuse what does not fit, before there is a row.
 
-    :raises SluiceError: see `plan_columns` and `check_target`.
+    :raises SluiceError: see `plan_columns`, `check_target` and `check_sharding`.
     """
-    with connect(options) as server:
-        facts = describe_table(server, options.database, options.table)
-        engine = server.query(
-            "SELECT engine FROM system.databases WHERE name = {name:String}",
-            {"name": options.database},
-        )[0]["engine"]
-        check_target(facts, options.mode, str(engine))
-        columns = plan_columns(schema, facts, checks_nulls=options.nulls == "check")
-        settings = insert_settings(read_capabilities(server))
+    check_sharding(options, schema)
+    facts, columns, settings = {}, list[tuple[ColumnPlan, ...]](), dict[str, str]()
+    with connect(options) as servers:
+        for shard, server in servers.items():
+            facts[shard] = describe_table(server, options.database, options.table)
+            engine = server.query(
+                "SELECT engine FROM system.databases WHERE name = {name:String}",
+                {"name": options.database},
+            )[0]["engine"]
+            check_target(facts[shard], options.mode, str(engine))
+            checks_nulls = options.nulls == "check"
+            columns.append(plan_columns(schema, facts[shard], checks_nulls=checks_nulls))
+            settings |= insert_settings(read_capabilities(server))
+    if any(each != columns[0] for each in columns):
+        raise ConfigurationError(
+            f"{options.database}.{options.table} has other types on some of the shards",
+            "Make the tables alike.",
+        )
     manner = InsertManner(settings, options.compression, options.timeout_seconds)
-    return TaskPlan(options, facts, columns, manner)
+    return TaskPlan(options, facts, columns[0], manner)
 
 
-def connect(options: SinkOptions) -> Server:
-    """A connection to the server, which opens late."""
-    return options.access.renewed().connect(options.url)
-
-
-def chunks(
-    batches: Iterator[pa.RecordBatch], columns: tuple[ColumnPlan, ...], options: SinkOptions
-) -> Iterator[list[pa.RecordBatch]]:
-    """Spark's batches, converted, so many together as one insert takes."""
-    gathered, rows, size_bytes = list[pa.RecordBatch](), 0, 0
-    for batch in batches:
-        if not batch.num_rows:
-            continue
-        gathered.append(convert(batch, columns))
-        rows += batch.num_rows
-        size_bytes += gathered[-1].nbytes
-        if rows >= options.batch_rows or size_bytes >= options.batch_bytes:
-            yield gathered
-            gathered, rows, size_bytes = [], 0, 0
-    if gathered:
-        yield gathered
+@contextmanager
+def connect(options: SinkOptions) -> Iterator[dict[str, Server]]:
+    """A connection to the server of each shard, which opens late."""
+    access = options.access.renewed()
+    with ExitStack() as stack:
+        yield {
+            shard: stack.enter_context(access.connect(url))
+            for shard, (url,) in access.shards.items()
+        }
 
 
 class StreamWriter(DataSourceStreamArrowWriter):  # type: ignore[misc]
@@ -157,6 +202,8 @@ class StreamWriter(DataSourceStreamArrowWriter):  # type: ignore[misc]
         self._schema = schema
         self._replaces = replaces
         self._plan = plan_tasks(options, schema)
+        with connect(options) as servers:
+            _committer(servers, options, "").check_shards()
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> Staged:
         """Stage what one attempt of one task has."""
@@ -166,24 +213,26 @@ class StreamWriter(DataSourceStreamArrowWriter):  # type: ignore[misc]
         prefix = query_prefix(self._options.query)
         if self._options.mode == "direct":
             token = f"{prefix}{checkpoint}/{epoch}/{task.partitionId()}"
-            return Staged(checkpoint, epoch, "", self._insert(checkpoint, epoch, token, iterator))
-        with connect(self._options) as server:
-            _committer(server, self._options, checkpoint).check()
-        name = staged_name(prefix, checkpoint, epoch, task.partitionId(), uuid.uuid4().hex[:12])
-        rows = self._plan.stage(name, iterator)
-        return Staged(checkpoint, epoch, name if rows else "", rows)
+            return Staged(checkpoint, epoch, (), self._insert(checkpoint, epoch, token, iterator))
+        with connect(self._options) as servers:
+            _committer(servers, self._options, checkpoint).check()
+        partition = task.partitionId()
+        name = staged_name(prefix, checkpoint, epoch, partition, uuid.uuid4().hex[:12])
+        return Staged(checkpoint, epoch, *self._plan.stage(name, partition, iterator))
 
     def _insert(
         self, checkpoint: str, epoch: int, token: str, batches: Iterator[pa.RecordBatch]
     ) -> int:
         """Mode direct: into the target itself; gives how many rows there were."""
         plan, options = self._plan, self._options
-        with connect(options) as server:
-            memory = read_memory(server, plan.facts)
-            mark = _committer(server, options, checkpoint).begin(epoch, memory)
+        (facts,) = plan.facts.values()
+        with connect(options) as servers:
+            (server,) = servers.values()
+            memory = read_memory(server, facts)
+            mark = _committer(servers, options, checkpoint).begin(epoch, memory)
             if mark.state == "done":
                 return 0
-            direct = Direct(server, plan.facts, mark, token, plan.manner, options.batch_rows)
+            direct = Direct(server, facts, mark, token, plan.manner, options.batch_rows)
             return direct.insert(convert(batch, plan.columns) for batch in batches)
 
     def commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
@@ -196,8 +245,8 @@ class StreamWriter(DataSourceStreamArrowWriter):  # type: ignore[misc]
             raise TerminalError(f"Spark commits epoch {batchId} with the rows of another one", _BUG)
         options = self._options
         epoch = _epoch(batchId, staged, self._replaces, is_direct=options.mode == "direct")
-        with connect(options) as server:
-            committer = _committer(server, options, checkpoint)
+        with connect(options) as servers:
+            committer = _committer(servers, options, checkpoint)
             patiently(lambda: committer.commit(epoch))
 
     def abort(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
@@ -206,33 +255,45 @@ class StreamWriter(DataSourceStreamArrowWriter):  # type: ignore[misc]
 
 
 class BatchWriter(DataSourceArrowWriter):  # type: ignore[misc]
-    """Writes one batch."""
+    """Writes one batch: an epoch of its own, or the one that its version names."""
 
     def __init__(self, options: SinkOptions, schema: StructType, replaces: bool) -> None:
         self._options = options
         self._replaces = replaces
-        self._query = options.query or f"batch {uuid.uuid4()}"
+        query = options.query or f"batch {uuid.uuid4()}"
+        self._who = QueryIdentity(query, options.checkpoint or _BATCH, options.takeover)
+        self._number = options.version or 0
         self._plan = plan_tasks(options, schema)
+        self._is_known = False
         if options.query:
-            with connect(options) as server:
-                self._committer(server).refuse_known()
+            with connect(options) as servers:
+                committer = self._committer(servers)
+                committer.check_shards()
+                if options.version is None:
+                    committer.refuse_known()
+                else:
+                    self._is_known = committer.knows(self._number)
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> Staged:
-        """Stage what one attempt of one task has."""
-        unique = uuid.uuid4().hex[:12]
-        name = staged_name(query_prefix(self._query), _BATCH, 0, _task().partitionId(), unique)
-        rows = self._plan.stage(name, iterator)
-        return Staged(_BATCH, 0, name if rows else "", rows)
+        """Stage what one attempt of one task has; nothing of a version that is there."""
+        if self._is_known:
+            return Staged(self._who.checkpoint, self._number, (), 0)
+        partition, unique = _task().partitionId(), uuid.uuid4().hex[:12]
+        prefix = query_prefix(self._who.query)
+        name = staged_name(prefix, self._who.checkpoint, self._number, partition, unique)
+        tables, rows = self._plan.stage(name, partition, iterator)
+        return Staged(self._who.checkpoint, self._number, tables, rows)
 
     def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
         """Get it all into the table."""
         staged = _messages(messages)
         if len(staged) != len(messages):
             raise TerminalError("Spark commits a batch some of whose tasks have no message", _BUG)
-        with connect(self._options) as server:
-            committer = self._committer(server)
-            epoch = _epoch(0, staged, self._replaces)
-            if not patiently(lambda: committer.commit(epoch)):
+        with connect(self._options) as servers:
+            committer = self._committer(servers)
+            epoch = _epoch(self._number, staged, self._replaces)
+            is_ours = self._is_known or patiently(lambda: committer.commit(epoch))
+            if not is_ours and self._options.version is None:
                 committer.refuse_known()
             if not self._options.query:
                 committer.forget()
@@ -241,25 +302,24 @@ class BatchWriter(DataSourceArrowWriter):  # type: ignore[misc]
         """Remove what was staged, unless a mark names it, or may: that of a batch with a name."""
         if self._options.query:
             return
-        with connect(self._options) as server:
-            committer = self._committer(server)
+        with connect(self._options) as servers:
+            committer = self._committer(servers)
             if committer.marks.latest() is None:
                 for each in _messages(messages):
-                    if each.table:
-                        drop_table(server, self._options.database, each.table)
+                    for shard, table in each.tables:
+                        drop_table(servers[shard], self._options.database, table)
 
-    def _committer(self, server: Server) -> Committer:
-        who = QueryIdentity(self._query, _BATCH)
-        return Committer(server, self._options.database, self._options.table, who)
+    def _committer(self, servers: Mapping[str, Server]) -> Committer:
+        return Committer(servers, self._options.database, self._options.table, self._who)
 
 
-def _committer(server: Server, options: SinkOptions, checkpoint: str) -> Committer:
+def _committer(servers: Mapping[str, Server], options: SinkOptions, checkpoint: str) -> Committer:
     who = QueryIdentity(options.query, checkpoint, options.takeover)
-    return Committer(server, options.database, options.table, who)
+    return Committer(servers, options.database, options.table, who)
 
 
 def _epoch(number: int, staged: list[Staged], replaces: bool, *, is_direct: bool = False) -> Epoch:
-    winners = tuple(each.table for each in staged if each.table)
+    winners = tuple(table for each in staged for table in each.tables)
     return Epoch(number, winners, sum(each.rows for each in staged), replaces, is_direct)
 
 

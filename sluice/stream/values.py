@@ -25,6 +25,7 @@ class Wanted:
     :param nullable: whether null may stand there.
     :param low, high: the bounds of values that are counted (days, microseconds); None: none.
     :param unit: of such a value, which has to be a multiple of it.
+    :param positive: of a number that is not counted: it may not be negative.
     :param bytes_max: of a text; 0: no bound.
     :param among: the texts that it may be; empty: any.
     :param pattern: of a text; "": any.
@@ -37,6 +38,7 @@ class Wanted:
     low: int | None = None
     high: int | None = None
     unit: int = 1
+    positive: bool = False
     bytes_max: int = 0
     among: tuple[str, ...] = ()
     pattern: str = ""
@@ -102,6 +104,8 @@ def _check_leaf(values: pa.Array, wanted: Wanted, what: str) -> None:
             wrong |= numbers % wanted.unit != 0
         if wrong.any():
             _refuse(counted, int(np.argmax(wrong)), wanted, what)
+    if wanted.positive:
+        _refuse_first(values, pc.less(values, pa.scalar(0).cast(values.type)), wanted, what)
     if wanted.bytes_max and len(values):
         wrong = pc.greater(pc.binary_length(values), wanted.bytes_max)
         _refuse_first(values, wrong, wanted, what)

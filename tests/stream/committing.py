@@ -16,6 +16,7 @@ from sluice.clickhouse.http import Server
 from sluice.clickhouse.schema import describe_table
 from sluice.stream.commit import Committer, Epoch, QueryIdentity
 from sluice.stream.names import query_prefix, staged_name
+from sluice.stream.options import SHARD
 from sluice.stream.staging import InsertManner, Stage
 
 PARTITIONS = 2
@@ -82,20 +83,20 @@ class Target:
             texts = [f"epoch {epoch}" for _ in ids]
             stage.add([pa.record_batch({"id": pa.array(ids), "text": pa.array(texts)})])
             stage.check()
-            winners.append(name)
+            winners.append((SHARD, name))
         return Epoch(epoch, tuple(winners), tasks * rows, False)
 
     def committer(
         self, server: Server | None = None, checkpoint: str = "c", takeover: str = ""
     ) -> Committer:
         who = QueryIdentity(self.query, checkpoint, takeover)
-        return Committer(server or Server(self.url), self.database, self.table, who)
+        return Committer({SHARD: server or Server(self.url)}, self.database, self.table, who)
 
     def ids_of(self, epoch: Epoch) -> list[int]:
         """Those that were staged, before they are committed."""
         found = [
             int(row["id"])
-            for name in epoch.winners
+            for _, name in epoch.winners
             for row in self.server.query(f"SELECT id FROM {self.database}.{name}")
         ]
         return sorted(found)

@@ -13,6 +13,7 @@ import sys
 import time
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field
+from pathlib import Path
 from typing import Any
 
 ROWS = 40
@@ -26,7 +27,7 @@ DDL = (
 @dataclass
 class Program:
     """:param last_epoch: the process ends by itself when this epoch is committed.
-    :param slow: of the first attempt of the first task, seconds before it ends.
+    :param attempts: a folder where each attempt of a task leaves a file as it begins; "" for none.
     """
 
     url: str
@@ -37,12 +38,38 @@ class Program:
     last_epoch: int
     master: str = "local[2,3]"
     tasks: int = 1
-    slow: float = 0.0
+    attempts: str = ""
     options: dict[str, str] = field(default_factory=dict)
     properties: dict[str, str] = field(default_factory=dict)
 
     def text(self) -> str:
         return json.dumps(asdict(self))
+
+
+@dataclass(frozen=True, slots=True)
+class Attempt:
+    """One attempt of one task, as it told of itself.
+
+    :param pid: of its Python worker, whose JVM is an executor.
+    :param number: from 0, of this task in this epoch.
+    """
+
+    epoch: int
+    partition: int
+    number: int
+    pid: int
+
+
+def note_attempt(folder: str, task: Any) -> None:
+    """Leave a file whose name says which attempt this is."""
+    epoch = task.getLocalProperty("streaming.sql.batchId")
+    name = f"{epoch}-{task.partitionId()}-{task.attemptNumber()}-{os.getpid()}"
+    (Path(folder) / name).touch()
+
+
+def read_attempts(folder: Path) -> list[Attempt]:
+    """All that `note_attempt` left."""
+    return [Attempt(*map(int, each.name.split("-"))) for each in folder.iterdir()]
 
 
 def run(program: Program) -> str:
@@ -57,7 +84,7 @@ def run(program: Program) -> str:
         .load()
         .selectExpr("value", "concat('v', value) AS text", "rand() AS r", "'' AS attempt")
     )
-    slow = program.slow
+    attempts = program.attempts
 
     def mark_attempts(batches: Iterator[Any]) -> Iterator[Any]:
         import pyarrow as pa
@@ -66,10 +93,10 @@ def run(program: Program) -> str:
         task = TaskContext.get()
         assert task is not None
         name = f"{os.getpid()}-{task.taskAttemptId()}"
+        if attempts:
+            note_attempt(attempts, task)
         for batch in batches:
             yield batch.set_column(3, "attempt", pa.array([name] * batch.num_rows))
-        if slow and task.attemptNumber() == 0 and task.partitionId() == 0:
-            time.sleep(slow)
 
     query = (
         frame.mapInArrow(mark_attempts, frame.schema)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 import random
 import threading
 from collections.abc import Iterator
@@ -9,6 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
 import pytest
+from pyspark.sql.types import LongType, StringType, StructField, StructType
 
 from sluice.clickhouse.http import Server
 from sluice.stream.commit import Epoch
@@ -19,6 +21,7 @@ from sluice.stream.errors import (
     StagedRowsError,
 )
 from sluice.stream.marks import Mark
+from sluice.stream.source import SluiceSink, Staged
 from sluice.testbed.local.running import ClickHouse
 from tests.stream.committing import DiedError, Mortal, Target
 from tests.support.fixtures import fresh_database
@@ -44,6 +47,24 @@ def test_an_epoch_is_committed_once(target: Target) -> None:
     assert target.committer().commit(first)
     assert not target.committer().commit(second)
     assert not target.committer().commit(first)
+    assert target.ids() == wanted
+    assert target.tables() == {"mark": 1}
+
+
+def test_spark_calls_commit_twice(target: Target) -> None:
+    """With the same messages, in writers that know nothing of each other."""
+    schema = StructType(
+        [StructField("id", LongType(), False), StructField("text", StringType(), False)]
+    )
+    options = {"url": target.url, "database": target.database, "table": target.table}
+    epoch = target.stage(3)
+    wanted = target.ids_of(epoch)
+    messages = [Staged("c", 3, (each,), 7) for each in epoch.winners]
+    for _ in range(2):
+        sink = SluiceSink({**options, "query": target.query})
+        writer = pickle.loads(pickle.dumps(sink.streamWriter(schema, False)))
+        writer.commit(messages, 3)
+        writer.abort(messages, 3)
     assert target.ids() == wanted
     assert target.tables() == {"mark": 1}
 
@@ -238,10 +259,11 @@ def test_what_was_staged_and_is_gone_is_never_taken_for_moved(target: Target) ->
     epoch = target.stage(0)
     with pytest.raises(DiedError):
         target.committer(Mortal(target.url, 0, after=True)).commit(epoch)
-    target.server.execute(f"DROP TABLE {target.database}.{epoch.winners[1]} SYNC")
+    gone = epoch.winners[1][1]
+    target.server.execute(f"DROP TABLE {target.database}.{gone} SYNC")
     with pytest.raises(StagedRowsError) as stopped:
         target.committer().commit(target.stage(0))
-    assert epoch.winners[1] in str(stopped.value)
+    assert gone in str(stopped.value)
 
 
 def test_an_empty_epoch_leaves_nothing(target: Target) -> None:

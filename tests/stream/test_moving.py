@@ -37,7 +37,7 @@ def _killed_in_the_move(
     :param are_equal: all but the first one have the same row.
     """
     epoch = target.stage(0, tasks=1)
-    (name,) = epoch.winners
+    ((_, name),) = epoch.winners
     for part in range(1, parts):
         row = f"({-1 if are_equal else -part}, 'epoch 0')"
         settings = {"deduplicate_insert": "disable"}

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import subprocess
 import sys
+import time
 import uuid
 from collections.abc import Iterator
 from contextlib import suppress
@@ -16,7 +18,9 @@ from typing import Any
 import pytest
 
 from sluice.clickhouse.http import Server
-from tests.stream.query_program import DDL, ROWS, Program
+from sluice.testbed.chaos.cluster import running_cluster, spark_settings
+from sluice.testbed.local.processes import usage
+from tests.stream.query_program import DDL, ROWS, Attempt, Program, read_attempts
 from tests.stream.striking import Watch, run_watch
 from tests.support.fixtures import fresh_database
 
@@ -159,3 +163,97 @@ def test_a_lost_checkpoint_is_refused_with_words(query: Query) -> None:
     assert "OtherCheckpointError" in words
     assert "would be in the table twice" in words
     assert query.rows() == before
+
+
+#: Two executors with one core each, all of them processes.
+_EXECUTORS: dict[str, Any] = {
+    "master": "local-cluster[2,1,1024]",
+    "tasks": 4,
+    "properties": {
+        **spark_settings(standalone=True),
+        # Several batches, so that an attempt has rows in its table before it ends.
+        "spark.sql.execution.arrow.maxRecordsPerBatch": "3",
+    },
+    "options": {"batch_rows": "3"},
+}
+
+
+def _executor_of(pid: int) -> int:
+    """The JVM above a Python worker."""
+    while (found := usage(pid)) is not None and not found.name.startswith("java"):
+        pid = found.parent
+    return pid
+
+
+@pytest.mark.long
+def test_an_executor_is_killed_while_it_writes(query: Query) -> None:
+    """SIGKILL to the executor that made its table, and in a later epoch to one whose rows arrive
+    when it is dead. The tasks are repeated beside what is left of it."""
+    attempts = query.folder / "attempts"
+    attempts.mkdir()
+    struck = dict[str, Attempt]()
+
+    def strike(kind: str, epoch: int, statement: str) -> None:
+        found = re.match(rf"{kind}.*?sluice_[0-9a-f]{{12}}_[0-9a-f]{{8}}_{epoch}_(\d+)_", statement)
+        if found is None or kind in struck:
+            return
+        mine = [
+            a for a in read_attempts(attempts) if (a.epoch, a.partition) == (epoch, int(found[1]))
+        ]
+        struck[kind] = max(mine, key=lambda each: each.number)
+        os.kill(_executor_of(struck[kind].pid), signal.SIGKILL)
+
+    query.watch.after = lambda statement: strike("CREATE TABLE", 0, statement)
+    query.watch.before = lambda statement: strike("INSERT INTO", 1, statement)
+    query.program = replace(query.program, **_EXECUTORS, attempts=str(attempts))
+    words = query.run(last_epoch=2)
+    assert len(struck) == 2, (struck, words)
+    assert query.assert_exact() >= 3, words
+    query.assert_whole()
+    all_attempts = read_attempts(attempts)
+    for dead in struck.values():
+        assert any(
+            (each.epoch, each.partition) == (dead.epoch, dead.partition)
+            and each.number > dead.number
+            for each in all_attempts
+        ), (dead, all_attempts)
+
+
+@pytest.mark.long
+def test_two_attempts_of_a_task_write_at_once(query: Query) -> None:
+    """Speculation: an attempt whose answer does not come has staged rows, and goes on when a second
+    attempt of the task has staged its own beside it."""
+    properties = {
+        **_EXECUTORS["properties"],
+        "spark.speculation": "true",
+        "spark.speculation.interval": "50ms",
+        "spark.speculation.quantile": "0.5",
+        "spark.speculation.multiplier": "1.1",
+        "spark.speculation.minTaskRuntime": "50ms",
+    }
+    met = set[int]()
+
+    def tables_of_first_task(kind: str, epoch: int) -> set[str]:
+        with query.watch.lock:
+            statements = list(query.watch.statements)
+        pattern = rf"{kind}.*?(sluice_[0-9a-f]{{12}}_[0-9a-f]{{8}}_{epoch}_0_[0-9a-f]{{12}})"
+        return {found[1] for each in statements if (found := re.match(pattern, each))}
+
+    def hold(statement: str) -> None:
+        found = re.match(r"INSERT INTO.*?sluice_[0-9a-f]{12}_[0-9a-f]{8}_(\d+)_0_", statement)
+        if found is None or int(found[1]) > 2:
+            return
+        epoch, until = int(found[1]), time.monotonic() + 120
+        while len(tables_of_first_task("INSERT INTO", epoch)) < 2 and time.monotonic() < until:
+            time.sleep(0.02)
+        if len(tables_of_first_task("INSERT INTO", epoch)) == 2:
+            met.add(epoch)
+
+    query.watch.after = hold
+    with running_cluster(query.folder / "cluster", ("127.0.0.1", "127.0.0.2")) as cluster:
+        changes = {**_EXECUTORS, "properties": properties, "master": cluster.master}
+        query.program = replace(query.program, **changes)
+        words = query.run(last_epoch=2)
+    assert met == {0, 1, 2}, words
+    assert query.assert_exact() >= 3, words
+    query.assert_whole()

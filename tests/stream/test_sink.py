@@ -12,10 +12,10 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 
 from sluice.clickhouse.http import Server
+from sluice.stream.updating import update_into
+from tests.stream.examples import code_of, create_table, rows_of_clicks, write_clicks
 from tests.support.fixtures import fresh_database
 from tests.support.spark_session import start_session
-
-_DOCUMENT = Path(__file__).parents[2] / "docs" / "STREAMS.md"
 
 
 @pytest.fixture(scope="module")
@@ -34,13 +34,20 @@ def database(embedded_url: str) -> Iterator[str]:
 class Place:
     """A table, and writers into it."""
 
-    def __init__(self, url: str, database: str, columns: str, rest: str = "") -> None:
+    def __init__(
+        self,
+        url: str,
+        database: str,
+        columns: str,
+        rest: str = "",
+        *,
+        engine: str = "MergeTree ORDER BY tuple()",
+        table: str = "t",
+    ) -> None:
         self.server = Server(url)
         self.database = database
-        self.options = {"url": url, "database": database, "table": "t"}
-        self.server.execute(
-            f"CREATE TABLE {database}.t ({columns}) ENGINE = MergeTree ORDER BY tuple() {rest}"
-        )
+        self.options = {"url": url, "database": database, "table": table}
+        self.server.execute(f"CREATE TABLE {database}.{table} ({columns}) ENGINE = {engine} {rest}")
 
     def save(self, frame: DataFrame, mode: str, **options: str) -> None:
         writer = frame.write.format("sluice").mode(mode)
@@ -55,8 +62,8 @@ class Place:
         writer = writer.option("checkpointLocation", str(folder / "checkpoint"))
         writer.trigger(availableNow=True).start().awaitTermination()
 
-    def rows(self, columns: str = "*") -> list[tuple[Any, ...]]:
-        rows = self.server.query(f"SELECT {columns} FROM {self.database}.t ORDER BY ALL")
+    def rows(self, columns: str = "*", final: str = "") -> list[tuple[Any, ...]]:
+        rows = self.server.query(f"SELECT {columns} FROM {self.database}.t {final} ORDER BY ALL")
         return [tuple(row.values()) for row in rows]
 
     def tables(self) -> list[str]:
@@ -173,6 +180,32 @@ def test_a_stream_of_several_epochs(
     assert len(place.tables()) == 2
 
 
+def test_two_queries_of_one_name_at_once(
+    spark: SparkSession, embedded_url: str, database: str, tmp_path: Path
+) -> None:
+    """Each has a checkpoint of its own: the rows of one of them are there, the other one stops."""
+    place = Place(embedded_url, database, "n Int64, who String")
+    frame = _numbers(spark, tmp_path, 4)
+    queries = [
+        frame.selectExpr("n", f"'{who}' AS who")
+        .writeStream.format("sluice")
+        .options(**place.options, query=f"q {database}", nulls="check")
+        .option("checkpointLocation", str(tmp_path / who))
+        .start()
+        for who in ("first", "second")
+    ]
+    with pytest.raises(Exception, match=r"OvertakenError|OtherCheckpointError"):
+        while True:
+            for query in queries:
+                query.awaitTermination(1)
+    for query in queries:
+        if query.isActive:
+            query.processAllAvailable()
+            query.stop()
+    ((winner,),) = place.rows("DISTINCT who")
+    assert place.rows() == [(number, winner) for number in range(40)]
+
+
 def test_complete_mode_replaces_the_table(
     spark: SparkSession, embedded_url: str, database: str, tmp_path: Path
 ) -> None:
@@ -181,8 +214,54 @@ def test_complete_mode_replaces_the_table(
     place.stream(counts.selectExpr("k", "count AS c"), tmp_path, "complete", nulls="check")
     assert place.rows() == [(0, 8), (1, 8), (2, 7), (3, 7)]
     assert len(place.tables()) == 2
+
+
+def test_update_mode_keeps_the_last_value_of_each_key(
+    spark: SparkSession, embedded_url: str, database: str, tmp_path: Path
+) -> None:
+    """By `foreachBatch`: Spark lets no Python sink take updates. An epoch that comes again, since
+    its entry of the commit log is gone, adds nothing."""
+    place = Place(
+        embedded_url, database, "k Int64, c Int64", engine="ReplacingMergeTree ORDER BY k"
+    )
+    counts = _numbers(spark, tmp_path, 3).groupBy((_n() % 4).alias("k")).count()
+    counts = counts.selectExpr("k", "count AS c")
     with pytest.raises(Exception, match=r"(?i)update"):
-        place.stream(counts.selectExpr("k", "count AS c"), tmp_path / "u", "update", query="u")
+        place.stream(counts, tmp_path / "refused", "update")
+    options = {**place.options, "query": f"q {database}", "nulls": "check"}
+    rows = list[tuple[int, int]]()
+    for _ in range(2):
+        writer = counts.writeStream.outputMode("update").foreachBatch(update_into(options))
+        writer = writer.option("checkpointLocation", str(tmp_path / "checkpoint"))
+        writer.trigger(availableNow=True).start().awaitTermination()
+        assert place.rows("*", "FINAL") == [(0, 8), (1, 8), (2, 7), (3, 7)]
+        rows.append(place.rows("count(), sum(c)")[0])  # with those that were overwritten
+        for name in ("2", ".2.crc"):
+            (tmp_path / "checkpoint" / "commits" / name).unlink()
+    assert rows[0] == rows[1]
+    plain = Place(embedded_url, database, "k Int64, c Int64", table="plain")
+    write = update_into({**plain.options, "query": "other"})
+    writer = counts.writeStream.outputMode("update").foreachBatch(write)
+    writer = writer.option("checkpointLocation", str(tmp_path / "other"))
+    with pytest.raises(Exception, match="it would keep each value"):
+        writer.trigger(availableNow=True).start().awaitTermination()
+
+
+def test_a_batch_with_a_version_is_loaded_once(
+    spark: SparkSession, embedded_url: str, database: str
+) -> None:
+    place = Place(embedded_url, database, "id Int64")
+    for version, rows in (("7", 5), ("7", 5), ("9", 3)):
+        place.save(spark.range(rows), "append", query="q", version=version)
+    assert place.rows("count()") == [(8,)]
+    with pytest.raises(Exception, match=r"CheckpointSetBackError.*epoch 7"):
+        place.save(spark.range(5), "append", query="q", version="7")
+    with pytest.raises(Exception, match="OtherCheckpointError"):
+        place.save(spark.range(5), "append", query="q", version="10", checkpoint="c")
+    with pytest.raises(Exception, match="option version is there without query"):
+        place.save(spark.range(5), "append", version="7")
+    assert place.rows("count()") == [(8,)]
+    assert len(place.tables()) == 2
 
 
 def _n() -> Any:
@@ -192,47 +271,55 @@ def _n() -> Any:
 
 
 def test_the_example_of_the_document(
+    spark: SparkSession,
+    embedded_url: str,
+    embedded: Server,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    program = code_of("docs/STREAMS.md", "python", "by_minute")
+    create_table(embedded, "docs/STREAMS.md", "clicks_by_minute")
+    write_clicks(tmp_path)
+
+    def run(what: str) -> str:
+        monkeypatch.setattr("sys.argv", ["clicks.py", what, str(tmp_path), embedded_url])
+        exec(program, {})
+        return capsys.readouterr().out
+
+    for _ in range(2):  # the second time there is nothing to do
+        run("load")
+    rows = embedded.query("SELECT * FROM shop.clicks_by_minute ORDER BY minute, country")
+    found = [(row["minute"], row["country"], row["clicks"], row["users"]) for row in rows]
+    assert found == rows_of_clicks()
+    assert run("audit") == "missing or other: 0\ndoubled or other: 0\n"
+    embedded.execute(
+        "INSERT INTO shop.clicks_by_minute SELECT * FROM shop.clicks_by_minute LIMIT 1"
+    )
+    assert run("audit") == "missing or other: 0\ndoubled or other: 1\n"
+    embedded.execute("DROP DATABASE shop SYNC")
+
+
+def test_the_example_of_the_readme(
     spark: SparkSession, embedded_url: str, embedded: Server, tmp_path: Path
 ) -> None:
-    blocks = re.findall(r"```(\w+)\n(.*?)```", _DOCUMENT.read_text(), re.DOTALL)
-    ddl = next(text for kind, text in blocks if kind == "sql")
-    program = next(text for kind, text in blocks if kind == "python")
-    embedded.execute("DROP DATABASE IF EXISTS shop")
+    embedded.execute("DROP DATABASE IF EXISTS shop SYNC")
     embedded.execute("CREATE DATABASE shop")
-    embedded.execute(ddl.rstrip().rstrip(";"))
-    _write(
-        tmp_path / "users", "u", [{"user": n, "country": "DE" if n % 2 else "FR"} for n in range(9)]
+    embedded.execute(
+        "CREATE TABLE shop.by_country (country String, orders Int64) ENGINE = MergeTree "
+        "ORDER BY country"
     )
-    for part in range(3):
-        clicks = [
-            {
-                "user": n % 9,
-                "at": f"2026-01-01T00:{part * 20 + n // 30:02d}:{n % 60:02d}Z",
-                "amount": n / 100,
-            }
-            for n in range(60)
-        ]
-        _write(tmp_path / "clicks", str(part), clicks)
-    for _ in range(2):  # the second time there is nothing to do
-        exec(program, {"spark": spark, "folder": tmp_path, "url": embedded_url})
-    rows = embedded.query("SELECT * FROM shop.clicks_by_minute ORDER BY minute, country")
-    assert [(row["minute"], row["country"], row["clicks"], row["users"]) for row in rows] == [
-        (f"2026-01-01 00:{minute:02d}:00", country, clicks, users)
-        for minute in (0, 1, 20, 21)
-        for country, clicks, users in _expected(minute)
-    ]
-    embedded.execute("DROP DATABASE shop")
-
-
-def _expected(minute: int) -> list[tuple[str, int, int]]:
-    numbers = range(30) if minute % 20 == 0 else range(30, 60)
-    found = []
-    for country, odd in (("DE", 1), ("FR", 0)):
-        users = [n % 9 for n in numbers if n % 9 % 2 == odd]
-        found.append((country, len(users), len(set(users))))
-    return found
-
-
-def _write(folder: Path, name: str, rows: list[dict[str, Any]]) -> None:
-    folder.mkdir(exist_ok=True)
-    (folder / f"{name}.json").write_text("\n".join(map(json.dumps, rows)))
+    (tmp_path / "incoming").mkdir()
+    for name, country in (("a", "DE"), ("b", "FR"), ("c", "DE")):
+        line = json.dumps({"country": country})
+        (tmp_path / "incoming" / f"{name}.json").write_text(f"{line}\n{line}\n")
+    program = code_of("README.md", "python", "writeStream")
+    program = program.replace("http://localhost:8123", embedded_url)
+    program = re.sub(r'"(incoming|checkpoint)"', rf'"{tmp_path}/\1"', program)
+    names: dict[str, Any] = {"spark": spark}
+    exec(program, names)
+    names["query"].processAllAvailable()
+    names["query"].stop()
+    rows = embedded.query("SELECT * FROM shop.by_country ORDER BY country")
+    assert [tuple(row.values()) for row in rows] == [("DE", 4), ("FR", 2)]
+    embedded.execute("DROP DATABASE shop SYNC")

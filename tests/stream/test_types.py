@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import datetime
 import decimal
+import re
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -16,12 +18,14 @@ from sluice.clickhouse.capabilities import insert_settings, read_capabilities
 from sluice.clickhouse.http import Server
 from sluice.clickhouse.schema import TableFacts, describe_table
 from sluice.core.errors import ConfigurationError
+from sluice.decode.engine.types import parse_type
 from sluice.stream.columns import plan_columns
 from sluice.stream.errors import ValueRefusedError
 from sluice.stream.staging import InsertManner, Stage
 from sluice.stream.values import convert
 from tests.support.fixtures import fresh_database
 
+_DOCUMENT = Path(__file__).parents[2] / "docs" / "STREAMS.md"
 _D = decimal.Decimal
 _UTC = datetime.UTC
 _DATE = datetime.date
@@ -66,6 +70,10 @@ FITTING: list[tuple[t.DataType, str, list[Any], list[str]]] = [
         ["-" + "9" * 36 + ".99"],
     ),
     (t.DecimalType(38, 2), "Decimal(10, 2)", [_D("99999999.99")], ["99999999.99"]),
+    (t.DecimalType(20, 0), "UInt64", [_D(2**64 - 1), _D(0)], [str(2**64 - 1), "0"]),
+    (t.DecimalType(20, 0), "Int8", [_D(-128)], ["-128"]),
+    (t.DecimalType(38, 0), "Int128", [_D("-" + "9" * 38)], ["-" + "9" * 38]),
+    (t.DecimalType(38, 0), "UInt256", [_D("9" * 38)], ["9" * 38]),
     (t.StringType(), "String", ["", "ä\0\n'", "x" * 1000], ["", "ä\0\n'", "x" * 1000]),
     (t.StringType(), "LowCardinality(String)", ["a", "b", "a"], ["a", "b", "a"]),
     (t.StringType(), "FixedString(3)", ["abc", "xyz"], ["abc", "xyz"]),
@@ -77,6 +85,15 @@ FITTING: list[tuple[t.DataType, str, list[Any], list[str]]] = [
         ["01234567-89ab-cdef-0123-456789abcdef", "FFFFFFFF-FFFF-FFFF-FFFF-FFFFFFFFFFFF"],
         ["01234567-89ab-cdef-0123-456789abcdef", "ffffffff-ffff-ffff-ffff-ffffffffffff"],
     ),
+    (t.StringType(), "IPv4", ["0.0.0.0", "255.249.10.1"], ["0.0.0.0", "255.249.10.1"]),
+    (
+        t.StringType(),
+        "IPv6",
+        ["2001:db8::1", "::", "1::", "::1", "1:2:3:4:5:6:7:8", "1:2:3:4:5:6:7::", "::ffff:1.2.3.4"],
+        ["2001:db8::1", "::", "1::", "::1", "1:2:3:4:5:6:7:8", "1:2:3:4:5:6:7:0", "::ffff:1.2.3.4"],
+    ),
+    (t.CharType(3), "String", ["a  "], ["a  "]),
+    (t.VarcharType(3), "LowCardinality(String)", ["abc"], ["abc"]),
     (t.BinaryType(), "String", [b"ab", b"\0"], ["ab", "\0"]),
     (t.BinaryType(), "FixedString(2)", [b"ab"], ["ab"]),
     (t.DateType(), "Date", [_DATE(1970, 1, 1), _DATE(2149, 6, 6)], ["1970-01-01", "2149-06-06"]),
@@ -122,6 +139,13 @@ FITTING: list[tuple[t.DataType, str, list[Any], list[str]]] = [
         [datetime.datetime(2026, 3, 29, 2, 30)],
         ["2026-03-29 02:30:00.000000"],
     ),
+    (
+        t.TimeType(6),
+        "Time64(6)",
+        [datetime.time(0), datetime.time(23, 59, 59, 999999)],
+        ["00:00:00.000000", "23:59:59.999999"],
+    ),
+    (t.TimeType(6), "Time64(3)", [datetime.time(1, 2, 3, 4000)], ["01:02:03.004"]),
     (t.ArrayType(t.LongType(), False), "Array(UInt16)", [[], [1, 65535]], ["[]", "[1,65535]"]),
     (t.ArrayType(t.LongType()), "Array(Nullable(Int64))", [[None, -1]], ["[NULL,-1]"]),
     (_LISTS, "Array(Array(Int64))", [[[1], []], []], ["[[1],[]]", "[]"]),
@@ -142,10 +166,19 @@ REFUSED_VALUES: list[tuple[t.DataType, str, Any]] = [
     (t.LongType(), "UInt256", -1),
     (t.ByteType(), "UInt8", -1),
     (t.DecimalType(38, 2), "Decimal(10, 2)", _D("100000000.00")),
+    (t.DecimalType(20, 0), "UInt64", _D(2**64)),
+    (t.DecimalType(20, 0), "UInt64", _D(-1)),
+    (t.DecimalType(38, 0), "UInt128", _D(-1)),
     (t.StringType(), "FixedString(3)", "abcd"),
     (t.StringType(), "FixedString(3)", "äb\0"),
     (t.StringType(), "Enum8('a' = 1)", "b"),
     (t.StringType(), "UUID", "not one"),
+    (t.StringType(), "IPv4", "256.1.1.1"),
+    (t.StringType(), "IPv4", "1.1.1"),
+    (t.StringType(), "IPv6", "1::2::3"),
+    (t.StringType(), "IPv6", "12345::"),
+    (t.StringType(), "IPv6", "1:2:3:4:5:6:7"),
+    (t.TimeType(6), "Time64(3)", datetime.time(0, 0, 0, 1)),
     (t.DateType(), "Date", _DATE(1969, 12, 31)),
     (t.DateType(), "Date", _DATE(2149, 6, 7)),
     (t.DateType(), "Date32", _DATE(1, 1, 1)),
@@ -175,10 +208,17 @@ REFUSED_TYPES: list[tuple[t.DataType, str, str]] = [
     (t.TimestampNTZType(), "DateTime64(6)", "cast it to timestamp"),
     (t.TimestampNTZType(), "DateTime64(6, 'Europe/Berlin')", "cast it to timestamp"),
     (t.DayTimeIntervalType(), "Int64", "cast(… AS bigint) fits"),
+    (t.YearMonthIntervalType(), "Int64", "cast(… AS bigint) fits"),
+    (t.CalendarIntervalType(), "String", "cast(… AS string) fits"),
+    (t.GeographyType(4326), "String", "cast(… AS string) fits"),
+    (t.GeometryType(0), "String", "cast(… AS string) fits"),
     (t.VariantType(), "String", "to_json"),
     (t.NullType(), "Nullable(String)", "cast(… AS string)"),
     (t.ArrayType(t.StringType(), False), "Array(Int64)", "an element"),
-    (t.LongType(), "IPv4", "IPv4 is not supported"),
+    (t.LongType(), "IPv4", "cast(… AS string) fits"),
+    (t.DecimalType(20, 1), "UInt64", "loses nothing"),
+    (t.TimeType(6), "Time", "Time is not supported"),
+    (t.StringType(), "Dynamic", "Dynamic is not supported"),
     (t.StructType([t.StructField("x", t.LongType(), False)]), "Tuple(y Int64)", "by name"),
 ]
 
@@ -222,7 +262,8 @@ def _schema(spark: t.DataType, *, nullable: bool = False) -> t.StructType:
 
 def _batch(spark: t.DataType, values: list[Any]) -> pa.RecordBatch:
     """As Spark hands it over, in a session whose time zone is another one than the server's."""
-    arrow = to_arrow_type(spark, timezone="America/New_York")
+    is_text = isinstance(spark, t.CharType | t.VarcharType)  # They come as strings.
+    arrow = pa.string() if is_text else to_arrow_type(spark, timezone="America/New_York")
     return pa.record_batch({"x": pa.array(values, arrow)})
 
 
@@ -272,6 +313,24 @@ def test_null_stays_null(table: Table, spark: t.DataType, clickhouse: str, value
     facts = table.create(f"x {clickhouse}")
     found = table.load(facts, _schema(spark, nullable=True), _batch(spark, [None, value, None]))
     assert found[0] is None and found[2] is None and found[1] is not None
+
+
+def test_each_type_of_spark_has_its_line() -> None:
+    """What a new Spark brings has to be decided here, and told in the document."""
+    abstract = {t.AtomicType, t.NumericType, t.IntegralType, t.FractionalType, t.DatetimeType}
+    abstract |= {t.DataType, t.AnyTimeType, t.SpatialType, t.AnsiIntervalType, t.UserDefinedType}
+    types = {
+        each for each in vars(t).values() if isinstance(each, type) and issubclass(each, t.DataType)
+    }
+    fitting, refused = ({type(line[0]) for line in lines} for lines in (FITTING, REFUSED_TYPES))
+    assert types - abstract - {t.StructField} == fitting | refused
+    table = [line.split("|") for line in _DOCUMENT.read_text().splitlines() if line[:2] == "| "]
+    for place, words in (
+        (1, {line[0].simpleString() for line in FITTING}),
+        (2, {parse_type(line[1]).bare().name for line in FITTING}),
+    ):
+        told = {word for row in table for word in re.findall(r"\w+", row[place])}
+        assert {re.findall(r"\w+", word)[0] for word in words} <= told
 
 
 def test_what_may_be_null_needs_a_place_for_it_or_is_looked_at(table: Table) -> None:

@@ -6,7 +6,7 @@ import os
 import signal
 import subprocess
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from importlib.util import find_spec
 from pathlib import Path
@@ -18,6 +18,7 @@ from sluice.testbed.local.lifetime import dying_with_parent
 from sluice.testbed.local.processes import descendants
 
 WORKERS = 2
+LOOPBACK = "127.0.0.1"
 #: Slots that a worker offers: one for a driver, one for the driver that succeeds it.
 CORES = 2
 _WORKER_MEMORY = "2g"
@@ -29,10 +30,12 @@ class SparkCluster:
     """Master and workers.
 
     :param folder: for logs, and for what executors write.
+    :param hosts: of the workers that start at first. Spark runs no two attempts of a task on one.
     """
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, hosts: Sequence[str] = (LOOPBACK,) * WORKERS) -> None:
         self._folder = folder
+        self._hosts = hosts
         self._port = free_ports(1)[0]
         self._master: subprocess.Popen[bytes] | None = None
         self._workers: list[subprocess.Popen[bytes]] = []
@@ -60,16 +63,16 @@ class SparkCluster:
         port = ("--port", str(self._port))
         self._master = self._launch("master", "master.Master", *address, *port)
         self._wait("master", "I have been elected leader", self._master)
-        for _ in range(WORKERS):
-            self.add_worker()
+        for host in self._hosts:
+            self.add_worker(host)
         for number, worker in enumerate(self._workers):
             self._wait(f"worker-{number}", "Successfully registered with master", worker)
 
-    def add_worker(self) -> None:
+    def add_worker(self, host: str = LOOPBACK) -> None:
         """Start one more worker; it registers by itself."""
         name = f"worker-{self._started}"
         self._started += 1
-        options = ["--host", "127.0.0.1", "--webui-port", "0"]
+        options = ["--host", host, "--webui-port", "0"]
         options += ["--cores", str(CORES), "--memory", _WORKER_MEMORY]
         options += ["--work-dir", str(self._folder / name), self.master]
         self._workers.append(self._launch(name, "worker.Worker", *options))
@@ -153,12 +156,14 @@ def spark_settings(standalone: bool) -> dict[str, str]:
 
 
 @contextmanager
-def running_cluster(folder: Path) -> Iterator[SparkCluster]:
+def running_cluster(
+    folder: Path, hosts: Sequence[str] = (LOOPBACK,) * WORKERS
+) -> Iterator[SparkCluster]:
     """A cluster that ends with its context.
 
     :raises TerminalError: it did not come up.
     """
-    cluster = SparkCluster(folder)
+    cluster = SparkCluster(folder, hosts)
     try:
         cluster.start()
         yield cluster
