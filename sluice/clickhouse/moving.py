@@ -15,6 +15,7 @@ from dataclasses import dataclass
 
 from sluice.clickhouse.http import Server
 from sluice.clickhouse.sql import literal, qualified
+from sluice.clickhouse.structure import known_uuid
 
 #: A table, or its new name, that another attempt was quicker with.
 UNKNOWN_TABLE, TABLE_EXISTS = 60, 57
@@ -65,6 +66,7 @@ class PartFacts:
     :param partition: the id of its ClickHouse partition.
     :param number: its largest block number.
     :param content: a hash of its files; "" where the server does not say.
+    :param uuid: keeps when it is moved, and has only where its table was told to give it one; "".
     """
 
     name: str
@@ -74,6 +76,17 @@ class PartFacts:
     rows: int
     content: str
     active: bool
+    uuid: str = ""
+
+    @property
+    def is_mutated(self) -> bool:
+        """Whether a mutation made it of another part, which may be forgotten by now."""
+        return self.name.count("_") > 3
+
+    @property
+    def identity(self) -> str:
+        """By what it is known in another table: what no other part has, or its content."""
+        return self.uuid or self.content
 
 
 def read_parts(server: Server, database: str, table: str) -> list[PartFacts]:
@@ -93,7 +106,8 @@ def read_parts(server: Server, database: str, table: str) -> list[PartFacts]:
         active = bool(row["active"])
         if int(row["rows"]):
             told = (int(number), int(level), int(row["rows"]), content, active)
-            found.append(PartFacts(name, partition, *told))
+            uuid = known_uuid(str(row.get("uuid", "")))
+            found.append(PartFacts(name, partition, *told, uuid))
     return found
 
 
@@ -114,20 +128,21 @@ def are_there(stored: Sequence[PartFacts], since: Sequence[PartFacts]) -> list[b
 
     :param since: parts that came into the target since the claim. Whoever else inserts exactly the
         same rows meanwhile makes such a part.
-    :returns: None: a merge since then may hide it, or only some of those that are equal came.
+    :returns: None: a merge or a mutation since then may hide it, or only some of those that are
+        equal came.
     """
-    wanted = Counter((part.partition, part.content) for part in stored)
+    wanted = Counter((part.partition, part.identity) for part in stored)
     # A part that was altered since stands there twice, with one number.
-    numbers = {(part.partition, part.number, part.content) for part in since}
-    came = Counter((partition, content) for partition, _, content in numbers)
+    numbers = {(part.partition, part.number, part.identity) for part in since}
+    came = Counter((partition, identity) for partition, _, identity in numbers)
     found: list[bool | None] = []
     for part in stored:
-        key = (part.partition, part.content)
+        key = (part.partition, part.identity)
         beside = [each for each in since if each.partition == part.partition]
-        is_hidden = any(each.level > part.level for each in beside)
-        if part.content and came[key] >= wanted[key]:
+        is_hidden = any(each.level > part.level or each.is_mutated for each in beside)
+        if part.identity and came[key] >= wanted[key]:
             found.append(True)
-        elif beside and (is_hidden or came[key] or not part.content):
+        elif beside and (is_hidden or came[key] or not part.identity):
             found.append(None)
         else:
             found.append(False)
@@ -145,14 +160,18 @@ def has_moved(
     """Whether a partition that a claimed table still has is in the target, too. Pure.
 
     :param stored: parts of the claimed table; `target`: of the target.
-    :param is_unique: no other block has the same rows.
+    :param is_unique: no other block has the same rows: so their content tells them apart.
     :returns: None: its parts do not tell.
     """
     mine = [part for part in stored if part.partition == partition and part.active]
     since = [part for part in target if part.partition == partition and part.number > claim.block]
     if not since:
         return False
-    return are_there(mine, since)[0] if is_unique and len(mine) == 1 else None
+    # What was merged since may be made of parts that are there, and of others.
+    if not all(part.uuid or is_unique for part in mine) or any(part.level for part in mine):
+        return None
+    answers = set(are_there(mine, since))
+    return answers.pop() if len(answers) == 1 else None
 
 
 def move_statement(

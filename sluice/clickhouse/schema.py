@@ -22,10 +22,12 @@ class Dependent:
     """A materialized view that an insert feeds, and the table that it writes to.
 
     :param view: database.view.
+    :param select: what it selects, as the server keeps it.
     """
 
     view: str
     target: TableFacts
+    select: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -287,12 +289,12 @@ def merge_tree_defaults(server: Server, replicated: bool, names: list[str]) -> d
     return {str(row["name"]): str(row["value"]) for row in rows}
 
 
-_TOKENS = re.compile(r"'(?:[^'\\]|\\.|'')*'|`(?:[^`\\]|\\.)*`|\"(?:[^\"\\]|\\.)*\"|\w+|[^\w\s]")
+TOKENS = re.compile(r"'(?:[^'\\]|\\.|'')*'|`(?:[^`\\]|\\.)*`|\"(?:[^\"\\]|\\.)*\"|\w+|[^\w\s]")
 
 
 def table_settings(engine_full: str) -> dict[str, str]:
     """The SETTINGS clause at the end of an engine's description, unquoted."""
-    tokens = _TOKENS.findall(engine_full)
+    tokens = TOKENS.findall(engine_full)
     if "SETTINGS" not in tokens:
         return {}
     begin = len(tokens) - tokens[::-1].index("SETTINGS")
@@ -327,7 +329,8 @@ def _dependents(
                 f"DROP TABLE {qualified(database, name)}.",
             )
         via = f"{database}.{name}"
-        dependents.append(Dependent(via, _read_facts(server, *target, path, via)))
+        facts = _read_facts(server, *target, path, via)
+        dependents.append(Dependent(via, facts, str(view[0].get("as_select", ""))))
     return tuple(dependents)
 
 
@@ -343,14 +346,15 @@ def _view_target(view: dict[str, Any], statement: str) -> tuple[str, str]:
         return str(view["target_database"]), str(view["target_table"])
     named = _TO.match(statement)
     if named:
-        return _unquoted(named.group(4)), _unquoted(named.group(5))
+        return unquoted(named.group(4)), unquoted(named.group(5))
     uuid = str(view.get("uuid", ""))
     if uuid.strip("0-"):
         return str(view["database"]), f".inner_id.{uuid}"
     return str(view["database"]), f".inner.{view['name']}"
 
 
-def _unquoted(name: str) -> str:
+def unquoted(name: str) -> str:
+    """A name as it is, with or without quotes."""
     if name[0] in '`"':
         return re.sub(r"\\(.)", r"\1", name[1:-1])
     return name

@@ -1,7 +1,9 @@
 """The tables through which a block of a staged entry comes into its target, and their names (R21).
 
 Beside a target `t`, for each block: the *marker* `t__sluice_<block>`, and the *stored block*
-`t__sluice_<block>_<attempt>`, to which a claim adds who moves it (`clickhouse/moving.py`).
+`t__sluice_<block>_<attempt>`, to which a claim adds who moves it (`clickhouse/moving.py`). What
+views make of the block is in tables of the same name and `_t<number>`, and copies of the views are
+called `_v<number>` (`clickhouse/copying.py`).
 """
 
 from __future__ import annotations
@@ -12,9 +14,10 @@ import re
 from collections.abc import Collection, Iterable
 from dataclasses import asdict, dataclass
 
+from sluice.clickhouse.copying import why_not_copied
 from sluice.clickhouse.http import Server
 from sluice.clickhouse.moving import Claim
-from sluice.clickhouse.schema import TableFacts
+from sluice.clickhouse.schema import TOKENS, TableFacts, table_settings
 from sluice.clickhouse.sql import identifier, qualified
 from sluice.clickhouse.vanishing import why_not_seen
 from sluice.core.errors import TerminalError
@@ -22,9 +25,11 @@ from sluice.core.load_spec import lacking_lineage
 
 _NAME = re.compile(
     r"(?P<table>.+)__sluice_(?P<block>[0-9a-f]{16})"
-    r"(?:_(?P<attempt>[0-9a-f]{16})"
+    r"(?:_(?P<attempt>[0-9a-f]{16})(?:_(?P<kind>[tv])(?P<behind>[0-9]+))?"
     r"(?:_(?P<by>[0-9a-f]{16})_(?P<number>[0-9a-f]+)_(?P<run>[0-9a-f]{16}))?)?"
 )
+#: A setting of tables: each part has a uuid, which it keeps when it is moved [measured].
+_UUIDS = "assign_part_uuids"
 #: A name is a name of files: ClickHouse takes 206 characters at most, less what it adds.
 TARGET_CHARACTERS_MAX = 100
 
@@ -38,6 +43,7 @@ class Marker:
     :param checksum: of the block, as a receipt has it.
     :param deadline_ms: the end of the lease of the attempt.
     :param uuid: of the target; "" where tables have none.
+    :param behind: database, name and uuid of the tables that views write to, as they are numbered.
     """
 
     attempt: str
@@ -50,16 +56,22 @@ class Marker:
     rows: int
     checksum: str
     deadline_ms: int
+    behind: tuple[tuple[str, str, str], ...] = ()
 
     def statement(self, database: str, name: str, engine: str) -> str:
         """Creates the marker, which fails where there is one."""
-        note = identifier(json.dumps(asdict(self), sort_keys=True, separators=(",", ":")))
+        told = asdict(self)
+        if not self.behind:
+            del told["behind"]  # older versions know no such thing
+        note = identifier(json.dumps(told, sort_keys=True, separators=(",", ":")))
         return f"CREATE TABLE {qualified(database, name)} ({note} UInt8) ENGINE = {engine}"
 
     @staticmethod
     def read(column: str) -> Marker:
         """What the marker's column says."""
-        return Marker(**json.loads(column))
+        told = json.loads(column)
+        behind = tuple((database, table, uuid) for database, table, uuid in told.pop("behind", ()))
+        return Marker(**told, behind=behind)
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +80,8 @@ class StagingTable:
 
     :param attempt: whose stored block it is; "": it is the marker.
     :param claim: None: nobody moves it yet.
+    :param behind: 0: it is for the target; else the number of a table behind it, see `Marker`.
+    :param is_view: it is a copy of a view.
     """
 
     name: str
@@ -75,11 +89,18 @@ class StagingTable:
     block: str
     attempt: str = ""
     claim: Claim | None = None
+    behind: int = 0
+    is_view: bool = False
 
     @property
     def marker(self) -> str:
         """The name of the block's marker."""
         return f"{staging_prefix(self.table)}{self.block}"
+
+    @property
+    def unclaimed(self) -> str:
+        """Its name without a claim."""
+        return self.name if self.claim is None else self.name.removesuffix(self.claim.suffix)
 
     @property
     def deadline_ms(self) -> int:
@@ -115,7 +136,8 @@ def parsed(name: str) -> StagingTable | None:
     claim = None
     if found["by"]:
         claim = Claim(found["by"], int(found["number"], 16), found["run"])
-    return StagingTable(name, found["table"], found["block"], found["attempt"] or "", claim)
+    place = (int(found["behind"] or 0), found["kind"] == "v")
+    return StagingTable(name, found["table"], found["block"], found["attempt"] or "", claim, *place)
 
 
 def staging_tables(server: Server, database: str, prefix: str) -> list[StagingTable]:
@@ -145,15 +167,27 @@ def read_markers(server: Server, database: str, names: Iterable[str]) -> dict[st
     return {str(row["marker"]): Marker.read(str(row["note"])) for row in rows}
 
 
-def create_like(facts: TableFacts, name: str) -> str:
+def stored_name(marker: str, attempt: str, behind: int = 0) -> str:
+    """How a table of a stored block is called, before it is claimed."""
+    return f"{marker}_{attempt}_t{behind}" if behind else f"{marker}_{attempt}"
+
+
+def copy_name(marker: str, attempt: str, number: int) -> str:
+    """How a copy of a view is called, by which a stored block is filled."""
+    return f"{marker}_{attempt}_v{number}"
+
+
+def create_like(facts: TableFacts, database: str, name: str, *, moves: bool) -> str:
     """The statement that creates a stored block's table: like the target, as a table that merges
     no rows, so that what was inserted can be counted.
 
+    :param facts: of the table that its partitions are for.
+    :param moves: see `why_not_staged`; then its parts are known by uuids of their own.
     :raises TerminalError: the target's definition is too old.
     """
-    create = f"CREATE TABLE {qualified(facts.database, name)} AS "
+    create = f"CREATE TABLE {qualified(database, name)} AS "
     create += qualified(facts.database, facts.table)
-    if facts.engine == "MergeTree":
+    if facts.engine == "MergeTree" and not (moves and "ORDER BY" in facts.engine_full):
         return create
     head = re.match(r"\w+\s*(\((?:[^()']|'(?:[^'\\]|\\.)*'|\([^()]*\))*\))?", facts.engine_full)
     clauses = facts.engine_full[head.end() :] if head else ""
@@ -163,13 +197,18 @@ def create_like(facts: TableFacts, name: str) -> str:
             f"{facts.engine_full[:200]}",
             'Create it with ENGINE = … ORDER BY …; or delivery = "block".',
         )
+    if moves and _UUIDS not in table_settings(facts.engine_full):
+        clauses += f"{',' if 'SETTINGS' in TOKENS.findall(clauses) else ' SETTINGS'} {_UUIDS} = 1"
     return f"{create} ENGINE = MergeTree {clauses.strip()}"
 
 
-def add_columns_of(facts: TableFacts, name: str, known: Collection[str]) -> str | None:
+def add_columns_of(
+    facts: TableFacts, database: str, name: str, known: Collection[str]
+) -> str | None:
     """The statement that gives a stored block the columns that its target got since; None: there
     are none. What is stored has the defaults there, as in the target.
 
+    :param facts: of the target.
     :param known: the columns that it has.
     """
     added, after = [], "FIRST"
@@ -178,7 +217,7 @@ def add_columns_of(facts: TableFacts, name: str, known: Collection[str]) -> str 
             default = f" {column.kind} {column.expression}" if column.kind else ""
             added.append(f"ADD COLUMN {identifier(column.name)} {column.type}{default} {after}")
         after = f"AFTER {identifier(column.name)}"
-    return f"ALTER TABLE {qualified(facts.database, name)} {', '.join(added)}" if added else None
+    return f"ALTER TABLE {qualified(database, name)} {', '.join(added)}" if added else None
 
 
 def why_not_staged(
@@ -192,8 +231,13 @@ def why_not_staged(
         rows tell whether it has.
     """
     views = ", ".join(dependent.view for dependent in facts.all_dependents())
-    if views:
-        return f"it feeds {views}, and a partition that is moved into it feeds no view"
+    if views and not moves:
+        return (
+            f"it feeds {views}, and this server copies partitions between tables instead of moving "
+            "them: what views make of rows does not tell whether it has"
+        )
+    if views and (why := why_not_copied(facts)):
+        return f"{why}, and a partition that is moved into it feeds no view"
     if facts.replicated:
         return "it is replicated, and a block is sealed at one server only"
     if len(facts.table) > TARGET_CHARACTERS_MAX:

@@ -60,10 +60,10 @@ def read_structures(
     rows = server.query(
         "SELECT 'column' AS what, database AS in_database, table AS of_table, "
         "name AS column_name, type AS column_type, default_kind AS kind, "
-        f"default_expression AS expression FROM system.columns WHERE {_one_of(wanted, 'table')} "
+        f"default_expression AS expression FROM system.columns WHERE {one_of(wanted, 'table')} "
         "UNION ALL SELECT 'table' AS what, database AS in_database, name AS of_table, "
         f"{_uuid(server)} AS column_name, {zone_of(server)} AS column_type, partition_key AS kind, "
-        f"sorting_key AS expression FROM system.tables WHERE {_one_of(wanted, 'name')}"
+        f"sorting_key AS expression FROM system.tables WHERE {one_of(wanted, 'name')}"
     )
     columns: dict[tuple[str, str], list[Column]] = {}
     keys: dict[tuple[str, str], tuple[str, str, str, str]] = {}
@@ -89,7 +89,7 @@ def read_identities(server: Server, tables: Iterable[tuple[str, str]]) -> Identi
     rows = server.query(
         f"SELECT '' AS in_database, '' AS of_table, '' AS own, {zone_of(server)} AS zone UNION ALL "
         f"SELECT database AS in_database, name AS of_table, {_uuid(server)} AS own, '' AS zone "
-        f"FROM system.tables WHERE {_one_of(sorted(set(tables)), 'name')}"
+        f"FROM system.tables WHERE {one_of(sorted(set(tables)), 'name')}"
     )
     zone = next(str(row["zone"]) for row in rows if not row["of_table"])
     found = [row for row in rows if row["of_table"]]
@@ -115,7 +115,8 @@ def _uuid(server: Server) -> str:
     return "if(engine LIKE '%MergeTree' AND engine NOT LIKE 'Replicated%', toString(uuid), '')"
 
 
-def _one_of(tables: Iterable[tuple[str, str]], name: str) -> str:
+def one_of(tables: Iterable[tuple[str, str]], name: str) -> str:
+    """SQL: it is one of these, (database, table), whose name is in this column."""
     terms = [
         f"(database = {literal(database)} AND {name} = {literal(table)})"
         for database, table in tables

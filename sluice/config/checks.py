@@ -34,6 +34,7 @@ def conflicts_across_sections(configuration: Configuration) -> Iterator[tuple[st
     yield from _own_topics(configuration)
     yield from _unknown_data_centers(configuration)
     yield from _deduplication(configuration)
+    yield from _commits(configuration)
     shards = [shard.name for shard in configuration.clickhouse.shards]
     for table in configuration.tables:
         for key, what in _sharding_conflicts(table, shards):
@@ -107,6 +108,23 @@ def _unknown_data_centers(configuration: Configuration) -> Iterator[tuple[str, s
                 'data_centers = { east = ["*.east.example.com"] }'
             )
             yield f"{where}.prefer", f'no data center is named "{preferred}"; {advice}'
+
+
+def _commits(configuration: Configuration) -> Iterator[tuple[str, str]]:
+    """Only what is staged can wait for other tables."""
+    for connector in configuration.connectors:
+        for table in configuration.tables if connector.commit == "bundle" else ():
+            is_loaded = (
+                any(map(table.takes, connector.topics))
+                or any(configuration.reads(connector.name, topic) for topic in table.topics)
+                or (connector.topic_pattern and table.topic_pattern)
+            )
+            if is_loaded and table.delivery != "staged":
+                yield (
+                    f"connector[{connector.name}].commit",
+                    f'"bundle" needs delivery = "staged" in all its tables, and [[table]] '
+                    f'{table.name} has delivery = "{table.delivery}"',
+                )
 
 
 def _deduplication(configuration: Configuration) -> Iterator[tuple[str, str]]:

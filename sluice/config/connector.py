@@ -14,6 +14,7 @@ from sluice.config.properties import properties_but, refuse_kafka_property
 from sluice.config.secret import Secret, reveal_all
 from sluice.config.section import Conflict, Listed, Section
 from sluice.config.values import Brokers, Name, Pattern, Text, Topic, shown
+from sluice.core.load_spec import Commit
 from sluice.core.wire_security import wire_refusals
 
 _GROUP_PREFIX, _TIME_PREFIX = "group:", "timestamp:"
@@ -83,6 +84,7 @@ class ConnectorConfiguration(Section):
         `kafka` asks for.
     :param unrouted: what becomes of messages that no entry of their topic takes.
     :param topic_pattern: takes further topics; see `Configuration.topics_of`. "": none.
+    :param commit: "bundle": nothing of a message is moved before all tables have their blocks.
     :param prefer: the data center whose replicas its blocks go to first; "": as [clickhouse] says.
     """
 
@@ -96,6 +98,7 @@ class ConnectorConfiguration(Section):
     ] = field(default_factory=dict)
     reader: Reader = "auto"
     unrouted: Unrouted = "dead-letter"
+    commit: Commit = "table"
     topic_pattern: Pattern = ""
     prefer: Text = ""
 

@@ -27,6 +27,8 @@ start = "earliest"                    # or "latest", or "2026-01-31T00:00:00Z", 
                                       # (stop it first); only for a topic that is new here
 # Any librdkafka property, for every client of this connector. Passwords and keys are masked.
 kafka = { "security.protocol" = "PLAINTEXT" }
+# commit = "bundle"                   # its tables are all staged, and their rows come into sight
+                                      # when all of them have their blocks; default: "table"
 # reader = "auto"                     # what reads the ranges: "native", or "librdkafka" where
                                       # the brokers want a security that "native" does not know
 

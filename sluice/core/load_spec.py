@@ -27,6 +27,9 @@ ColumnKind = Literal["", "DEFAULT", "MATERIALIZED", "ALIAS", "EPHEMERAL"]
 #: "staged": it has a table of its own first, and is moved in (R21); "replacing": the table keeps
 #: one of equal rows, however often they come (R22).
 Delivery = Literal["block", "staged", "replacing"]
+#: When rows of a range come into sight: those of each table when they are loaded, or of all tables
+#: one after the other when all are ready.
+Commit = Literal["table", "bundle"]
 #: What becomes of a message without a value.
 Tombstones = Literal["skip", "delete"]
 
@@ -238,6 +241,7 @@ class LoadSpec:
     :param decoder: name and version of the engine that decodes, e.g. "chdb 26.9.0".
     :param range_bytes_max: above this a range is inserted by nobody (R12).
     :param unrouted: what becomes of messages that no entry of their topic takes.
+    :param commit: "bundle": all blocks of a range are sealed before any of them is moved (R21).
     """
 
     pipeline: str
@@ -247,12 +251,15 @@ class LoadSpec:
     tables: tuple[TableSpec, ...]
     version: int = SPEC_VERSION
     unrouted: Literal["dead-letter", "skip"] = "dead-letter"
+    commit: Commit = "table"
 
     def canonical(self) -> str:
         """The load spec itself: JSON with sorted keys and no spaces."""
         raw = asdict(self)
         if self.unrouted == "dead-letter":
             del raw["unrouted"]
+        if self.commit == "table":
+            del raw["commit"]
         for table in raw["tables"]:
             for name, default in _CHOICES.items():
                 if table[name] == default:

@@ -113,6 +113,7 @@ def build_spec(
         decoder=decoder,
         range_bytes_max=configuration.batch.range_bytes_max,
         unrouted=connector.unrouted,
+        commit=connector.commit,
         tables=tuple(
             TableSpec(
                 entry=table.name,

@@ -69,7 +69,7 @@ def to_drop(
     lease_ms: int,
     now_ms: int,
 ) -> list[StagingTable]:
-    """What nobody can want any more, stored blocks before their markers. Pure.
+    """What nobody can want any more: copies of views, stored blocks, then markers. Pure.
 
     :param tables: of one target on one server, read before `markers`.
     :param settled_since_ms: by name of a marker, when its range was first seen settled.
@@ -85,7 +85,7 @@ def to_drop(
             since_ms = settled_since_ms.get(table.marker)
             if since_ms is not None and has_expired(since_ms + lease_ms, now_ms):
                 found.append(table)
-    return sorted(found, key=lambda table: not table.attempt)
+    return sorted(found, key=lambda table: (not table.attempt, not table.is_view))
 
 
 class StagingCollector:

@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from sluice.clickhouse.capabilities import Capabilities
 from sluice.clickhouse.schema import TableFacts
 from sluice.clickhouse.staging import why_not_staged
-from sluice.clickhouse.vanishing import why_not_seen
+from sluice.clickhouse.vanishing import why_rows_go
 from sluice.config import TableConfiguration
 from sluice.core.errors import SluiceError
 from sluice.core.load_spec import lacking_lineage
@@ -17,7 +17,7 @@ from sluice.ops.doctor_findings import Examination
 from sluice.ops.doctor_tables import carried_by
 
 #: What is wrong with these does not matter to blocks that no window has to know.
-_OF_WINDOWS = frozenset({"window", "lease", "async-insert", "tokens"})
+_OF_WINDOWS = frozenset({"window", "lease", "async-insert", "tokens", "views"})
 
 
 def check_staged(
@@ -37,7 +37,7 @@ def check_staged(
         )
         return
     lacking = lacking_lineage(carried, entry.rows)
-    unseen = f"it has no {', '.join(lacking)}" if lacking else why_not_seen(facts)
+    unseen = f"it has no {', '.join(lacking)}" if lacking else why_rows_go(facts)
     if unseen is not None:
         found.warning(
             "staged",

@@ -63,7 +63,7 @@ from sluice.worker.leases import HeldLease
 from sluice.worker.parallel import decisive, send_parallel, send_sequentially
 from sluice.worker.routing import Router
 from sluice.worker.stage_clocks import StageClocks
-from sluice.worker.staging import stage_block
+from sluice.worker.staging import SealedBlock, seal_blocks, stage_block
 from sluice.worker.worker_cache import WorkerCache
 
 #: Rows of a block: below what servers squash or split. A message of several rows counts with all.
@@ -182,10 +182,9 @@ def _load(
         except (StoreAwayError, StoreRefusedError) as error:
             # The driver sees what is refused, and waits: no range is at fault.
             away = StoreAwayError(str(error), error.hint)
-            return Failed(away, inserted_nothing=not loading.receipts)
+            return Failed(away, inserted_nothing=not loading.inserted)
         except OutdatedTextError as refused:
-            inserted = tuple(receipt.entry for receipt in loading.receipts)
-            return Outdated(refused.entry, str(refused), inserted)
+            return Outdated(refused.entry, str(refused), loading.inserted)
         if large:
             release_memory()
     finally:
@@ -225,6 +224,7 @@ class _Loading:
     clocks: StageClocks = field(default_factory=StageClocks)
     decoded: dict[str, Decoded] = field(default_factory=dict)
     receipts: list[Receipt] = field(default_factory=list)
+    sealed: list[SealedBlock] = field(default_factory=list)
     faults: dict[int, list[DeadLetterReason]] = field(default_factory=dict)
     shares: list[tuple[Receipt | None, ...]] = field(default_factory=list)
     given: dict[str, list[int]] = field(default_factory=dict)
@@ -285,7 +285,11 @@ class _Loading:
                 continue
             parts = self._split(table, decoded)
             del decoded
-            self._insert(table, parts)
+            if self.spec.commit == "bundle":
+                self._seal(table, parts)
+            else:
+                self._insert(table, parts)
+        self._move()
 
     def _claim(self, table: TableSpec, decoded: Decoded) -> Decoded:
         """The block without duplicates (R20), after everything that may leave a message out."""
@@ -323,6 +327,34 @@ class _Loading:
             )
         return parts
 
+    @property
+    def inserted(self) -> tuple[str, ...]:
+        """The entries of which something may be in their tables, or come there."""
+        stored = [receipt.entry for receipt in self.receipts]
+        return (*stored, *(block.entry for block in self.sealed))
+
+    def _seal(self, table: TableSpec, parts: list[tuple[str, Block]]) -> None:
+        """Have the blocks of all shards ready to be moved."""
+        began = time.monotonic()
+        told = (self.cache, self.environment, self.bundle, table)
+        try:
+            for block in seal_blocks(*told, parts, self.lease):
+                self.sealed.append(block)
+        except BlockRefusedError as error:
+            error.inserted = self.inserted
+            raise
+        finally:
+            self.clocks.insert += time.monotonic() - began
+
+    def _move(self) -> None:
+        """Move what is sealed, in the order of the entries."""
+        began = time.monotonic()
+        for block in self.sealed:
+            receipt = block.move()
+            self.receipts.append(receipt)
+            self.shares.append(self.bundle.shares(receipt, block.offsets))
+        self.clocks.insert += time.monotonic() - began
+
     def _insert(self, table: TableSpec, parts: list[tuple[str, Block]]) -> None:
         """Insert into all shards; each block goes when it is stored."""
         began = time.monotonic()
@@ -349,7 +381,7 @@ class _Loading:
         if errors:
             error = decisive(errors, receipts)
             if isinstance(error, BlockRefusedError):
-                error.inserted = tuple(receipt.entry for receipt in self.receipts)
+                error.inserted = self.inserted
             raise error
 
     def _park(self, table: TableSpec, router: Router) -> None:
@@ -442,7 +474,7 @@ class _Loading:
                 skipped=result.skipped,
                 # What all members took together is told of the first one.
                 stages=stages if n == 0 else Stages(),
-                passed=self._passed(n, result.messages - result.skipped, duplicates[n]),
+                passed=_passed(self, n, result.messages - result.skipped, duplicates[n]),
                 unrouted=len(unrouted[n]),
                 empty=empty[n],
                 dropped_rows=self.dropped if n == 0 else {},
@@ -474,21 +506,22 @@ class _Loading:
                     found[n][entry] = Duplicates(rows, len(offsets), written)
         return found
 
-    def _passed(
-        self, number: int, values: int, duplicates: Mapping[str, Duplicates]
-    ) -> dict[str, int]:
-        """By table entry, the messages of a member that are neither its rows nor its dead letters.
 
-        :param values: messages of the member that have one.
-        """
-        if self.bundle.rest:
-            return {}
-        passed = {entry: values - given[number] for entry, given in self.given.items()}
-        for entry, places in self.empty.items():
-            passed[entry] += len(self.bundle.divided(places)[number])
-        for entry, told in duplicates.items():
-            passed[entry] += told.messages
-        return {entry: count for entry, count in passed.items() if count}
+def _passed(
+    loading: _Loading, number: int, values: int, duplicates: Mapping[str, Duplicates]
+) -> dict[str, int]:
+    """By table entry, the messages of a member that are neither its rows nor its dead letters.
+
+    :param values: messages of the member that have one.
+    """
+    if loading.bundle.rest:
+        return {}
+    passed = {entry: values - given[number] for entry, given in loading.given.items()}
+    for entry, places in loading.empty.items():
+        passed[entry] += len(loading.bundle.divided(places)[number])
+    for entry, told in duplicates.items():
+        passed[entry] += told.messages
+    return {entry: count for entry, count in passed.items() if count}
 
 
 def _may_refuse(table: TableSpec) -> bool:

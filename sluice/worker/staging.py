@@ -1,55 +1,45 @@
 """One block on its staged way into its target: filled, sealed, claimed, moved (R21).
 
-Attempts may meet at any step. What is there decides: the marker which rows are sealed, the name
-of the stored block who moves them.
+Attempts may meet at any step. What is there decides: the marker which rows are sealed, the names
+of the tables that hold them who moves them.
 """
 
 from __future__ import annotations
 
 import os
 import time
-from dataclasses import replace
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from functools import cached_property, partial
+
+import numpy as np
+from numpy.typing import NDArray
 
 from sluice.clickhouse.comparing import zone_matters
-from sluice.clickhouse.insert import InsertPlan, plan_insert, plan_statement, query_id_of
-from sluice.clickhouse.moving import (
-    RUN_UNKNOWN,
-    TABLE_EXISTS,
-    UNKNOWN_TABLE,
-    Claim,
-    has_moved,
-    left_to_move,
-    move_statement,
-    read_parts,
-    run_name,
-    stored_rows_of,
-)
+from sluice.clickhouse.copying import read_definitions, tables_behind
+from sluice.clickhouse.http import Server
+from sluice.clickhouse.moving import TABLE_EXISTS
 from sluice.clickhouse.parts import crowding
 from sluice.clickhouse.probe import rows_by_partition
 from sluice.clickhouse.reactions import ServerError
 from sluice.clickhouse.replicas import refuse_other_table
 from sluice.clickhouse.schema import TableFacts, check_header, describe_table
-from sluice.clickhouse.sql import qualified
 from sluice.clickhouse.staging import (
     Marker,
     StagingTable,
-    add_columns_of,
     attempt_of,
-    block_name,
-    create_like,
     marker_name,
     read_markers,
     staging_tables,
     why_not_staged,
 )
 from sluice.clickhouse.vanishing import (
-    CannotTellError,
     require_all_rows,
     require_unchanged,
     seeing_all,
-    why_not_seen,
+    why_rows_go,
 )
-from sluice.clickhouse.window import read_insert_counter, read_server_run
 from sluice.core.errors import InDoubtError, SluiceError, TerminalError, TransientError
 from sluice.core.load_spec import TableSpec, lacking_lineage
 from sluice.core.receipts import Receipt
@@ -59,21 +49,17 @@ from sluice.worker.asking import require_same_table
 from sluice.worker.assignment import TaskEnvironment
 from sluice.worker.bundle import Bundle
 from sluice.worker.errors import BlockRefusedError, OvertakenError, SealedError
-from sluice.worker.failover import wait_for_earlier
-from sluice.worker.inserting import (
-    RefusedValuesError,
-    data_refused,
-    insert_surely,
-    seconds_for,
-)
+from sluice.worker.filling import Filling
+from sluice.worker.inserting import seconds_for
 from sluice.worker.leases import HeldLease
+from sluice.worker.moving import Mover, Rows
+from sluice.worker.statements import Statements
 from sluice.worker.worker_cache import WorkerCache
 
 #: A target is left alone above so many times the parts from which its server delays inserts.
 _CROWDING_MAX = 2.0
 #: Somebody else may do a step between a look and this attempt's own, but not for ever.
 _LOOKS = 5
-_OTHER_STRUCTURE = 122
 
 
 def stage_block(
@@ -91,40 +77,47 @@ def stage_block(
     :raises BlockRefusedError: it can never be stored, or only a person can tell what is stored.
     :raises SluiceError: it may be there or not, or a later attempt may work.
     """
-    url = environment.clickhouse.shards[shard][0]
-    way = _Way(cache, environment, bundle, table, shard, decoded, lease, url)
-    began = time.monotonic()
-    try:
-        way.go()
-    except TerminalError as error:
-        cache.forget(url)
-        raise BlockRefusedError(table.entry, error, is_unstored=not way.may_be_sealed) from error
-    except SluiceError as error:
-        cache.forget(url)
-        if way.may_be_sealed and not isinstance(error, InDoubtError | BlockRefusedError):
-            # Whoever plans the range anew would load sealed rows again.
-            raise SealedError(str(error), error.hint) from error
-        raise
-    return Receipt(
-        entry=table.entry,
-        target=table.target,
-        shard=shard,
-        token=bundle.token(environment.pipeline, environment.kafka.connector, table, shard),
-        rows=decoded.rows,
-        bytes=len(decoded.native),
-        checksum=decoded.checksum,
-        replica=url,
-        entries=decoded.clickhouse_partitions,
-        insert_ms=int((time.monotonic() - began) * 1000),
-        acknowledged_at_ms=time.time_ns() // 1_000_000,
-        messages=None if decoded.messages == decoded.rows else decoded.messages,
-    )
+    block = StagedBlock(cache, environment, bundle, table, shard, decoded, lease)
+    block.seal()
+    return block.move()
 
 
-class _Attempt:
-    """One attempt at one block, until it is sealed.
+def seal_blocks(
+    cache: WorkerCache,
+    environment: TaskEnvironment,
+    bundle: Bundle,
+    table: TableSpec,
+    parts: list[tuple[str, Block]],
+    lease: HeldLease,
+) -> Iterator[SealedBlock]:
+    """Seal the block of each shard, one after the other; the last one first in the list, from which
+    each goes when it is stored. Raises as `stage_block` does."""
+    while parts:
+        shard, block = parts.pop()
+        staged = StagedBlock(cache, environment, bundle, table, shard, block, lease)
+        offsets = block.offsets
+        del block
+        staged.seal()
+        yield SealedBlock(table.entry, offsets, staged.move)
 
-    :param url: of the one server where the block is sealed.
+
+@dataclass(frozen=True, slots=True)
+class SealedBlock:
+    """A block that waits to be moved.
+
+    :param offsets: of its rows.
+    :param move: moves it; raises as `stage_block` does.
+    """
+
+    entry: str
+    offsets: NDArray[np.uint64]
+    move: Callable[[], Receipt]
+
+
+class StagedBlock:
+    """One attempt at one block: `seal`, then `move`. Both raise as `stage_block` does.
+
+    :param decoded: the rows that belong into the target.
     """
 
     def __init__(
@@ -136,349 +129,305 @@ class _Attempt:
         shard: str,
         decoded: Block,
         lease: HeldLease,
-        url: str,
     ) -> None:
-        self.token = bundle.staged_token(
-            environment.pipeline, environment.kafka.connector, table, shard
+        self._cache, self._environment, self._bundle = cache, environment, bundle
+        self._table, self._shard, self._lease = table, shard, lease
+        self._url = environment.clickhouse.shards[shard][0]
+        self._block: Block | None = decoded
+        self._columns = decoded.columns
+        self._receipt = Receipt(
+            entry=table.entry,
+            target=table.target,
+            shard=shard,
+            token=bundle.token(environment.pipeline, environment.kafka.connector, table, shard),
+            rows=decoded.rows,
+            bytes=len(decoded.native),
+            checksum=decoded.checksum,
+            replica=self._url,
+            entries=decoded.clickhouse_partitions,
+            insert_ms=0,
+            acknowledged_at_ms=0,
+            messages=None if decoded.messages == decoded.rows else decoded.messages,
         )
         #: Rows of the block may come into the target, now or by a later attempt.
-        self.may_be_sealed = False
-        self._cache = cache
-        self._environment = environment
-        self._bundle = bundle
-        self._table = table
-        self._shard = shard
-        self._decoded = decoded
-        self._lease = lease
-        self._server = cache.server(environment, url)
-        self._profile = cache.profile(environment, url, 1, deduplicates=True)
-        self._seconds = seconds_for(environment, bundle)
-        self._name = marker_name(table.table, self.token)
-        self._attempt = attempt_of(bundle.deadline_ms, os.urandom(4))
-        record = bundle.members[0].record
-        self._loader = row_source(
-            pipeline=environment.pipeline,
-            connector=environment.kafka.connector,
+        self._may_be_sealed = False
+        self._seconds = 0.0
+        self._left: list[tuple[StagingTable, TableFacts]] = []
+
+    def seal(self) -> None:
+        """Have the block sealed, by this attempt if by none before. Its rows go from memory."""
+        with self._as_block():
+            self._seal()
+        self._block = None
+
+    def move(self) -> Receipt:
+        """Move what is sealed into the target, and into the tables behind it."""
+        with self._as_block():
+            for _ in range(_LOOKS):
+                if all(self._mover(stored, facts).move(stored) for stored, facts in self._left):
+                    break
+                self._seal()  # there is a marker: another look
+            else:
+                raise OvertakenError(f"others were quicker {_LOOKS} times with {self._marker_name}")
+        now_ms = time.time_ns() // 1_000_000
+        took_ms = int(self._seconds * 1000)
+        return replace(self._receipt, insert_ms=took_ms, acknowledged_at_ms=now_ms)
+
+    @contextmanager
+    def _as_block(self) -> Iterator[None]:
+        """Errors say what becomes of the block."""
+        began = time.monotonic()
+        try:
+            yield
+        except TerminalError as error:
+            self._cache.forget(self._url)
+            is_unstored = not self._may_be_sealed
+            raise BlockRefusedError(self._table.entry, error, is_unstored=is_unstored) from error
+        except SluiceError as error:
+            self._cache.forget(self._url)
+            if self._may_be_sealed and not isinstance(error, InDoubtError | BlockRefusedError):
+                # Whoever plans the range anew would load sealed rows again.
+                raise SealedError(str(error), error.hint) from error
+            raise
+        finally:
+            self._seconds += time.monotonic() - began
+
+    # What an attempt needs, made when a server is asked first
+
+    @cached_property
+    def _statements(self) -> Statements:
+        cache, environment, bundle = self._cache, self._environment, self._bundle
+        connector = environment.kafka.connector
+        return Statements(
+            server=cache.server(environment, self._url),
+            table=self._table,
+            token=bundle.staged_token(environment.pipeline, connector, self._table, self._shard),
+            attempt=attempt_of(bundle.deadline_ms, os.urandom(4)),
+            # Its tables are new, and a view may make the same rows as another one.
+            profile=cache.profile(environment, self._url, 1, deduplicates=False),
+            lease=self._lease,
+            seconds=seconds_for(environment, bundle),
+        )
+
+    @property
+    def _server(self) -> Server:
+        return self._statements.server
+
+    @cached_property
+    def _marker_name(self) -> str:
+        return marker_name(self._table.table, self._statements.token)
+
+    @cached_property
+    def _loader(self) -> str:
+        record = self._bundle.members[0].record
+        return row_source(
+            pipeline=self._environment.pipeline,
+            connector=self._environment.kafka.connector,
             topic_id=record.topic_id,
-            entry=table.entry,
+            entry=self._table.entry,
             generation=record.generation,
         )
-        self._facts = self._look_at_target()
 
-    # Before anything
+    # Looking
 
-    def _look_at_target(self) -> TableFacts:
-        """Before the first block of a load spec at a server: the table is what it is made for."""
+    def _look(self) -> TableFacts:
+        """What the target and all behind it are like now. Before the first block of a load spec at
+        a server, and when they have changed: it is what the block is made for."""
         key = (self._server.url, self._bundle.spec, self._table.entry, self._shard)
         known = self._cache.staged.get(key)
-        if known is not None:
-            return known
-        table, urls = self._table, self._environment.clickhouse.shards[self._shard]
+        if known is not None and known[1] == read_definitions(self._server, known[0]):
+            return known[0]
         self._server.ping()
-        try:
-            facts = describe_table(self._server, table.database, table.table)
-            refuse_other_table(facts, table, self._shard, urls)
-            columns = {column.name: column for column in table.columns}
-            check_header([columns[name] for name in self._decoded.columns], facts)
-            why = why_not_staged(facts, table.lineage, table.rows, moves=self._profile.tokens)
-            if why is not None:
-                raise TerminalError(
-                    f"{facts.target} on {facts.url} cannot have staged blocks: {why}",
-                    'Use delivery = "block" in its [[table]]; `sluice doctor` says what it needs.',
-                )
-        except TerminalError as error:
-            raise BlockRefusedError(table.entry, error, is_unstored=True) from error
-        self._cache.staged[key] = facts
+        facts = self._described()
+        while True:
+            definitions = read_definitions(self._server, facts)
+            before, facts = facts, self._described()
+            if before == facts:
+                break
+        self._cache.staged[key] = (facts, definitions)
         return facts
 
-    # Statements
+    def _described(self) -> TableFacts:
+        table, urls = self._table, self._environment.clickhouse.shards[self._shard]
+        facts = describe_table(self._server, table.database, table.table)
+        refuse_other_table(facts, table, self._shard, urls)
+        columns = {column.name: column for column in table.columns}
+        check_header([columns[name] for name in self._columns], facts)
+        return facts
 
-    def _plan(self, sql: str) -> InsertPlan:
-        query_id = query_id_of(self.token, os.urandom(4).hex())
-        return plan_statement(self._table.target, sql, query_id, self._profile.settings)
+    def _require_same_table(self, facts: TableFacts, *, is_first: bool) -> None:
+        moves = self._statements.moves
+        matters = not moves or zone_matters(self._table, facts, tokens=True)
+        told = {"tokens": True, "zone_matters": matters, "is_first": is_first}
+        require_same_table(self._server, self._table, self._shard, **told)
 
-    def _check(self) -> float:
-        return self._lease.check(self._server.clock_ms())
+    # Sealing
 
-    def _run(self, sql: str) -> None:
-        """Send a statement within the lease."""
-        self._server.insert(self._plan(sql), self._check, self._seconds)
+    def _seal(self) -> None:
+        """Look until there is a marker, of this attempt or of another one."""
+        database = self._table.database
+        facts = self._look()
+        for _ in range(_LOOKS):
+            found = staging_tables(self._server, database, self._marker_name)
+            if any(each.name == self._marker_name for each in found):
+                self._may_be_sealed = True
+                marker = self._marker(facts)
+                targets = self._targets(facts, marker)
+                self._left = [(each, targets[each.behind]) for each in self._stored(marker, found)]
+                return
+            if self._block is None:
+                break
+            if self._fill_and_seal(facts, self._block):
+                return
+        raise OvertakenError(f"the marker {self._marker_name} comes and goes")
 
-    # Filling and sealing
-
-    def _fill_and_seal(self) -> StagingTable | None:
-        """A stored block of this attempt's own, sealed; None: another attempt has sealed one."""
-        if crowding(self._server, self._facts) > _CROWDING_MAX:
+    def _fill_and_seal(self, facts: TableFacts, block: Block) -> bool:
+        """Seal a stored block of this attempt's own; False: another attempt has sealed one."""
+        table, moves = self._table, self._statements.moves
+        why = why_not_staged(facts, table.lineage, table.rows, moves=moves)
+        if why is not None:
+            raise TerminalError(
+                f"{facts.target} on {facts.url} cannot have staged blocks: {why}",
+                'Use delivery = "block" in its [[table]]; `sluice doctor` says what it needs.',
+            )
+        if crowding(self._server, facts) > _CROWDING_MAX:
             # A server holds up inserts where merges fall behind, and moves as many parts as it is
             # told to.
             raise TransientError(
                 f"{self._table.target} on {self._server.url} has more than twice the parts from "
-                "which the server delays inserts (parts_to_delay_insert)",
+                "which the server delays inserts (parts_to_delay_insert), or a table behind it has",
                 "Merges fall behind: raise max_messages or max_delay, or give the server more CPU.",
             )
-        name = f"{self._name}_{self._attempt}"
-        self._run(create_like(self._facts, name))
-        self._insert(name)
-        self._verify(name)
-        self.may_be_sealed = True
+
+        def check() -> float:
+            self._require_same_table(facts, is_first=self._bundle.is_first)
+            return self._statements.check()
+
+        filling = Filling(self._statements, facts, self._marker_name, self._bundle.deadline_ms)
+        filling.fill(block, check)
+        self._may_be_sealed = True
+        marker = self._marker_of(facts, filling.attempt, block)
+        try:
+            self._statements.run(marker.statement(self._table.database, self._marker_name, "Null"))
+        except ServerError as error:
+            if error.code != TABLE_EXISTS:
+                raise
+            filling.drop()
+            return False
+        targets = (facts, *tables_behind(facts))
+        self._left = [(each, targets[each.behind]) for each in filling.stored()]
+        return True
+
+    def _marker_of(self, facts: TableFacts, attempt: str, block: Block) -> Marker:
         block_range = self._bundle.first
-        marker = Marker(
-            attempt=self._attempt,
-            uuid=self._facts.uuid,
+        return Marker(
+            attempt=attempt,
+            uuid=facts.uuid,
             loader=self._loader,
             topic=block_range.source.topic,
             partition=block_range.source.partition,
             begin=block_range.begin,
             end=block_range.end,
-            rows=self._decoded.rows,
-            checksum=self._decoded.checksum,
+            rows=block.rows,
+            checksum=block.checksum,
             deadline_ms=self._bundle.deadline_ms,
+            behind=tuple((each.database, each.table, each.uuid) for each in tables_behind(facts)),
         )
-        try:
-            self._run(marker.statement(self._table.database, self._name, "Null"))
-        except ServerError as error:
-            if error.code != TABLE_EXISTS:
-                raise
-            self._run(f"DROP TABLE {qualified(self._table.database, name)}")
-            return None
-        return StagingTable(name, self._table.table, block_name(self.token), self._attempt)
 
-    def _insert(self, name: str) -> None:
-        def plan() -> InsertPlan:
-            return plan_insert(
-                self._table.database,
-                name,
-                self._decoded.columns,
-                self._decoded.native,
-                None,
-                query_id_of(self.token, os.urandom(4).hex()),
-                self._profile.settings,
-            )
+    # What others have sealed
 
-        def check() -> float:
-            self._require_same_table(is_first=self._bundle.is_first)
-            return self._check()
-
-        try:
-            insert_surely(self._server, plan, check, self._seconds)
-        except RefusedValuesError as refused:
-            raise data_refused(refused, "nothing of it is in the target") from None
-
-    def _require_same_table(self, *, is_first: bool) -> None:
-        matters = not self._profile.tokens or zone_matters(self._table, self._facts, tokens=True)
-        told = {"tokens": True, "zone_matters": matters, "is_first": is_first}
-        require_same_table(self._server, self._table, self._shard, **told)
-
-    def _verify(self, name: str) -> None:
-        """What arrived is what was sent.
-
-        :raises InDoubtError: it is not; nothing of it is sealed.
-        """
-        rows = sum(stored_rows_of(read_parts(self._server, self._table.database, name)).values())
-        if rows != self._decoded.rows:
-            raise InDoubtError(
-                f"{self._table.database}.{name} on {self._server.url} has {rows} rows of a block "
-                f"of {self._decoded.rows}",
-                "The block is stored anew; no action is needed.",
-            )
-
-    def _marker(self) -> Marker:
+    def _marker(self, facts: TableFacts) -> Marker:
         """What is sealed.
 
         :raises TerminalError: other rows than those of this attempt.
         """
-        markers = read_markers(self._server, self._table.database, [self._name])
-        marker = markers.get(self._name)
+        markers = read_markers(self._server, self._table.database, [self._marker_name])
+        marker = markers.get(self._marker_name)
         if marker is None:
-            raise OvertakenError(f"the marker {self._name} has gone")
-        self._require_same_table(is_first=False)
-        if marker.uuid != self._facts.uuid:
-            raise TerminalError(
-                f"{self._table.target} on {self._server.url} is another table than the one that "
-                f"the block of {self._bundle.first} was sealed for: some of it may be in the other",
-                "Compare the table with the topic (`sluice audit`), then `sluice resolve`.",
-            )
-        if (marker.rows, marker.checksum) != (self._decoded.rows, self._decoded.checksum):
+            raise OvertakenError(f"the marker {self._marker_name} has gone")
+        self._require_same_table(facts, is_first=False)
+        mine = self._receipt
+        if (marker.rows, marker.checksum) != (mine.rows, mine.checksum):
             raise TerminalError(
                 f"{self._table.target} on {self._server.url}: the block of {self._bundle.first} "
                 f"that is sealed there has {marker.rows} rows and the checksum {marker.checksum}, "
-                f"and this attempt made {self._decoded.rows} rows, {self._decoded.checksum}: the "
-                "load spec was changed while the range was in doubt",
+                f"and this attempt made {mine.rows} rows, {mine.checksum}: the load spec was "
+                "changed while the range was in doubt",
                 "Start the driver with the configuration, the packages and the tables that it had "
                 "before; or compare the table with the topic (`sluice audit`), then `sluice "
                 "resolve`.",
             )
         return marker
 
+    def _targets(self, facts: TableFacts, marker: Marker) -> list[TableFacts]:
+        """The tables that a sealed block is for, in the order of their numbers.
 
-class _Way(_Attempt):
-    """The whole way of a block: what one attempt does of it."""
+        :raises TerminalError: one is gone, or another one is in its place.
+        """
+        found = [facts]
+        for database, table, _ in marker.behind:
+            found.append(describe_table(self._server, database, table))
+        uuids = (marker.uuid, *(uuid for _, _, uuid in marker.behind))
+        for each, uuid in zip(found, uuids, strict=True):
+            if each.uuid != uuid:
+                raise TerminalError(
+                    f"{each.target} on {self._server.url} is another table than the one that the "
+                    f"block of {self._bundle.first} was sealed for: some of it may be in the other",
+                    "Compare the table with the topic (`sluice audit`), then `sluice resolve`.",
+                )
+        return found
 
-    def go(self) -> None:
-        """Do what is left to do."""
-        for _ in range(_LOOKS):
-            found = staging_tables(self._server, self._table.database, self._name)
-            if not any(each.name == self._name for each in found):
-                sealed = self._fill_and_seal()
-                if sealed is None:
-                    continue
-                stored: StagingTable | None = sealed
-            else:
-                self.may_be_sealed = True
-                stored = self._stored(self._marker(), found)
-            if stored is None:
-                return
-            name = self._claim(stored)
-            if name is not None:
-                self._move(stored, name)
-                return
-        raise OvertakenError(f"other attempts at {self._name} were quicker {_LOOKS} times")
+    def _stored(self, marker: Marker, found: list[StagingTable]) -> list[StagingTable]:
+        """The tables of a sealed block that are not moved yet.
 
-    # Claiming and moving
-
-    def _stored(self, marker: Marker, found: list[StagingTable]) -> StagingTable | None:
-        """The stored block that a marker names; None: all of it was moved.
-
-        A server may list a table under neither name while it renames it [measured, 26.9]. So it is
+        A server may list a table under neither name while it renames it [measured, 26.9]. So one is
         gone only if several looks miss it, and what ran during one has ended before the next: an
         attempt renames it once.
 
         :param found: by the first look.
         """
+        seen: dict[int, StagingTable] = {}
         for _ in range(_LOOKS):
-            for each in found:
-                if each.attempt == marker.attempt:
-                    return each
-            wait_for_earlier(self._server, self.token, self._seconds, self._lease.check)
-            found = staging_tables(self._server, self._table.database, self._name)
-        return None
+            seen |= {each.behind: each for each in found if each.attempt == marker.attempt}
+            if len(seen) > len(marker.behind):
+                break
+            self._statements.wait_for_others()
+            found = staging_tables(self._server, self._table.database, self._marker_name)
+        return [seen[number] for number in sorted(seen)]
 
-    def _claim(self, stored: StagingTable) -> str | None:
-        """The stored block's new name; None: somebody was quicker. Then nobody else can begin to
-        move any of it, and nobody does any more."""
-        if stored.claim is not None:
-            claim = replace(stored.claim, by=self._attempt)
+    # Moving
+
+    def _mover(self, stored: StagingTable, target: TableFacts) -> Mover:
+        """Of a table of the block."""
+        if stored.behind:
+            rows = Rows(0, False, lambda _: "what views make has no lineage", lambda _: {})
         else:
-            block = read_insert_counter(self._server, self._facts)
-            claim = Claim(self._attempt, block, self._run_now())
-        name = f"{self._name}_{stored.attempt}{claim.suffix}"
-        database = self._table.database
-        before, after = qualified(database, stored.name), qualified(database, name)
-        try:
-            self._run(f"RENAME TABLE {before} TO {after}")
-        except ServerError as error:
-            if error.code != UNKNOWN_TABLE:
-                raise
-            return None
-        if stored.claim is not None:
-            wait_for_earlier(self._server, self.token, self._seconds, self._lease.check)
-        return name
+            lacking = lacking_lineage(self._table.lineage, self._table.rows)
+            why = f"{target.target} has no lineage column {', '.join(lacking)}" if lacking else None
+            rows = Rows(
+                self._receipt.rows,
+                not lacking,
+                lambda facts: why or why_rows_go(facts),
+                partial(_rows_there, self._server, self._bundle, self._loader),
+            )
+        return Mover(self._statements, target, rows)
 
-    def _run_now(self) -> str:
-        """Which process serves the server, where it moves partitions at all."""
-        return run_name(read_server_run(self._server)) if self._profile.tokens else RUN_UNKNOWN
 
-    def _move(self, before: StagingTable, name: str) -> None:
-        """Move what is not moved yet, and drop the stored block.
-
-        :param before: as it was before it was claimed.
-        """
-        table, source = self._table, (self._table.database, name)
-        # Nobody moves any more: what one process of the server did until now is done or not.
-        is_clear = before.claim is None or before.claim.is_clear(self._run_now())
-        left = self._all_of(name) if is_clear else self._open(before, name)
-        try:
-            try:
-                self._move_all(source, left)
-            except ServerError as error:
-                if error.code != _OTHER_STRUCTURE or not self._add_columns(name):
-                    raise
-                self._move_all(source, left)
-            self._run(f"DROP TABLE {qualified(*source)}")
-        except ServerError as error:
-            if error.code == UNKNOWN_TABLE:
-                raise OvertakenError(f"another attempt moves {name} by now: {error}") from error
-            if error.code == _OTHER_STRUCTURE:
-                raise TerminalError(
-                    f"{table.target} was altered after a block for it was sealed: {error}",
-                    f"Alter {table.database}.{name} the same way; the block is moved then.",
-                ) from error
-            raise
-
-    def _move_all(self, source: tuple[str, str], left: list[str]) -> None:
-        """Move these partitions; those that are moved go from the list."""
-        target, moves = (self._table.database, self._table.table), self._profile.tokens
-        while left:
-            self._run(move_statement(source, target, left[0], moves=moves))
-            del left[0]
-
-    def _add_columns(self, name: str) -> bool:
-        """Give a stored block the columns that the target got since; whether there were any."""
-        database = self._table.database
-        facts = describe_table(self._server, database, self._table.table)
-        rows = self._server.query(
-            "SELECT name FROM system.columns "
-            "WHERE database = {database:String} AND table = {table:String}",
-            {"database": database, "table": name},
-        )
-        statement = add_columns_of(facts, name, {str(row["name"]) for row in rows})
-        if statement is not None:
-            self._run(statement)
-        return statement is not None
-
-    def _all_of(self, name: str) -> list[str]:
-        return list(stored_rows_of(read_parts(self._server, self._table.database, name)))
-
-    def _open(self, before: StagingTable, name: str) -> list[str]:
-        """What is left to move, where a move may have been done of which nobody knows.
-
-        :raises TerminalError: nobody can tell.
-        """
-        assert before.claim is not None
-        table, database = self._table, self._table.database
-        facts = describe_table(self._server, database, table.table)
-        lacking = lacking_lineage(table.lineage, table.rows)
-        parts = read_parts(self._server, database, name)
-        there = read_parts(self._server, database, table.table)
-        answers = {
-            each: has_moved(before.claim, each, parts, there, is_unique=not lacking)
-            for each in stored_rows_of(parts)
-        }
-        if None not in answers.values():
-            return [each for each, moved in answers.items() if not moved]
-        why = why_not_seen(facts)
-        if lacking:
-            why = f"{facts.target} has no lineage column {', '.join(lacking)}"
-        if why is None:
-            left = left_to_move(stored_rows_of(parts), self._rows_there(facts), self._decoded.rows)
-            if left is not None:
-                return left
-            why = "the numbers of rows in both do not fit together"
-        unknown = ", ".join(each for each, moved in answers.items() if moved is None)
-        raise CannotTellError(
-            f"the server {self._server.url} was started again while ClickHouse partitions of "
-            f"{database}.{name} were moved into {table.target}: nobody can tell whether {unknown} "
-            f"were moved, since the target has other parts by now, and its rows do not tell: {why}",
-            f"Compare the two tables. Drop from {database}.{name} the partitions whose rows are in "
-            "the target; move the others (ALTER TABLE … MOVE PARTITION ID … TO TABLE …), and drop "
-            "the table: then the block counts as loaded.",
-        )
-
-    def _rows_there(self, facts: TableFacts) -> dict[str, int]:
-        """How many rows of the block the target has, by ClickHouse partition (R11)."""
-        block_range = self._bundle.first
-        settings = seeing_all(self._server)
-        require_unchanged(self._server, facts, self._bundle.since_ms)
-        require_all_rows(self._server, facts, settings)
-        found = rows_by_partition(
-            self._server,
-            facts,
-            block_range.source.topic,
-            block_range.source.partition,
-            block_range.begin,
-            block_range.end,
-            self._loader,
-            settings,
-        )
-        require_unchanged(self._server, facts, self._bundle.since_ms)
-        return found
+def _rows_there(server: Server, bundle: Bundle, loader: str, facts: TableFacts) -> dict[str, int]:
+    """How many rows of the block the target has, by ClickHouse partition (R11)."""
+    block_range = bundle.first
+    settings = seeing_all(server)
+    require_unchanged(server, facts, bundle.since_ms)
+    require_all_rows(server, facts, settings)
+    found = rows_by_partition(
+        server,
+        facts,
+        block_range.source.topic,
+        block_range.source.partition,
+        block_range.begin,
+        block_range.end,
+        loader,
+        settings,
+    )
+    require_unchanged(server, facts, bundle.since_ms)
+    return found

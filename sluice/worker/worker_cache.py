@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from sluice.claims.port import ClaimStore
 from sluice.claims.stores import StoreAccess, open_store
 from sluice.clickhouse.capabilities import insert_settings, read_capabilities
+from sluice.clickhouse.copying import Definitions
 from sluice.clickhouse.http import Server
 from sluice.clickhouse.schema import TableFacts
 from sluice.core.errors import TerminalError
@@ -78,8 +79,10 @@ class WorkerCache:
     registries: set[str] = field(default_factory=set)
     #: By replica, load spec, entry and shard, what was looked at: whether the zone matters there.
     checked: dict[tuple[str, str, str, str], bool] = field(default_factory=dict)
-    #: The same of staged entries: what the target is like.
-    staged: dict[tuple[str, str, str, str], TableFacts] = field(default_factory=dict)
+    #: The same of staged entries: what the target is like, and what of it may change.
+    staged: dict[tuple[str, str, str, str], tuple[TableFacts, Definitions]] = field(
+        default_factory=dict
+    )
     spare: MessageBuffer | None = None
     breaker: Breaker = field(default_factory=Breaker)
     locks: dict[str, Locks] = field(default_factory=dict)

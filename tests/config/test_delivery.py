@@ -26,5 +26,13 @@ def test_what_does_not_go_with_it(tmp_path: Path, line: str, where: str) -> None
     assert where in findings and 'does not go with delivery = "staged"' in findings
 
 
+def test_only_staged_tables_wait_for_each_other(tmp_path: Path) -> None:
+    text = MINIMAL.replace("[batch]", 'commit = "bundle"\n[batch]', 1)
+    (finding,) = map(str, findings_of(tmp_path, text))
+    assert "commit" in finding and 'needs delivery = "staged" in all its tables' in finding
+    loaded = load_text(tmp_path, text + 'delivery = "staged"\n')
+    assert loaded.connectors[0].commit == "bundle"
+
+
 def test_another_word_is_refused(tmp_path: Path) -> None:
     assert "delivery" in str(findings_of(tmp_path, MINIMAL + 'delivery = "exchange"\n'))

@@ -37,6 +37,9 @@ def test_names_say_what_they_are_of() -> None:
     assert table(f"_{MINE}").claim is None
     claimed = table(f"_{MINE}{claim.suffix}")
     assert (claimed.attempt, claimed.claim) == (MINE, claim)
+    behind = table(f"_{MINE}_t12{claim.suffix}")
+    assert (behind.attempt, behind.behind, behind.claim) == (MINE, 12, claim)
+    assert behind.unclaimed == f"{NAME}_{MINE}_t12" and table(f"_{MINE}_v3").is_view
     assert NOW_MS < claimed.deadline_ms <= NOW_MS + 1000
     assert parsed("t") is None and parsed("t__sluice_x") is None
 
@@ -61,6 +64,8 @@ def test_what_was_filled_for_nothing_goes_after_its_lease_and_before_the_marker(
     assert drops(late_ms, other, marker=None) == drops(late_ms, mine, other) == [other]
     last_ms = NOW_MS + LEASE_MS + 12_000
     assert drops(last_ms, table(), mine, other) == [mine, other, table()]
+    behind, view = table(f"_{OTHER}_t1"), table(f"_{OTHER}_v1")
+    assert drops(late_ms, other, behind, view) == [view, other, behind]
 
 
 def test_a_range_is_settled_by_who_loads_it_in_its_generation_or_a_later_one() -> None:
@@ -92,6 +97,23 @@ def test_parts_tell_what_was_moved() -> None:
     assert moved(replace(copy, content="bb")) is False
     assert moved(replace(copy, content="bb", level=1)) is None
     assert moved(replace(copy, content="bb", level=1), copy) is True
+
+
+def test_a_uuid_tells_parts_of_equal_rows_apart() -> None:
+    claim = Claim(MINE, 9, RUN)
+    stored = [replace(PartFacts("1_1_1_0", "1", 1, 0, 5, "aa", True), uuid="u1")]
+    equal = PartFacts("1_10_10_0", "1", 10, 0, 5, "aa", True)
+
+    def moved(*target: PartFacts) -> bool | None:
+        return has_moved(claim, "1", stored, target, is_unique=False)
+
+    assert moved(equal) is False
+    assert moved(equal, replace(equal, number=11, uuid="u1")) is True
+    assert moved(replace(equal, number=11, level=1)) is None
+    assert moved(replace(equal, name="1_11_11_0_12", number=11, content="bb")) is None
+    # What was merged beside the target may be of parts that were moved, and of others.
+    stored[0] = replace(stored[0], level=1)
+    assert moved(equal) is None
 
 
 def test_equal_parts_are_there_only_if_as_many_came() -> None:

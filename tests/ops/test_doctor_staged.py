@@ -49,10 +49,20 @@ def test_it_is_not_proposed_where_it_would_be_refused() -> None:
     assert not any("staged" in e.fix for e in place.findings)
 
 
-def test_what_a_view_behind_it_costs_is_said() -> None:
-    view = Dependent("shop.sums_view", plain(table="sums"))
-    (error,) = [e for e in examined(replace(BARE, dependents=(view,))) if e.level == "error"]
-    assert "it feeds shop.sums_view" in error.what
+def test_views_whose_targets_know_no_repeats_are_no_reason_against_it() -> None:
+    """What the issue of staged delivery is about: tokens are worth nothing behind such a view."""
+    select = "SELECT id, count() AS n FROM shop.orders GROUP BY id"
+    view = Dependent("shop.sums_view", plain(table="sums", window_blocks=0), select)
+    facts = plain(dependents=(view,))
+    found = examined(facts, is_staged=False)
+    assert any(each.level == "error" and "sums_view" in each.what for each in found)
+    assert found[-1].fix == 'delivery = "staged" in [[table]] orders'
+    assert examined(facts) == []
+    (error,) = [e for e in examined(facts, old=True) if e.level == "error"]
+    assert "it feeds shop.sums_view, and this server copies" in error.what
+    for other in (replace(view, select=""), replace(view, target=FACTS)):
+        (error,) = [e for e in examined(plain(dependents=(other,))) if e.level == "error"]
+        assert "it feeds shop.sums_view, " in error.what
 
 
 def test_a_server_that_copies_needs_rows_that_tell() -> None:
@@ -68,10 +78,17 @@ def test_a_server_that_copies_needs_rows_that_tell() -> None:
 def test_a_stored_blocks_table_is_like_its_target_and_merges_nothing() -> None:
     full = "SummingMergeTree((a, b)) PARTITION BY toYYYYMM(d) ORDER BY (a, ')') SETTINGS x = 1"
     facts = replace(BARE, engine="SummingMergeTree", engine_full=full)
-    assert create_like(facts, "s") == (
+    made = (
         "CREATE TABLE `shop`.`s` AS `shop`.`orders` ENGINE = MergeTree "
         "PARTITION BY toYYYYMM(d) ORDER BY (a, ')') SETTINGS x = 1"
     )
-    assert create_like(BARE, "s") == "CREATE TABLE `shop`.`s` AS `shop`.`orders`"
+    assert create_like(facts, "shop", "s", moves=False) == made
+    assert create_like(facts, "shop", "s", moves=True) == f"{made}, assign_part_uuids = 1"
+    plain_like = "CREATE TABLE `shop`.`s` AS `shop`.`orders`"
+    assert create_like(BARE, "shop", "s", moves=False) == plain_like
+    bare = replace(BARE, engine_full="MergeTree ORDER BY id")
+    uuids = " ENGINE = MergeTree ORDER BY id SETTINGS assign_part_uuids = 1"
+    assert create_like(bare, "shop", "s", moves=True) == plain_like + uuids
     with pytest.raises(TerminalError, match="without ORDER BY"):
-        create_like(replace(facts, engine_full="SummingMergeTree(d, (a), 8192)"), "s")
+        old = replace(facts, engine_full="SummingMergeTree(d, (a), 8192)")
+        create_like(old, "shop", "s", moves=True)

@@ -13,14 +13,14 @@ from sluice.core.records import Kind, Record
 from sluice.driver.staging import StagingCollector
 from sluice.driver.state import PartitionState
 from sluice.ops.staging import read_leftovers
-from tests.support.staged_loader import FOREVER_MS, ROWS, StagedTable
+from tests.support.delivered import FOREVER_MS, ROWS, DeliveredTable
 
 LEASE_MS = 60_000
 _FILLED, _SEALED = 1, 2
 
 
-def made(url: str) -> StagedTable:
-    table = StagedTable(url)
+def made(url: str) -> DeliveredTable:
+    table = DeliveredTable(url)
     table.create()
     return table
 
@@ -28,7 +28,7 @@ def made(url: str) -> StagedTable:
 class Driver:
     """Its collector, at a time of its own."""
 
-    def __init__(self, table: StagedTable) -> None:
+    def __init__(self, table: DeliveredTable) -> None:
         self.now_ms = 1_800_000_000_000
         self._spec = LoadSpec("p", "dc1", "", 0, (table.spec,))
         self._access = ClickHouseAccess({"s1": (table.url,)}, "default", "", "single")

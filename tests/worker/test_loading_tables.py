@@ -31,7 +31,7 @@ from sluice.core.records import Kind, Record
 from sluice.decode.messages.decoded import Block
 from sluice.decode.version import decoder_version
 from sluice.kafka.reader import RangeReader, ReadResult, Wanted
-from sluice.worker import loading
+from sluice.worker import loading, staging
 from sluice.worker.assignment import Assignment
 from sluice.worker.errors import BlockRefusedError, OutdatedTextError
 from sluice.worker.worker_cache import WorkerCache
@@ -113,6 +113,7 @@ class Task:
     tables: tuple[TableSpec, ...]
     reader: Listed
     unrouted: str = "ignore"
+    commit: str = "table"
     reservation: int = 1
     rest: Rest = field(default_factory=dict)
     stored: Stored = field(default_factory=dict)
@@ -123,7 +124,8 @@ class Task:
 
     def load(self, monkeypatch: pytest.MonkeyPatch, attempt: int = 0) -> Outcome:
         end = len(self.reader.messages)
-        spec = LoadSpec("p", "dc1", decoder_version(), 1 << 20, self.tables, unrouted=self.unrouted)
+        told = {"unrouted": self.unrouted, "commit": self.commit}
+        spec = LoadSpec("p", "dc1", decoder_version(), 1 << 20, self.tables, **told)
         environment = replace(
             NOWHERE,
             specs={spec.digest(): spec.canonical()},
@@ -373,3 +375,43 @@ def test_originals_are_kept_up_to_a_limit(monkeypatch: pytest.MonkeyPatch) -> No
     task = Task((a_table("one"), a_table("two")), reader, letter_bytes_max=15)
     assert len(dead_letters(task.load(monkeypatch))) == 12
     assert reader.kept == {0: b"bad-0", 1: b"bad-1", 2: b"bad-2"}
+
+
+def test_nothing_is_moved_before_all_tables_have_their_blocks(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """With `commit = "bundle"` (R21)."""
+    steps: list[str] = []
+    refused: set[str] = set()
+
+    class Staged:
+        def __init__(self, *told: Any) -> None:
+            _, _, _, table, shard, block, _ = told
+            self.name, self.entry = f"{table.entry}/{shard}", table.entry
+            self.block, self.table, self.shard = block, table, shard
+
+        def seal(self) -> None:
+            if self.entry in refused:
+                raise BlockRefusedError(self.entry, TerminalError("no"), is_unstored=True)
+            steps.append(f"seal {self.name}")
+
+        def move(self) -> Receipt:
+            steps.append(f"move {self.name}")
+            return task.insert(None, None, None, self.table, self.shard, self.block)
+
+    monkeypatch.setattr(staging, "StagedBlock", Staged)
+    tables = [replace(a_table(name), delivery="staged") for name in ("one", "two")]
+    task = Task(tuple(tables), Listed([(good(1), ""), (good(2), "")]), commit="bundle")
+    outcome = task.load(monkeypatch)
+    assert isinstance(outcome, Loaded)
+    assert steps == ["seal one/s1", "seal two/s1", "move one/s1", "move two/s1"]
+    assert [(receipt.entry, receipt.rows) for receipt in outcome.receipts] == [
+        ("one", 2),
+        ("two", 2),
+    ]
+
+    steps.clear()
+    refused.add("two")
+    outcome = task.load(monkeypatch)
+    assert isinstance(outcome, Failed) and outcome.entry == "two"
+    assert steps == ["seal one/s1"] and outcome.inserted == ("one",)

@@ -1,9 +1,8 @@
-"""Blocks on the staged way (R21), at both real servers: attempts that end before and after every
-statement, and attempts that meet at every pair of statements."""
+"""Blocks on the staged way (R21), at both real servers: leases, tables that are altered, what is
+refused. What all deliveries are held to is in `test_delivery_conformance.py`."""
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Iterator
 
 import pytest
@@ -13,101 +12,35 @@ from sluice.clickhouse.staging import StagingTable, staging_tables
 from sluice.core.errors import InDoubtError, TerminalError
 from sluice.core.lease import LeaseOverError
 from sluice.worker import staging
-from sluice.worker.errors import BlockRefusedError, OvertakenError, SealedError
-from tests.support.staged_loader import PARTITIONS, ROWS, Paused, StagedTable
+from sluice.worker.errors import BlockRefusedError, SealedError
+from tests.support.clickhouse_server import ClickHouseServer
+from tests.support.delivered import PARTITIONS, ROWS, DeliveredTable
 
 #: Create, insert, seal, claim, move each partition, drop.
 STATEMENTS = 5 + PARTITIONS
 _SEAL, _CLAIM = 2, 3
-POINTS = [(at, is_done) for at in range(STATEMENTS) for is_done in (False, True)]
 
 
 @pytest.fixture
-def table(clickhouse_url: str) -> Iterator[StagedTable]:
-    yield from made(StagedTable(clickhouse_url))
+def table(clickhouse_url: str) -> Iterator[DeliveredTable]:
+    made = DeliveredTable(clickhouse_url)
+    made.create()
+    yield made
+    made.drop()
 
 
-def made(table: StagedTable) -> Iterator[StagedTable]:
-    table.create()
-    yield table
-    with Server(table.url) as server:
-        for name in (table.name, *(f"{table.name}__sluice_{each}" for each in table.staged())):
-            server.execute(f"DROP TABLE {name}")
-
-
-def stored_blocks(table: StagedTable) -> list[str]:
+def stored_blocks(table: DeliveredTable) -> list[str]:
     return [name for name in table.staged() if "_" in name]
 
 
-def test_a_block_is_there_once_however_often_it_is_sent(table: StagedTable) -> None:
-    for number in (0, 0, 1, 0, 1):
-        table.attempt(number)
-    table.assert_once(2)
-    assert len(table.staged()) == 2
-
-
-def test_a_repeat_of_what_is_done_changes_nothing(table: StagedTable) -> None:
+def test_a_repeat_of_what_is_done_changes_nothing(table: DeliveredTable) -> None:
     table.attempt()
     table.attempt()
     assert table.server.statements == []
 
 
-@pytest.mark.parametrize(("at", "is_done"), POINTS)
-def test_an_attempt_that_ends_anywhere_is_finished_by_the_next(
-    table: StagedTable, at: int, is_done: bool
-) -> None:
-    assert table.killed(at, is_done=is_done)
-    is_sealed = (at, is_done) >= (_SEAL, True)
-    assert table.rows()[0] in range(0, ROWS + 1) if is_sealed else table.rows()[0] == 0
-    table.attempt()
-    assert table.rows() == (ROWS, ROWS)
-    if is_sealed:
-        table.assert_once()
-    else:
-        # What the dead attempt has stored is nobody's; it goes when its lease is over.
-        assert len(stored_blocks(table)) == int((at, is_done) != (0, False))
-
-
-def test_attempts_that_end_one_after_the_other_come_further_each_time(table: StagedTable) -> None:
-    for at, is_done in POINTS:
-        table.killed(at, is_done=is_done)
-    table.attempt()
-    assert table.rows() == (ROWS, ROWS)
-
-
-@pytest.mark.parametrize(("at", "is_done"), POINTS)
-def test_an_attempt_that_sleeps_meets_its_repeat(
-    table: StagedTable, at: int, is_done: bool
-) -> None:
-    sleeping = Paused(table, at, is_done=is_done)
-    table.attempt()
-    assert table.rows() == (ROWS, ROWS)
-    error = sleeping.finish()
-    assert error is None or isinstance(error, InDoubtError), error
-    table.attempt()
-    assert table.rows() == (ROWS, ROWS)
-
-
-@pytest.mark.parametrize("first", POINTS[::2])
-def test_two_attempts_that_sleep_wake_in_either_order(
-    table: StagedTable, first: tuple[int, bool]
-) -> None:
-    """The second one sleeps wherever it may be; then both go on, one after the other or at once."""
-    expected = 0
-    for number, second in enumerate(POINTS[1::5]):
-        sleeping = [
-            Paused(table, at, is_done=is_done, number=number) for at, is_done in (first, second)
-        ]
-        for each in sleeping if number % 2 else reversed(sleeping):
-            error = each.finish()
-            assert error is None or isinstance(error, InDoubtError), error
-        table.attempt(number)
-        expected += ROWS
-        assert table.rows() == (expected, expected), (first, second)
-
-
 def test_a_stored_block_that_a_look_misses_is_not_gone(
-    table: StagedTable, monkeypatch: pytest.MonkeyPatch
+    table: DeliveredTable, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A server may list a table under neither name while another attempt renames it."""
     table.killed(_CLAIM, is_done=False)
@@ -124,19 +57,7 @@ def test_a_stored_block_that_a_look_misses_is_not_gone(
     assert len(looks) == 3
 
 
-def test_attempts_at_the_same_time(table: StagedTable) -> None:
-    for number in range(4):
-        at_once = [Paused(table, 0, is_done=False, number=number) for _ in range(4)]
-        for each in at_once:
-            each.let_go()
-        for each in at_once:
-            error = each.finish()
-            assert error is None or isinstance(error, InDoubtError), error
-        table.attempt(number)
-        assert table.rows() == ((number + 1) * ROWS, (number + 1) * ROWS)
-
-
-def test_an_attempt_whose_lease_ends_begins_nothing_more(table: StagedTable) -> None:
+def test_an_attempt_whose_lease_ends_begins_nothing_more(table: DeliveredTable) -> None:
     """What is sealed then is in doubt: nobody may plan its messages anew."""
 
     def end_of_lease(at: int) -> None:
@@ -156,7 +77,7 @@ def test_an_attempt_whose_lease_ends_begins_nothing_more(table: StagedTable) -> 
     assert table.rows() == (ROWS, ROWS)
 
 
-def test_another_load_specs_rows_are_refused_once_some_are_sealed(table: StagedTable) -> None:
+def test_another_load_specs_rows_are_refused_once_some_are_sealed(table: DeliveredTable) -> None:
     table.killed(_SEAL, is_done=True)
     with pytest.raises(BlockRefusedError) as raised:
         table.attempt(salt=1_000_000)
@@ -166,25 +87,13 @@ def test_another_load_specs_rows_are_refused_once_some_are_sealed(table: StagedT
     table.assert_once()
 
 
-def test_before_anything_is_sealed_other_rows_are_another_attempts(table: StagedTable) -> None:
+def test_before_anything_is_sealed_other_rows_are_another_attempts(table: DeliveredTable) -> None:
     table.killed(_SEAL, is_done=False)
     table.attempt(salt=1_000_000)
     assert table.rows() == (ROWS, ROWS)
 
 
-def test_a_table_that_a_view_reads_is_refused_with_words(table: StagedTable) -> None:
-    with Server(table.url) as server:
-        server.execute(
-            f"CREATE MATERIALIZED VIEW v{table.name} ENGINE = MergeTree ORDER BY id "
-            f"AS SELECT id FROM {table.name}"
-        )
-        with pytest.raises(BlockRefusedError, match=f"it feeds default.v{table.name}"):
-            table.attempt()
-        server.execute(f"DROP TABLE v{table.name}")
-    assert table.staged() == [] and table.rows() == (0, 0)
-
-
-def test_what_has_other_rows_than_were_sent_is_never_sealed(table: StagedTable) -> None:
+def test_what_has_other_rows_than_were_sent_is_never_sealed(table: DeliveredTable) -> None:
     def lose_rows(number: int, is_done: bool) -> None:
         if (number, is_done) == (1, True):
             with Server(table.url) as server:
@@ -199,7 +108,7 @@ def test_what_has_other_rows_than_were_sent_is_never_sealed(table: StagedTable) 
     assert table.rows() == (ROWS, ROWS)
 
 
-def test_a_target_that_gets_a_column_after_the_seal(table: StagedTable) -> None:
+def test_a_target_that_gets_a_column_after_the_seal(table: DeliveredTable) -> None:
     for number, at in enumerate((_SEAL, _CLAIM, STATEMENTS - 3)):
         table.killed(at, is_done=True, number=number)
         with Server(table.url) as server:
@@ -208,7 +117,7 @@ def test_a_target_that_gets_a_column_after_the_seal(table: StagedTable) -> None:
         table.assert_once(number + 1)
 
 
-def test_a_target_that_gets_a_column_between_two_moves(table: StagedTable) -> None:
+def test_a_target_that_gets_a_column_between_two_moves(table: DeliveredTable) -> None:
     def alter(number: int, is_done: bool) -> None:
         if (number, is_done) == (STATEMENTS - 3, False):
             with Server(table.url) as server:
@@ -218,7 +127,7 @@ def test_a_target_that_gets_a_column_between_two_moves(table: StagedTable) -> No
     table.assert_once()
 
 
-def test_a_target_that_lost_a_column_after_the_seal_is_for_a_person(table: StagedTable) -> None:
+def test_a_target_that_lost_a_column_after_the_seal_is_for_a_person(table: DeliveredTable) -> None:
     with Server(table.url) as server:
         server.execute(f"ALTER TABLE {table.name} ADD COLUMN later UInt8")
         table.killed(_SEAL, is_done=True)
@@ -232,19 +141,73 @@ def test_a_target_that_lost_a_column_after_the_seal_is_for_a_person(table: Stage
     table.assert_once()
 
 
+@pytest.fixture
+def viewed(embedded_url: str) -> Iterator[DeliveredTable]:
+    """Views read it, and one reads what another one makes."""
+    made = DeliveredTable(embedded_url, has_views=True)
+    made.create()
+    yield made
+    made.drop()
+
+
+def test_views_that_change_count_from_the_next_block_on(viewed: DeliveredTable) -> None:
+    """A worker keeps what it knows of a table; each fill looks whether that is still so."""
+    name = viewed.name
+    with Server(viewed.url) as server:
+        viewed.attempt(0)
+        server.execute(
+            f"CREATE MATERIALIZED VIEW {name}_later ENGINE = MergeTree ORDER BY k AS "
+            f"SELECT k, now() AS at FROM {name}_sums"
+        )
+        viewed.attempt(1)
+        server.execute(f"DROP TABLE {name}_to_copies")
+        viewed.attempt(2)
+        assert server.query(f"SELECT count() AS n FROM {name}_later") == [{"n": 6}]
+        assert server.query(f"SELECT sum(n) AS n FROM {name}_copies") == [{"n": 2 * ROWS}]
+        assert server.query(f"SELECT sum(n) AS n FROM {name}_sums") == [{"n": 3 * ROWS}]
+
+
+def test_a_view_target_that_goes_after_the_seal_is_for_a_person(viewed: DeliveredTable) -> None:
+    statements = viewed.attempt(1) and viewed.server.statements
+    seal = next(at for at, sql in enumerate(statements) if "ENGINE = Null" in sql)
+    assert viewed.killed(seal, is_done=True)
+    with Server(viewed.url) as server:
+        server.execute(f"DROP TABLE {viewed.name}_to_copies")
+        server.execute(f"RENAME TABLE {viewed.name}_copies TO {viewed.name}_away")
+        with pytest.raises(BlockRefusedError, match=f"no table default.{viewed.name}_copies"):
+            viewed.attempt()
+        server.execute(f"RENAME TABLE {viewed.name}_away TO {viewed.name}_copies")
+    viewed.attempt()
+    viewed.assert_once(2)
+
+
 @pytest.mark.parametrize(
-    "engine",
-    ["SummingMergeTree", "ReplacingMergeTree", "AggregatingMergeTree", "CoalescingMergeTree"],
+    ("more", "words"),
+    [
+        ("ENGINE = Memory AS SELECT id FROM {}", "writes to a Memory"),
+        (
+            "ENGINE = MergeTree ORDER BY id AS SELECT id FROM {} WHERE id IN (SELECT id FROM {})",
+            "does not name default.* exactly once",
+        ),
+    ],
 )
-@pytest.mark.parametrize("has_lineage", [True, False])
-def test_engines_that_merge_rows_and_rows_without_lineage(
-    embedded_url: str, engine: str, has_lineage: bool
+def test_views_that_cannot_be_copied_are_refused_with_words(
+    embedded_url: str, more: str, words: str
 ) -> None:
-    for at, is_done in itertools.islice(POINTS, 5, None, 4):
-        for table in made(StagedTable(embedded_url, engine, has_lineage)):
-            table.killed(at, is_done=is_done)
-            sleeping = Paused(table, at, is_done=not is_done)
+    table = DeliveredTable(embedded_url)
+    table.create()
+    with Server(table.url) as server:
+        server.execute(f"CREATE MATERIALIZED VIEW {table.name}_v {more.replace('{}', table.name)}")
+        with pytest.raises(BlockRefusedError, match=f"it feeds default.{table.name}_v, .*{words}"):
             table.attempt()
-            error = sleeping.finish()
-            assert error is None or isinstance(error, OvertakenError), error
-            assert table.rows() == (ROWS, ROWS)
+    assert table.staged() == [] and table.rows() == (0, 0)
+    table.drop()
+
+
+def test_views_are_refused_where_servers_copy(clickhouse_18: ClickHouseServer) -> None:
+    table = DeliveredTable(clickhouse_18.url, has_views=True)
+    table.create()
+    with pytest.raises(BlockRefusedError, match="copies partitions between tables"):
+        table.attempt()
+    assert table.staged() == [] and table.rows() == (0, 0)
+    table.drop()

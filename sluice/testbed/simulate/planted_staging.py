@@ -11,7 +11,7 @@ from sluice.clickhouse.moving import Claim
 from sluice.clickhouse.staging import StagingTable, marker_name
 from sluice.driver import staging as collecting
 from sluice.testbed.simulate.patches import patched
-from sluice.worker import staging
+from sluice.worker import moving, staging
 from sluice.worker.bundle import Bundle
 
 
@@ -31,7 +31,7 @@ def _moved_without_a_claim() -> AbstractContextManager[None]:
     def claim(self: Any, stored: StagingTable) -> str:
         return stored.name
 
-    return patched((staging._Way, "_claim", claim))
+    return patched((moving.Mover, "_claim", claim))
 
 
 def _what_is_still_there_was_not_moved() -> AbstractContextManager[None]:

@@ -377,6 +377,7 @@ def _drop(parts: Parts, host: Host, sql: str) -> Rows:
 STATEMENTS = (
     Statement("AND substring(name, 1", "staging tables", _staging_tables),
     Statement("SELECT table AS marker", "", _markers),
+    Statement("SELECT database, name, create_table_query", "", _nothing),
     Statement("SELECT name FROM system.columns", "", _stored_columns),
     Statement("SELECT * FROM system.parts", "", _parts_of),
     Statement("AS place, count() AS n", "rows by partition", _by_partition),

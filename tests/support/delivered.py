@@ -1,4 +1,4 @@
-"""A worker that brings blocks into a table on the staged way, and may be stopped at any step."""
+"""A worker that brings blocks into a table under any delivery, and may be stopped at any step."""
 
 from __future__ import annotations
 
@@ -16,7 +16,8 @@ from sluice.clickhouse.http import InsertReply, Server
 from sluice.clickhouse.insert import InsertPlan
 from sluice.clickhouse.schema import describe_table
 from sluice.clickhouse.staging import staging_tables
-from sluice.core.load_spec import LINEAGE_TYPES, TableSpec
+from sluice.clickhouse.window import read_insert_counter, read_server_run
+from sluice.core.load_spec import LINEAGE_TYPES, Delivery, TableSpec
 from sluice.core.ranges import Range, TopicPartition
 from sluice.core.receipts import Receipt
 from sluice.core.records import Kind, Record
@@ -26,6 +27,7 @@ from sluice.decode.messages.decoded import Decoded
 from sluice.kafka.clients import KafkaAccess
 from sluice.worker.assignment import Assignment, TaskEnvironment
 from sluice.worker.bundle import Bundle
+from sluice.worker.inserting import insert_block
 from sluice.worker.leases import HeldLease
 from sluice.worker.staging import stage_block
 from sluice.worker.worker_cache import WorkerCache
@@ -33,6 +35,8 @@ from tests.clickhouse.helpers import native
 from tests.driver.loop_world import table_spec
 
 ROWS = 90
+#: Servers below deduplicate Replicated tables only.
+OLD = (20,)
 PARTITIONS = 3
 COLUMNS = ("id", "_topic", "_partition", "_offset", "_row", "_source")
 FOREVER_MS = 1 << 41
@@ -64,27 +68,80 @@ class SteppedServer(Server):
 
 
 @dataclass
-class StagedTable:
+class DeliveredTable:
     """A table on one server, and the attempts at blocks of it.
 
+    :param engine: "": the one that goes with the delivery.
     :param has_lineage: its rows say where they are from, and who loaded them.
+    :param has_views: a view adds its rows up by three numbers, in two ClickHouse partitions, and
+        another one copies what that table gets.
     """
 
     url: str
-    engine: str = "MergeTree"
+    delivery: Delivery = "staged"
+    engine: str = ""
     has_lineage: bool = True
     settings: str = ""
+    has_views: bool = False
     name: str = field(default_factory=lambda: f"t{uuid.uuid4().hex[:8]}")
+    #: By block: what is recorded of the table before the first attempt.
+    then: dict[int, tuple[int, str]] = field(default_factory=dict)
 
     def create(self) -> None:
         lineage = ", ".join(f"{name} {kind}" for name, kind in LINEAGE_TYPES.items())
         lineage = lineage.replace("LowCardinality(String)", "String")
+        keys = f"id, {', '.join(LINEAGE_TYPES)}" if self.delivery == "replacing" else "id"
         with Server(self.url) as server:
+            if self.delivery == "block" and server.version() > OLD:
+                self.settings = "SETTINGS non_replicated_deduplication_window = 1000"
             server.execute(
                 f"CREATE TABLE {self.name} (id UInt64{', ' + lineage if self.has_lineage else ''}) "
-                f"ENGINE = {self.engine} PARTITION BY id % {PARTITIONS} ORDER BY id "
+                f"ENGINE = {self._engine(server)} PARTITION BY id % {PARTITIONS} ORDER BY ({keys}) "
                 f"{self.settings}"
             )
+            if self.has_views:
+                self._create_views(server)
+
+    def _engine(self, server: Server) -> str:
+        if self.engine:
+            return self.engine
+        if self.delivery == "replacing":
+            return "ReplacingMergeTree"
+        if self.delivery == "block" and server.version() < OLD:
+            return f"ReplicatedMergeTree('{self.path}', '{{replica}}')"
+        return "MergeTree"
+
+    def _create_views(self, server: Server) -> None:
+        for name, engine in ("sums", "SummingMergeTree"), ("copies", "MergeTree"):
+            server.execute(
+                f"CREATE TABLE {self.name}_{name} (k UInt8, n UInt64) ENGINE = {engine} "
+                f"PARTITION BY k % 2 ORDER BY k {self.settings}"
+            )
+        for name, source, select in (
+            ("sums", self.name, "toUInt8(id % 3) AS k, count() AS n"),
+            ("copies", f"{self.name}_sums", "k, sum(n) AS n"),
+        ):
+            server.execute(
+                f"CREATE MATERIALIZED VIEW {self.name}_to_{name} TO {self.name}_{name} "
+                f"AS SELECT {select} FROM {source} GROUP BY k"
+            )
+
+    @property
+    def path(self) -> str:
+        """In ZooKeeper, of a Replicated table."""
+        return f"/tables/{self.name}"
+
+    def drop(self) -> None:
+        """Drop it with all that is beside it."""
+        with Server(self.url) as server:
+            rows = server.query(
+                "SELECT name FROM system.tables WHERE database = 'default' "
+                "AND substring(name, 1, 9) = {name:String} ORDER BY engine = 'MaterializedView' "
+                "DESC",
+                {"name": self.name},
+            )
+            for row in rows:
+                server.execute(f"DROP TABLE {row['name']}")
 
     @property
     def spec(self) -> TableSpec:
@@ -97,7 +154,10 @@ class StagedTable:
             columns=facts.columns,
             time_zone=zone,
             lineage=COLUMNS[1:] if self.has_lineage else (),
-            delivery="staged",
+            sorting_key=facts.sorting_key,
+            partition_key=facts.partition_key,
+            zookeeper_paths=(("s1", self.path),) if facts.replicated else (),
+            delivery=self.delivery,
         )
 
     def attempt(
@@ -128,12 +188,16 @@ class StagedTable:
         with Server(self.url) as server:
             block = native(server, f"{select} FROM numbers({ROWS})")
         block_range = Range(TopicPartition("a", 0), begin, begin + ROWS)
-        record = Record(
-            *(Kind.INTEND, 1, 1, begin, begin + ROWS, "a", 0, "topic", "text", 1, deadline_ms)
-        )
+        what = (Kind.INTEND, 1, 1, begin, begin + ROWS, "a", 0, "topic", "text", PARTITIONS)
+        record = Record(*what, deadline_ms)
+        insert_counter, run = self._recorded(number)
         since_ms = time.time_ns() // 1_000_000 - 60_000
         assignment = Assignment(
-            block_range, record, {}, 1 << 30, 0, is_first=False, since_ms=since_ms
+            *(block_range, record, {}, 1 << 30, 0),
+            is_first=False,
+            insert_counters={f"{self.name}/s1": insert_counter},
+            servers={"s1": run} if run else {},
+            since_ms=since_ms,
         )
         decoded = Decoded(
             native=memoryview(block),
@@ -153,7 +217,20 @@ class StagedTable:
         )
         lease = HeldLease(block_range, deadline_ms, 0)
         bundle = Bundle((assignment,))
-        return stage_block(cache, environment, bundle, self.spec, "s1", decoded, lease)
+        deliver = stage_block if self.delivery == "staged" else insert_block
+        return deliver(cache, environment, bundle, self.spec, "s1", decoded, lease)
+
+    def _recorded(self, number: int) -> tuple[int, str]:
+        """The insert counter, and which process served the table, before a block's first attempt;
+        "": that does not matter, as of a Replicated table."""
+        if self.delivery != "block":
+            return 0, ""
+        if number not in self.then:
+            with Server(self.url) as server:
+                facts = describe_table(server, "default", self.name)
+                run = "" if facts.replicated else read_server_run(server)
+                self.then[number] = (read_insert_counter(server, facts), run)
+        return self.then[number]
 
     def killed(
         self, at: int, *, is_done: bool, number: int = 0, deadline_ms: int = FOREVER_MS
@@ -174,10 +251,19 @@ class StagedTable:
         return False
 
     def rows(self) -> tuple[int, int]:
-        """How many there are, and how many different ones."""
+        """How many there are, and how many different ones, as the delivery wants them read."""
+        final = " FINAL" if self.delivery == "replacing" else ""
         with Server(self.url) as server:
-            found = server.query(f"SELECT count() AS n, uniqExact(id) AS d FROM {self.name}")[0]
+            select = f"SELECT count() AS n, uniqExact(id) AS d FROM {self.name}{final}"
+            found = server.query(select)[0]
         return int(found["n"]), int(found["d"])
+
+    def sums(self) -> set[int]:
+        """How many rows the views behind it have seen."""
+        behind = ("sums", "copies") if self.has_views else ()
+        with Server(self.url) as server:
+            found = [server.query(f"SELECT sum(n) AS n FROM {self.name}_{name}") for name in behind]
+        return {int(rows[0]["n"]) for rows in found}
 
     def staged(self) -> list[str]:
         """The names of its staging tables, without their beginning."""
@@ -185,16 +271,22 @@ class StagedTable:
             found = staging_tables(server, "default", f"{self.name}__sluice_")
         return [each.name.removeprefix(f"{self.name}__sluice_") for each in found]
 
+    def assert_rows(self, blocks: int = 1) -> None:
+        """Each row of all blocks is there once, and views have seen it once."""
+        rows = blocks * ROWS
+        assert self.rows() == (rows, rows)
+        assert self.sums() <= {rows}
+
     def assert_once(self, blocks: int = 1) -> None:
-        """Each row of all blocks is there once, and of each block its marker only."""
-        assert self.rows() == (blocks * ROWS, blocks * ROWS)
+        """The same, and of each block nothing is left but its marker."""
+        self.assert_rows(blocks)
         assert all("_" not in name for name in self.staged()), self.staged()
 
 
 class Paused:
     """An attempt in a thread, which stops before or after a statement until it may go on."""
 
-    def __init__(self, table: StagedTable, at: int, *, is_done: bool, number: int = 0) -> None:
+    def __init__(self, table: DeliveredTable, at: int, *, is_done: bool, number: int = 0) -> None:
         self._number = number
         self._may_go, self._waits = threading.Event(), threading.Event()
         self._at = (at, is_done)
@@ -204,7 +296,7 @@ class Paused:
         while self._thread.is_alive() and not self._waits.wait(0.005):
             pass
 
-    def _attempt(self, table: StagedTable) -> None:
+    def _attempt(self, table: DeliveredTable) -> None:
         try:
             replace(table).attempt(self._number, self._step)
         except BaseException as error:
