@@ -102,6 +102,16 @@ class Pending:
             crowd.add(self._backlog(state), group.limits)
             self._filed[state.source] = together
 
+    def misfiled(self) -> list[TopicPartition]:
+        """Partitions that stand elsewhere than where they were filed now: a change of theirs was
+        not told. Always none, but while a round is at them."""
+        return [
+            source
+            for source, state in self._states.items()
+            if (state.record.kind is not Kind.SETTLE and source not in self._under_way)
+            or (state.may_be_given_a_range and source not in self._filed)
+        ]
+
     def forget(self, source: TopicPartition) -> None:
         """A partition is not looked at any more."""
         self._under_way.pop(source, None)

@@ -23,6 +23,7 @@ from sluice.core.errors import OwnerChangedError, SluiceError
 from sluice.core.load_spec import LoadSpec, Sharding
 from sluice.driver.claims import ClaimsKeeper
 from sluice.driver.connector import ConnectorRun
+from sluice.driver.loop import ConnectorLoop
 from sluice.driver.monitor import WindowMonitor
 from sluice.driver.ports import Clock, ProbeEnded, Sought
 from sluice.driver.probing import ClickHouseProber
@@ -198,6 +199,17 @@ class VirtualInbox(Inbox):
         if events:
             self._idle_rounds = 0
         return events
+
+
+class SimulatedLoop(ConnectorLoop):
+    """The real loop, watched: after a round, no partition may stand where none will look at it."""
+
+    world: World
+
+    def _round(self, *arguments: Any, **named: Any) -> None:
+        super()._round(*arguments, **named)
+        for source in self._pending.misfiled():
+            self.world.violate(f"{source} has changed, and no round looks at it")
 
 
 class _Ready:

@@ -176,6 +176,7 @@ def _of_spark(parts: Parts) -> list[tuple[Any, str, Any]]:
         (connector, "WindowMonitor", bound(driver.SimulatedMonitor)),
         (connector, "ClickHouseProber", bound(driver.SimulatedProber)),
         (connector, "Inbox", bound(driver.VirtualInbox)),
+        (connector, "ConnectorLoop", bound(driver.SimulatedLoop)),
         (specs, "decoder_version", lambda: f"simulated {world.driver.decoder}"),
         (connector, "SchemaReader", bound(driver.SimulatedSchemaReader)),
         (connector, "StagingCollector", bound(driver.SimulatedStagingCollector)),
