@@ -68,5 +68,6 @@ def test_the_example_is_killed_and_audited(
         assert found == rows_of_clicks()
         status, words = _run(watch, tmp_path, "audit", None)
     assert status == 0, words
-    assert "missing or other: 0\ndoubled or other: 0\n" in words
+    for answer in ("missing or other: 0", "doubled or other: 0"):  # Spark's progress between
+        assert answer in words
     embedded.execute("DROP DATABASE shop SYNC")
