@@ -170,8 +170,19 @@ def has_moved(
     # What was merged since may be made of parts that are there, and of others.
     if not all(part.uuid or is_unique for part in mine) or any(part.level for part in mine):
         return None
+    came = {part.identity for part in since}
+    if came.isdisjoint(part.identity for part in mine) and _are_all_known(claim, target):
+        return False
     answers = set(are_there(mine, since))
     return answers.pop() if len(answers) == 1 else None
+
+
+def _are_all_known(claim: Claim, target: Sequence[PartFacts]) -> bool:
+    """Whether the server still lists each part that came into the target since a claim, as it came,
+    though it was merged: parts of a table have numbers without gaps, whatever their partition."""
+    came = {part.number for part in target if part.number > claim.block}
+    as_they_came = {part.number for part in target if part.level == 0 and not part.is_mutated}
+    return as_they_came.issuperset(range(claim.block + 1, max(came, default=0) + 1))
 
 
 def move_statement(

@@ -109,6 +109,9 @@ def test_a_uuid_tells_parts_of_equal_rows_apart() -> None:
 
     assert moved(equal) is False
     assert moved(equal, replace(equal, number=11, uuid="u1")) is True
+    # A merge hides nothing, as long as all that it was made of is listed.
+    assert moved(equal, replace(equal, number=10, level=1)) is False
+    assert moved(replace(equal, number=10, level=1)) is None
     assert moved(replace(equal, number=11, level=1)) is None
     assert moved(replace(equal, name="1_11_11_0_12", number=11, content="bb")) is None
     # What was merged beside the target may be of parts that were moved, and of others.
