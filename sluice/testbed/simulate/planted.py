@@ -129,9 +129,9 @@ def _reading(changed: Callable[[Any, Range], Range]) -> AbstractContextManager[N
     """Other ranges are read."""
     real = reader.RangeReader.read_ranges
 
-    def read_ranges(self: Any, wanted: Sequence[reader.Wanted], *more: Any) -> Any:
+    def read_ranges(self: Any, wanted: Sequence[reader.Wanted], *more: Any, **named: Any) -> Any:
         others = [replace(w, block_range=changed(self, w.block_range)) for w in wanted]
-        return real(self, others, *more)
+        return real(self, others, *more, **named)
 
     return patched((reader.RangeReader, "read_ranges", read_ranges))
 

@@ -127,6 +127,8 @@ def test_a_planted_bug_is_caught(name: str) -> None:
     tries = [*known, *((1, seeds, steps) for seeds, steps in BUDGETS)]
     found = next((broken for each in tries for broken in broken_runs(name, *each)), None)
     assert found is not None, f"{name} was not caught by any of {BUDGETS} seeds and steps"
+    # What is planted has to be run, and not to be a fault of its own.
+    assert "unexpected TypeError" not in found.violations[0], found.violations[0]
     print(f"{name} is caught by seed {found.seed}: {found.violations[0]}")
 
 
