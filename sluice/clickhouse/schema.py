@@ -41,6 +41,8 @@ class TableFacts:
     :param async_insert: the table setting, which is OR-ed to the one of an insert.
     :param dependents: views fed by this table; their targets carry their own dependents.
     :param create_table_query: as the server keeps it.
+    :param fed_unseen: what else the server says that this table feeds: views that this user may not
+        see, and such as are no materialized views.
     """
 
     url: str
@@ -62,6 +64,7 @@ class TableFacts:
     async_insert: bool
     dependents: tuple[Dependent, ...]
     create_table_query: str = ""
+    fed_unseen: tuple[str, ...] = ()
 
     @property
     def target(self) -> str:
@@ -173,6 +176,7 @@ def _read_facts(
     replica = _replica_row(server, database, table) if replicated else {}
     own = table_settings(str(row["engine_full"]))
     blocks, seconds = _window(server, engine, replicated, own)
+    dependents, unseen = _dependents(server, row, path | {(database, table)})
     return TableFacts(
         url=server.url,
         database=database,
@@ -191,7 +195,8 @@ def _read_facts(
         window_blocks=blocks,
         window_seconds=seconds,
         async_insert=own.get("async_insert", "0") not in ("0", "false"),
-        dependents=_dependents(server, row, path | {(database, table)}),
+        dependents=dependents,
+        fed_unseen=unseen,
         create_table_query=str(row.get("create_table_query", "")),
     )
 
@@ -311,12 +316,14 @@ def table_settings(engine_full: str) -> dict[str, str]:
 
 def _dependents(
     server: Server, row: dict[str, Any], path: frozenset[tuple[str, str]]
-) -> tuple[Dependent, ...]:
+) -> tuple[tuple[Dependent, ...], tuple[str, ...]]:
+    """The views that a table feeds; and the names of what it feeds besides."""
     names = sorted(zip(row["dependencies_database"], row["dependencies_table"], strict=True))
-    dependents = []
+    dependents, unseen = [], []
     for database, name in names:
         view = _rows(server, "tables", "name", database, name)
         if not view or view[0]["engine"] != "MaterializedView":
+            unseen.append(f"{database}.{name}")
             continue
         statement = str(view[0]["create_table_query"])
         if _REFRESHABLE.match(statement):
@@ -331,7 +338,7 @@ def _dependents(
         via = f"{database}.{name}"
         facts = _read_facts(server, *target, path, via)
         dependents.append(Dependent(via, facts, str(view[0].get("as_select", ""))))
-    return tuple(dependents)
+    return tuple(dependents), tuple(unseen)
 
 
 _NAME = r"(`(?:[^`\\]|\\.)*`|\"(?:[^\"\\]|\\.)*\"|\w+)"

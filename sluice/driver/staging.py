@@ -35,11 +35,15 @@ SEE_EVERY_MS = 1_000
 
 @dataclass(frozen=True, slots=True)
 class Settled:
-    """Up to where a partition is settled, and in which generation of which topic."""
+    """Up to where a partition is settled, and in which generation of which topic.
+
+    :param until_ms: the latest end of a lease that a record of it had, as far as it was seen.
+    """
 
     topic_id: str
     generation: int
     position: int
+    until_ms: int = 0
 
 
 def is_settled(
@@ -141,9 +145,18 @@ class StagingCollector:
             return
         self._seen_ms = now_ms
         self._settled = {
-            state.source: Settled(state.record.topic_id, state.record.generation, state.settled)
+            state.source: Settled(
+                state.record.topic_id,
+                state.record.generation,
+                state.settled,
+                max(state.record.deadline_ms, self._until_ms(state.source)),
+            )
             for state in states
         }
+
+    def _until_ms(self, source: TopicPartition) -> int:
+        known = self._settled.get(source)
+        return 0 if known is None else known.until_ms
 
     def _run(self) -> None:
         while not self._ended.wait(SWEEP_EVERY_SECONDS):
@@ -166,15 +179,23 @@ class StagingCollector:
         tables = staging_tables(server, database, staging_prefix(table))
         if not tables:
             return
+        # Before the markers: a seal that is not seen to run is among them, or never comes.
+        running = running_query_ids(server, QUERY_ID_PREFIX)
         markers = read_markers(server, database, {each.marker for each in tables})
-        now_ms, settled = self._now_ms(), self._settled
+        settled = self._settled
+        # Other pipelines' stored blocks may go, too, and whose clock is right nobody knows here.
+        server.ping()
+        said_ms, now_ms = server.clock_ms(), self._now_ms()
+        now_ms = now_ms if said_ms is None else min(now_ms, said_ms)
         for name, marker in markers.items():
             if is_settled(marker, settled, self._pipeline, self._connector):
-                self._since_ms.setdefault(f"{database}.{name}", now_ms)
+                until_ms = settled[TopicPartition(marker.topic, marker.partition)].until_ms
+                since_ms = max(now_ms, until_ms - self._lease_ms)
+                self._since_ms.setdefault(f"{database}.{name}", since_ms)
         since = {name: self._since_ms.get(f"{database}.{name}", 1 << 62) for name in markers}
         mine = [each for each in tables if self._is_mine(each, markers)]
         for each in to_drop(mine, markers, since, self._lease_ms, now_ms):
-            if running_query_ids(server, QUERY_ID_PREFIX + each.block):
+            if any(found.startswith(QUERY_ID_PREFIX + each.block) for found in running):
                 continue
             server.execute(f"DROP TABLE {qualified(database, each.name)}")
             if not each.attempt:

@@ -43,7 +43,8 @@ class Leftover:
         """For people."""
         what = "stored block" if self.is_stored else "marker"
         of = f" of {self.of}" if self.of else ""
-        return f"left over: {what} {self.table}{of}, for {self.target} on {self.replica}"
+        where = f"{self.table}{of}, for {self.target} on {self.replica}"
+        return f"left over: {what} {where}; the driver drops it, do not drop it by hand"
 
 
 def read_leftovers(configuration: Configuration, now_ms: int | None = None) -> list[Leftover]:

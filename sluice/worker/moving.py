@@ -69,6 +69,7 @@ class Mover:
         source = (self.statements.database, name)
         # Nobody moves any more: what one process of the server did until now is done or not.
         is_clear = stored.claim is None or stored.claim.is_clear(self._run_now())
+        self._require_all(stored, name)
         left = self._all_of(name) if is_clear else self._open(stored, name)
         try:
             try:
@@ -95,7 +96,9 @@ class Mover:
         of it, and nobody does any more."""
         statements = self.statements
         if stored.claim is not None:
-            claim = replace(stored.claim, by=statements.attempt)
+            # A server that was started again may count from less than before.
+            block = min(stored.claim.block, read_insert_counter(statements.server, self.target))
+            claim = replace(stored.claim, by=statements.attempt, block=block)
         else:
             block = read_insert_counter(statements.server, self.target)
             claim = Claim(statements.attempt, block, self._run_now())
@@ -142,6 +145,25 @@ class Mover:
 
     def _parts(self, name: str) -> dict[str, int]:
         return stored_rows_of(read_parts(self.statements.server, self.statements.database, name))
+
+    def _require_all(self, stored: StagingTable, name: str) -> None:
+        """A table that is still whole has all rows that were sealed.
+
+        :param stored: as it was before it was claimed.
+        :raises TerminalError: it has lost some, as after a power failure.
+        """
+        is_whole = stored.claim is None or not self.statements.moves
+        if stored.behind or not is_whole:
+            return
+        rows = sum(self._parts(name).values())
+        if rows != self.rows.of_block:
+            raise TerminalError(
+                f"{self.statements.database}.{name} on {self.statements.server.url} has {rows} of "
+                f"the {self.rows.of_block} rows that were sealed in it: the server has lost some "
+                f"before they came into {self.target.target}",
+                "Look at the server's log and at its detached parts. Then compare the table with "
+                "the topic (`sluice audit`), and decide with `sluice resolve`.",
+            )
 
     def _all_of(self, name: str) -> list[str]:
         return list(self._parts(name))

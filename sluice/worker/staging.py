@@ -401,7 +401,11 @@ class StagedBlock:
         """
         seen: dict[int, StagingTable] = {}
         for _ in range(_LOOKS):
-            seen |= {each.behind: each for each in found if each.attempt == marker.attempt}
+            own = [each for each in found if each.attempt == marker.attempt]
+            seen |= {each.behind: each for each in own}
+            if len({each.behind for each in own}) < len(own):
+                names = ", ".join(each.name for each in own)
+                raise OvertakenError(f"a table of the block has two names at once, of {names}")
             if len(seen) > len(marker.behind):
                 break
             self._statements.wait_for_others()

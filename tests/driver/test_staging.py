@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from sluice.clickhouse.access import ClickHouseAccess
 from sluice.clickhouse.moving import Claim, PartFacts, are_there, has_moved, left_to_move
 from sluice.clickhouse.staging import Marker, StagingTable, attempt_of, marker_name, parsed
 from sluice.core.lease import has_expired
 from sluice.core.ranges import TopicPartition
-from sluice.driver.staging import Settled, is_settled, to_drop
+from sluice.core.records import Kind
+from sluice.driver.staging import Settled, StagingCollector, is_settled, to_drop
+from tests.driver.loop_world import World
 
 LEASE_MS, NOW_MS = 60_000, 1_800_000_000_000
 SOURCE = TopicPartition("a", 3)
@@ -143,3 +146,18 @@ def test_the_run_of_a_claim_is_known_to_two_seconds() -> None:
     assert claim.is_clear(f"{'a' * 8}00000012") and not claim.is_clear(f"{'a' * 8}00000013")
     assert not claim.is_clear(f"{'b' * 8}00000010")
     assert not Claim(MINE, 0, "0" * 16).is_clear("0" * 16)
+
+
+def test_a_marker_outlives_a_lease_that_was_longer_before_a_restart() -> None:
+    """What `see` was told of a range in doubt holds when it is settled."""
+    access = ClickHouseAccess({"s1": ("http://127.0.0.1:1",)}, "default", "", "single")
+    spec = replace(World([SOURCE]).spec, pipeline="p", connector="c")
+    collector = StagingCollector(access, spec, LEASE_MS, lambda: NOW_MS)
+    collector._targets = {("d", "t", "s1")}
+    state = World([SOURCE]).settled(SOURCE)
+    deadline_ms = NOW_MS + 10 * LEASE_MS
+    state.record = replace(state.record, kind=Kind.INTEND, end=5, deadline_ms=deadline_ms)
+    collector.see([state], NOW_MS)
+    state.record = replace(state.record, kind=Kind.SETTLE, begin=5, deadline_ms=0)
+    collector.see([state], NOW_MS + 2_000)
+    assert collector._settled[SOURCE].until_ms == deadline_ms
