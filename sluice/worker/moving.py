@@ -19,7 +19,7 @@ from sluice.clickhouse.moving import (
 from sluice.clickhouse.reactions import ServerError
 from sluice.clickhouse.schema import TableFacts, describe_table
 from sluice.clickhouse.sql import qualified
-from sluice.clickhouse.staging import StagingTable, add_columns_of
+from sluice.clickhouse.staging import StagingTable, add_columns_of, staging_tables
 from sluice.clickhouse.vanishing import CannotTellError
 from sluice.clickhouse.window import read_insert_counter, read_server_run
 from sluice.core.errors import TerminalError
@@ -150,15 +150,19 @@ class Mover:
         """A table that is still whole has all rows that were sealed.
 
         :param stored: as it was before it was claimed.
+        :raises OvertakenError: it is not there any more.
         :raises TerminalError: it has lost some, as after a power failure.
         """
         is_whole = stored.claim is None or not self.statements.moves
         if stored.behind or not is_whole:
             return
+        server, database = self.statements.server, self.statements.database
         rows = sum(self._parts(name).values())
         if rows != self.rows.of_block:
+            if not any(each.name == name for each in staging_tables(server, database, name)):
+                raise OvertakenError(f"another attempt has claimed {name}")
             raise TerminalError(
-                f"{self.statements.database}.{name} on {self.statements.server.url} has {rows} of "
+                f"{database}.{name} on {server.url} has {rows} of "
                 f"the {self.rows.of_block} rows that were sealed in it: the server has lost some "
                 f"before they came into {self.target.target}",
                 "Look at the server's log and at its detached parts. Then compare the table with "

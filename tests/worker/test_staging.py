@@ -4,17 +4,19 @@ refused. What all deliveries are held to is in `test_delivery_conformance.py`.""
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 import pytest
 
 from sluice.clickhouse.http import Server
-from sluice.clickhouse.staging import StagingTable, staging_tables
+from sluice.clickhouse.schema import describe_table
+from sluice.clickhouse.staging import StagingTable, staging_tables, why_not_staged
 from sluice.core.errors import InDoubtError, TerminalError
 from sluice.core.lease import LeaseOverError
 from sluice.worker import staging
 from sluice.worker.errors import BlockRefusedError, SealedError
 from tests.support.clickhouse_server import ClickHouseServer
-from tests.support.delivered import PARTITIONS, ROWS, DeliveredTable
+from tests.support.delivered import OLD, PARTITIONS, ROWS, DeliveredTable
 
 #: Create, insert, seal, claim, move each partition, drop.
 STATEMENTS = 5 + PARTITIONS
@@ -55,6 +57,30 @@ def test_a_stored_block_that_a_look_misses_is_not_gone(
     table.attempt()
     assert table.rows() == (ROWS, ROWS)
     assert len(looks) == 3
+
+
+def test_a_stored_block_that_has_lost_rows_is_not_taken_for_moved(table: DeliveredTable) -> None:
+    """As after a power failure: the range is not settled, and Kafka still has it."""
+    table.killed(_SEAL, is_done=True)
+    (stored,) = stored_blocks(table)
+    name = f"{table.name}__sluice_{stored}"
+    with Server(table.url) as server:
+        server.execute(f"ALTER TABLE {name} DROP PARTITION 1")
+    for _ in range(2 if table.server.version() < OLD else 1):
+        with pytest.raises(
+            BlockRefusedError, match=f"has {ROWS - ROWS // PARTITIONS} of the {ROWS}"
+        ):
+            table.attempt()
+    assert table.rows() == (0, 0)
+
+
+def test_what_is_fed_and_not_seen_refuses_staging(table: DeliveredTable) -> None:
+    with Server(table.url) as server:
+        facts = describe_table(server, "default", table.name)
+    assert why_not_staged(facts, table.spec.lineage, "one", moves=True) is None
+    hidden = replace(facts, fed_unseen=("other.seer",))
+    why = why_not_staged(hidden, table.spec.lineage, "one", moves=True)
+    assert why is not None and "it feeds other.seer" in why
 
 
 def test_an_attempt_whose_lease_ends_begins_nothing_more(table: DeliveredTable) -> None:
