@@ -22,16 +22,15 @@ def main() -> None:
     answer: dict[str, object] = {"caught": False, "seeds": len(seeds)}
     ran = 0
     try:
-        from sluice.testbed.simulate.runs import on_one_processor, run_seed
+        from sluice.testbed.simulate.runs import run_seed
 
-        with on_one_processor():
-            for seed in seeds:
-                faulthandler.dump_traceback_later(SECONDS_OF_SEED_MAX, exit=True)
-                result = run_seed(seed, steps)
-                ran += 1
-                if result.violations:
-                    answer = {"caught": True, "seed": seed, "why": result.violations[0]}
-                    break
+        for seed in seeds:
+            faulthandler.dump_traceback_later(SECONDS_OF_SEED_MAX, exit=True)
+            result = run_seed(seed, steps)
+            ran += 1
+            if result.violations:
+                answer = {"caught": True, "seed": seed, "why": result.violations[0]}
+                break
     except Exception:
         answer = {"caught": True, "why": traceback.format_exc()[-400:]}
     answer["ran"], answer["seconds"] = ran, round(time.monotonic() - began, 1)

@@ -18,7 +18,6 @@ from sluice.testbed.simulate.runs import (
     STEPS,
     RunResult,
     Summary,
-    on_one_processor,
     run_seed,
 )
 
@@ -88,21 +87,12 @@ def missing_kinds(summary: Summary) -> list[str]:
 
 def _results(jobs: list[_Job], processes: int) -> Iterator[RunResult]:
     if processes == 1:
-        with on_one_processor():
-            yield from map(_run, jobs)
+        yield from map(_run, jobs)
         return
     # Forked workers would inherit threads of libraries; new ones import everything again.
     context = multiprocessing.get_context("spawn")
-    numbers = context.Value("i", 0)
-    with context.Pool(processes, _begin_worker, (numbers,)) as pool:
+    with context.Pool(processes) as pool:
         yield from pool.imap(_run, jobs, chunksize=4)
-
-
-def _begin_worker(numbers: object) -> None:
-    with numbers.get_lock():  # type: ignore[attr-defined]
-        number = numbers.value  # type: ignore[attr-defined]
-        numbers.value += 1  # type: ignore[attr-defined]
-    on_one_processor(number).__enter__()
 
 
 def _run(job: _Job) -> RunResult:

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import os
 from collections import Counter
-from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 
 from sluice.testbed.simulate.patches import installed
@@ -35,22 +34,6 @@ class RunResult:
     trace: int
     counts: Counter[str]
     violations: tuple[str, ...]
-
-
-@contextmanager
-def on_one_processor(number: int | None = None) -> Iterator[None]:
-    """Turns are handed over between threads; on one processor that is much faster.
-
-    :param number: which of those that are allowed; if left out, another one in each process.
-    """
-    before = os.sched_getaffinity(0)
-    allowed = sorted(before)
-    number = os.getpid() if number is None else number
-    os.sched_setaffinity(0, {allowed[number % len(allowed)]})
-    try:
-        yield
-    finally:
-        os.sched_setaffinity(0, before)
 
 
 def run_seed(

@@ -8,7 +8,7 @@ from contextlib import ExitStack
 import pytest
 
 from sluice.testbed.simulate.planted import PLANTED
-from sluice.testbed.simulate.runs import RunResult, on_one_processor, run_seed
+from sluice.testbed.simulate.runs import RunResult, run_seed
 
 #: Seeds from the first one on, and how long each is broken: short worlds first, they cost less.
 BUDGETS = ((60, 1_000), (400, 2_500))
@@ -107,12 +107,6 @@ CAUGHT_BY = {
     "staged-blocks-of-others-go-at-once": 18,
     "staged-token-with-rest": 18,
 }
-
-
-@pytest.fixture(autouse=True, scope="module")
-def one_processor() -> Iterator[None]:
-    with on_one_processor():
-        yield
 
 
 def broken_runs(name: str, first_seed: int, seeds: int, steps: int) -> Iterator[RunResult]:

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from collections.abc import Iterator
 
 import pytest
 
 from sluice.cli.main import main
 from sluice.testbed.simulate import faults
-from sluice.testbed.simulate.runs import Summary, on_one_processor, run_seed
+from sluice.testbed.simulate.runs import Summary, run_seed
 
 #: The fixed budget: about 30 s of one processor.
 SEEDS, STEPS = 60, 2_500
@@ -46,13 +45,6 @@ HAZARDS = {
 }
 
 
-@pytest.fixture(scope="module")
-def one_processor() -> Iterator[None]:
-    with on_one_processor():
-        yield
-
-
-@pytest.mark.usefixtures("one_processor")
 def test_a_fixed_budget_of_seeds_breaks_no_promise_and_draws_every_fault() -> None:
     summary = Summary()
     for seed in range(1, SEEDS + 1):
@@ -72,14 +64,12 @@ def test_a_fixed_budget_of_seeds_breaks_no_promise_and_draws_every_fault() -> No
     assert set(HAZARDS.values()) <= set(faults.ALL_KINDS)
 
 
-@pytest.mark.usefixtures("one_processor")
 def test_a_seed_is_a_schedule() -> None:
     first, again, other = (run_seed(seed, 1_500) for seed in (11, 11, 12))
     assert first == again
     assert first.trace != other.trace
 
 
-@pytest.mark.usefixtures("one_processor")
 def test_without_faults_the_same_world_loads_in_peace() -> None:
     result = run_seed(5, 3_000, 0.0)
     assert result.violations == ()
@@ -91,8 +81,8 @@ def test_without_faults_the_same_world_loads_in_peace() -> None:
 def test_the_order_does_not_depend_on_the_process() -> None:
     """Sets of strings have another order in each process; nothing may hang on it."""
     code = (
-        "from sluice.testbed.simulate.runs import run_seed, on_one_processor\n"
-        "with on_one_processor(): print([run_seed(s, 1200).trace for s in (3, 4, 289)])"
+        "from sluice.testbed.simulate.runs import run_seed\n"
+        "print([run_seed(s, 1200).trace for s in (3, 4, 289)])"
     )
     traces = {
         subprocess.run(
