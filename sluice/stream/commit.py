@@ -30,6 +30,7 @@ from sluice.stream.errors import (
     AlreadyLoadedError,
     CheckpointSetBackError,
     OtherCheckpointError,
+    OtherTableError,
     OvertakenError,
     StagedRowsError,
 )
@@ -179,6 +180,7 @@ class Committer:
         """Whether the latest mark is that of this epoch.
 
         :raises CheckpointSetBackError: it is of a later one, or of one that was never ended.
+        :raises OtherTableError: it is of this one in another table.
         """
         if latest is None or latest.checkpoint != self._who.checkpoint:
             return False
@@ -192,6 +194,12 @@ class Committer:
                 f'the query "{self._who.query}" comes with epoch {number} for '
                 f"{self._database}.{self._table}, where epoch {latest.epoch} was begun and not "
                 "ended"
+            )
+        if number == latest.epoch and latest.table != self._table:
+            raise OtherTableError(
+                f'the query "{self._who.query}" comes with epoch {number} for '
+                f"{self._database}.{self._table}, and has written this epoch into "
+                f"{self._database}.{latest.table}: a query is known by its name, whatever its table"
             )
         return number == latest.epoch
 

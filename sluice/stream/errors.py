@@ -9,6 +9,15 @@ class OtherCheckpointError(TerminalError):
     """Another checkpoint writes under this query's name."""
 
 
+class OtherTableError(TerminalError):
+    """This query has written the epoch, or batch, into another table."""
+
+    hint = (
+        "Give what goes into each table a query name of its own (option `query`). If the table was "
+        "renamed, name it as before until the next epoch is in it."
+    )
+
+
 class CheckpointSetBackError(TerminalError):
     """The checkpoint asks for an epoch that is older than what it has committed."""
 

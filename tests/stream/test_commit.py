@@ -17,6 +17,7 @@ from sluice.stream.commit import Epoch
 from sluice.stream.errors import (
     CheckpointSetBackError,
     OtherCheckpointError,
+    OtherTableError,
     OvertakenError,
     StagedRowsError,
 )
@@ -49,6 +50,17 @@ def test_an_epoch_is_committed_once(target: Target) -> None:
     assert not target.committer().commit(first)
     assert target.ids() == wanted
     assert target.tables() == {"mark": 1}
+
+
+def test_one_name_does_not_write_an_epoch_into_two_tables(target: Target) -> None:
+    other = Target(target.url, target.database)
+    other.query = target.query
+    target.committer().commit(target.stage(0))
+    late = other.stage(0)
+    for repeated in (lambda: other.committer().commit(late), lambda: other.committer().knows(0)):
+        with pytest.raises(OtherTableError, match=f"has written this epoch into .*{target.table}"):
+            repeated()
+    assert other.ids() == []
 
 
 def test_spark_calls_commit_twice(target: Target) -> None:
