@@ -24,7 +24,7 @@ from dataclasses import dataclass
 from sluice.clickhouse.http import Server
 from sluice.clickhouse.schema import describe_table
 from sluice.clickhouse.window import read_server_run
-from sluice.core.errors import InDoubtError, TransientError
+from sluice.core.errors import ConfigurationError, InDoubtError, TransientError
 from sluice.stream.direct import Memory
 from sluice.stream.errors import (
     AlreadyLoadedError,
@@ -152,16 +152,26 @@ class Committer:
         """
         return self._is_known(self.settled(), number)
 
-    def begin(self, number: int, memory: Memory) -> Mark:
+    def begin(self, number: int, memory: Memory, chunk_rows: int) -> Mark:
         """The mark of an epoch that is inserted directly: an open one, unless it is done.
 
         :param memory: what the target's windows are now, if nobody has begun it yet.
+        :param chunk_rows: of each insert but a task's last.
         :raises OtherCheckpointError, CheckpointSetBackError: nothing was done.
+        :raises ConfigurationError: it was begun with other chunks, and tokens name chunks.
         """
         for _ in range(_ATTEMPTS):
             latest = self.settled()
             if self._is_known(latest, number):
                 assert latest is not None
+                if latest.state == "open" and latest.chunk_rows != chunk_rows:
+                    raise ConfigurationError(
+                        f"option batch_rows is {chunk_rows}, and epoch {number} of "
+                        f"{self._database}.{self._table} was begun with {latest.chunk_rows}: a "
+                        "repeat would not know what is there, and double or lose rows",
+                        f'Start the query with batch_rows = "{latest.chunk_rows}" until this epoch '
+                        "is done.",
+                    )
                 return latest
             mark = Mark(
                 1 if latest is None else latest.number + 1,
@@ -172,6 +182,7 @@ class Committer:
                 claim=uuid.uuid4().hex[:8],
                 insert_counters=memory.counters,
                 run=memory.run,
+                chunk_rows=chunk_rows,
             )
             self.marks.create(mark)
         raise OvertakenError(f'other drivers of the query "{self._who.query}" run at the same time')

@@ -75,8 +75,9 @@ def check_memory(server: Server, facts: TableFacts, mark: Mark) -> None:
 class Direct:
     """Inserts what one task attempt has into the target.
 
+    :param mark: of the epoch. It says how many rows each insert but the last has, whatever batches
+        Spark makes.
     :param token: of the task in its epoch.
-    :param chunk_rows: of each insert but the last, whatever batches Spark makes.
     """
 
     server: Server
@@ -84,7 +85,6 @@ class Direct:
     mark: Mark
     token: str
     manner: InsertManner
-    chunk_rows: int
 
     def insert(self, batches: Iterator[pa.RecordBatch]) -> int:
         """Insert all of them; gives how many rows there were.
@@ -93,7 +93,7 @@ class Direct:
         :raises ServerError: of any kind; the next attempt repeats it.
         """
         rows = 0
-        for number, chunk in enumerate(_exact_chunks(batches, self.chunk_rows)):
+        for number, chunk in enumerate(_exact_chunks(batches, self.mark.chunk_rows)):
             check_memory(self.server, self.facts, self.mark)
             target = self.facts.database, self.facts.table
             insert_chunk(self.server, target, f"{self.token}/{number}", chunk, self.manner)

@@ -41,6 +41,7 @@ class Mark:
     :param rows: of the epoch; of no meaning while it is open.
     :param claim: drawn by whoever made it.
     :param insert_counters, run: of an open mark, see `direct.Memory`.
+    :param chunk_rows: of an open mark: of each insert of a task but the last.
     :param replaces: the uuid of the target that goes when all of its rows are replaced; "" if they
         stay.
     :param puts: the uuid of the table that comes then.
@@ -56,6 +57,7 @@ class Mark:
     claim: str = ""
     insert_counters: tuple[int, ...] = ()
     run: str = ""
+    chunk_rows: int = 0
     replaces: str = ""
     puts: str = ""
 

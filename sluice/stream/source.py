@@ -229,10 +229,11 @@ class StreamWriter(DataSourceStreamArrowWriter):  # type: ignore[misc]
         with connect(options) as servers:
             (server,) = servers.values()
             memory = read_memory(server, facts)
-            mark = _committer(servers, options, checkpoint).begin(epoch, memory)
+            committer = _committer(servers, options, checkpoint)
+            mark = committer.begin(epoch, memory, options.batch_rows)
             if mark.state == "done":
                 return 0
-            direct = Direct(server, facts, mark, token, plan.manner, options.batch_rows)
+            direct = Direct(server, facts, mark, token, plan.manner)
             return direct.insert(convert(batch, plan.columns) for batch in batches)
 
     def commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803

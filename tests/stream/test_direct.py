@@ -11,7 +11,7 @@ import pytest
 from sluice.clickhouse.capabilities import insert_settings, read_capabilities
 from sluice.clickhouse.http import Server
 from sluice.clickhouse.schema import describe_table
-from sluice.core.errors import TerminalError
+from sluice.core.errors import ConfigurationError, TerminalError
 from sluice.stream.commit import Epoch
 from sluice.stream.direct import Direct, read_memory
 from sluice.stream.errors import CheckpointSetBackError
@@ -36,14 +36,14 @@ class Task:
         self.epoch = epoch
         self.facts = describe_table(self.server, target.database, target.table)
 
-    def begin(self) -> Mark:
+    def begin(self, chunk_rows: int = 10) -> Mark:
         memory = read_memory(self.server, self.facts)
-        return self.target.committer(self.server).begin(self.epoch, memory)
+        return self.target.committer(self.server).begin(self.epoch, memory, chunk_rows)
 
-    def insert(self, mark: Mark, batch_rows: int, rows: int = 25, chunk_rows: int = 10) -> int:
+    def insert(self, mark: Mark, batch_rows: int, rows: int = 25) -> int:
         """Numbers of the epoch, in Spark's batches of so many rows."""
         manner = InsertManner(insert_settings(read_capabilities(self.server)), "none", 30.0)
-        direct = Direct(self.server, self.facts, mark, f"{self.epoch}/0", manner, chunk_rows)
+        direct = Direct(self.server, self.facts, mark, f"{self.epoch}/0", manner)
         first = self.epoch * 100
         batches = (
             pa.record_batch(
@@ -76,6 +76,19 @@ def test_attempts_repeat_each_other_whatever_sparks_batches_are(target: Target) 
     assert Task(target, 0).begin().state == "done"
     assert target.ids() == list(range(25))
     assert target.tables() == {"mark": 1}
+
+
+def test_an_epoch_keeps_the_size_of_its_chunks(target: Target) -> None:
+    """A token names a chunk by its number: of another size, it would be other rows."""
+    Task(target, 0).begin()
+    with pytest.raises(
+        ConfigurationError, match=r"batch_rows is 7, and epoch 0 .* with 10"
+    ) as said:
+        Task(target, 0).begin(chunk_rows=7)
+    assert 'batch_rows = "10"' in said.value.hint
+    target.committer().commit(Epoch(0, (), 25, False, is_direct=True))
+    assert Task(target, 0).begin(chunk_rows=7).state == "done"
+    assert Task(target, 1).begin(chunk_rows=7).chunk_rows == 7
 
 
 def test_an_attempt_that_the_window_may_have_forgotten_is_refused(target: Target) -> None:
