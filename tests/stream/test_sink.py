@@ -220,10 +220,9 @@ def test_update_mode_keeps_the_last_value_of_each_key(
     spark: SparkSession, embedded_url: str, database: str, tmp_path: Path
 ) -> None:
     """By `foreachBatch`: Spark lets no Python sink take updates. An epoch that comes again, since
-    its entry of the commit log is gone, adds nothing."""
-    place = Place(
-        embedded_url, database, "k Int64, c Int64", engine="ReplacingMergeTree ORDER BY k"
-    )
+    its entry of the commit log is gone, adds nothing; a merge would remove what was overwritten."""
+    engine = "ReplacingMergeTree ORDER BY k SETTINGS max_bytes_to_merge_at_max_space_in_pool = 1"
+    place = Place(embedded_url, database, "k Int64, c Int64", engine=engine)
     counts = _numbers(spark, tmp_path, 3).groupBy((_n() % 4).alias("k")).count()
     counts = counts.selectExpr("k", "count AS c")
     with pytest.raises(Exception, match=r"(?i)update"):
