@@ -36,7 +36,7 @@ from sluice.stream.errors import (
 )
 from sluice.stream.marks import Mark, Marks, drop_table
 from sluice.stream.moving import Mover
-from sluice.stream.names import mark_name, parse_staged, query_prefix, run_key
+from sluice.stream.names import home_name, mark_name, parse_staged, query_prefix, run_key
 from sluice.stream.replacing import Replacer
 
 _ATTEMPTS = 7
@@ -112,13 +112,35 @@ class Committer:
 
     def check_shards(self) -> None:
         """:raises OtherCheckpointError: it is another shard that remembers this query."""
-        for shard, server in list(self._servers.items())[1:]:
-            if Marks(server, self._database, self._prefix).latest() is not None:
-                raise OtherCheckpointError(
-                    f'what the query "{self._who.query}" has written is remembered by the shard '
-                    f"{shard} ({server.url}), and not by the first one",
+        (first, _), *further = self._servers.items()
+        latest = self.marks.latest() if further else None
+        for shard, server in further:
+            marks = Marks(server, self._database, self._prefix)
+            if marks.latest() is not None:
+                raise self._remembered(
+                    f"by the shard {shard} ({server.url}), and not by the first one",
                     f"Name {shard} first in the option shards, and leave it there.",
                 )
+            home = marks.home()
+            if home and (latest is None or latest.home != home):
+                raise self._not_by_first(shard)
+        if self.marks.home():
+            raise self._not_by_first(first)
+
+    def _not_by_first(self, witness: str) -> OtherCheckpointError:
+        """The shard `witness` says so."""
+        first, url = next(iter(self._servers)), self._servers[witness].url
+        home = f"{self._database}.{home_name(self._prefix)}"
+        return self._remembered(
+            f"by another shard than {first}, which is named first now: so says {home} on {url}",
+            f"Name the shard first that was it, which has the tables {self._prefix}mark_…. If the "
+            f"query starts over into empty tables: drop {home} there.",
+        )
+
+    def _remembered(self, where: str, hint: str) -> OtherCheckpointError:
+        return OtherCheckpointError(
+            f'what the query "{self._who.query}" has written is remembered {where}', hint
+        )
 
     def commit(self, epoch: Epoch) -> bool:
         """Get the rows of an epoch into the target, unless rows of it are there.
@@ -183,6 +205,7 @@ class Committer:
                 insert_counters=memory.counters,
                 run=memory.run,
                 chunk_rows=chunk_rows,
+                home=_home_of(latest),
             )
             self.marks.create(mark)
         raise OvertakenError(f'other drivers of the query "{self._who.query}" run at the same time')
@@ -240,6 +263,8 @@ class Committer:
         """Remove the marks of a query whose name nobody has again."""
         latest = self.marks.latest()
         self.marks.drop_below(0 if latest is None else latest.number + 1)
+        for server in list(self._servers.values())[1:]:
+            drop_table(server, self._database, home_name(self._prefix))
 
     def _seal(self, latest: Mark | None, epoch: Epoch) -> Mark:
         """Steps 2 and 3."""
@@ -261,6 +286,7 @@ class Committer:
             claim,
             replaces=replaces,
             puts=puts,
+            home=_home_of(latest),
         )
         is_ours = self.marks.create(mark)
         newest = self.marks.latest()
@@ -298,6 +324,10 @@ class Committer:
                     f"on the shard {shard}, which no option names",
                     "Start the query with the shards that it had until this epoch is done.",
                 )
+        for shard in list(self._servers)[1:]:
+            marks = Marks(self._servers[shard], self._database, self._prefix)
+            if marks.keep_home(mark.home) != mark.home:
+                raise self._not_by_first(shard)
         for shard, server in self._servers.items():
             tables = [table for each, table in mark.winners if each == shard]
             if tables:
@@ -331,6 +361,10 @@ class Committer:
 
     def _replacer(self, claim: str) -> Replacer:
         return Replacer(self._server, self._database, self._prefix, claim)
+
+
+def _home_of(latest: Mark | None) -> str:
+    return uuid.uuid4().hex if latest is None else latest.home
 
 
 def patiently(action: Callable[[], bool]) -> bool:

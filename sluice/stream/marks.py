@@ -5,6 +5,10 @@ statement of a server that one of several clients can win, and it brings its com
 is there with its content, or not at all. The numbers of a query's marks only grow, and **only the
 largest counts**. It is never dropped, so that whoever was late, and makes a mark whose number was
 in use before, finds a larger one.
+
+The marks of a query over several shards are on the first one. On each of the others a table in the
+same manner, its *home*, has the id that these marks bear, before any row gets into a target: so a
+shard that is named first later on is known for one that has no marks.
 """
 
 from __future__ import annotations
@@ -19,7 +23,7 @@ from sluice.clickhouse.moving import TABLE_EXISTS, UNKNOWN_TABLE
 from sluice.clickhouse.reactions import ServerError
 from sluice.clickhouse.sql import literal, qualified
 from sluice.core.errors import InDoubtError, TerminalError, TransientError
-from sluice.stream.names import mark_name, mark_number
+from sluice.stream.names import home_name, mark_name, mark_number
 
 #: A mark names every staging table of its epoch; the server's default allows 256 KiB.
 _STATEMENT_BYTES_MAX = str(64 << 20)
@@ -45,6 +49,7 @@ class Mark:
     :param replaces: the uuid of the target that goes when all of its rows are replaced; "" if they
         stay.
     :param puts: the uuid of the table that comes then.
+    :param home: drawn with the first mark of a query, and the same in those after it.
     """
 
     number: int
@@ -60,6 +65,7 @@ class Mark:
     chunk_rows: int = 0
     replaces: str = ""
     puts: str = ""
+    home: str = ""
 
     def text(self) -> str:
         """As the comment of a table has it."""
@@ -147,13 +153,37 @@ class Marks:
             if found is not None and found < number:
                 drop_table(self.server, self.database, str(row["name"]))
 
+    def home(self) -> str:
+        """The id of the marks, on another shard, that count for this one; "" if none do.
+
+        :raises ServerError: terminal or transient.
+        """
+        return self._comment(home_name(self.prefix)) or ""
+
+    def keep_home(self, home: str) -> str:
+        """Say whose marks count for this shard, unless that is said; gives what is said then.
+
+        :raises ServerError: of any kind; to be called again.
+        """
+        if not self.home():
+            name = qualified(self.database, home_name(self.prefix))
+            self.server.execute(
+                f"CREATE TABLE IF NOT EXISTS {name} (nothing UInt8) ENGINE = Null "
+                f"COMMENT {literal(home)}"
+            )
+        return self.home()
+
     def _read(self, name: str) -> Mark | None:
+        comment = self._comment(name)
+        return None if comment is None else parse_mark(comment)
+
+    def _comment(self, name: str) -> str | None:
         rows = self.server.query(
             "SELECT comment FROM system.tables WHERE database = {database:String} "
             "AND name = {name:String}",
             {"database": self.database, "name": name},
         )
-        return parse_mark(str(rows[0]["comment"])) if rows else None
+        return str(rows[0]["comment"]) if rows else None
 
 
 def drop_table(server: Server, database: str, table: str) -> None:

@@ -3,6 +3,7 @@
 All are in the target's database and begin with `sluice_` and the query's key:
 
     sluice_Q_mark_N                             a mark: see `marks`
+    sluice_Q_home                               on a shard without marks: which marks count
     sluice_Q_C_E_P_U                            rows that one task attempt staged
     sluice_Q_C_E_P_U__moving_CLAIM_BLOCK_RUN    being moved, by one mover
     sluice_Q_C_E_P_U__moved                     moved; may be dropped
@@ -39,6 +40,11 @@ def query_prefix(query: str) -> str:
 def mark_name(prefix: str, number: int) -> str:
     """Of the mark with this number."""
     return f"{prefix}mark_{number:012d}"
+
+
+def home_name(prefix: str) -> str:
+    """Of the table that says of a shard that another one has the marks."""
+    return f"{prefix}home"
 
 
 def mark_number(name: str) -> int | None:

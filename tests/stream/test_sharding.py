@@ -16,6 +16,7 @@ from sluice.clickhouse.http import Server
 from sluice.core.errors import ConfigurationError
 from sluice.stream.commit import Committer, Epoch, QueryIdentity
 from sluice.stream.errors import OtherCheckpointError, StagedRowsError
+from sluice.stream.marks import Marks
 from sluice.stream.names import query_prefix, staged_name
 from sluice.stream.options import read_options
 from sluice.stream.source import SluiceSink, plan_tasks
@@ -97,7 +98,7 @@ def test_each_row_goes_where_its_number_says(urls: dict[str, str]) -> None:
         pair.committer().commit(pair.stage(epoch))
     assert pair.ids("a") == list(range(-100, 100, 2))
     assert pair.ids("b") == list(range(-99, 100, 2))
-    assert pair.left() == 1
+    assert pair.left() == 2  # a mark, and what says whose it is
 
 
 def test_tasks_go_to_the_shards_in_turn_without_a_column(urls: dict[str, str]) -> None:
@@ -123,7 +124,7 @@ def test_death_at_each_statement(urls: dict[str, str], shard: str) -> None:
             epoch, rows = epoch + 1, rows + 100
         found = pair.ids("a") + pair.ids("b")
         assert len(found) == len(set(found)) == rows
-        assert pair.left() == 1
+        assert pair.left() == 2
     assert number > 4
 
 
@@ -141,6 +142,34 @@ def test_a_shard_that_is_needed_and_the_one_that_remembers_stay(urls: dict[str, 
     turned.table = pair.table
     with pytest.raises(OtherCheckpointError, match="remembered by the shard a"):
         SluiceSink(turned.options()).streamWriter(_SCHEMA, False)
+
+
+def test_another_shard_that_is_first_is_known(urls: dict[str, str]) -> None:
+    """Left out, or behind a shard that is new: what it has marked would be committed again."""
+    pair = Pair(urls)
+    for epoch in range(2):
+        pair.committer().commit(pair.stage(epoch))
+    pair.committer().check_shards()
+    alone = {"shards": "", "url": urls["b"]}
+    with pytest.raises(OtherCheckpointError, match="by another shard than s1"):
+        SluiceSink(pair.options(**alone)).streamWriter(_SCHEMA, False)
+    Server(urls["a"]).execute("CREATE DATABASE other")
+    Server(urls["b"]).execute("CREATE DATABASE other")
+    servers = {name: Server(url) for name, url in urls.items()}
+    new = Committer(servers, "other", pair.table, QueryIdentity(pair.table, "c"))
+    new.check_shards()
+    marks = Marks(servers["b"], "other", query_prefix(pair.table))
+    assert marks.keep_home("others") == "others"
+    assert marks.keep_home("mine") == "others"
+    with pytest.raises(OtherCheckpointError, match="by another shard than a"):
+        new.check_shards()
+
+
+def test_a_batch_without_a_name_leaves_nothing(urls: dict[str, str]) -> None:
+    pair = Pair(urls)
+    pair.committer().commit(pair.stage(0))
+    pair.committer().forget()
+    assert pair.left() == 0
 
 
 @pytest.mark.parametrize(
