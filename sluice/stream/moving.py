@@ -23,10 +23,10 @@ from sluice.clickhouse.moving import (
 from sluice.clickhouse.reactions import ServerError
 from sluice.clickhouse.schema import TableFacts
 from sluice.clickhouse.sql import literal, qualified
-from sluice.clickhouse.window import read_insert_counter
+from sluice.clickhouse.window import read_insert_counter, read_server_run
 from sluice.stream.errors import OvertakenError, StagedRowsError
 from sluice.stream.marks import wait_for_queries
-from sluice.stream.names import Staged, moved_name, moving_name, parse_staged
+from sluice.stream.names import Staged, moved_name, moving_name, parse_staged, run_key
 
 #: How often a table may change its name under us.
 _LOOKS = 20
@@ -41,7 +41,7 @@ class Mover:
 
     :param target: a table of the MergeTree family that is not replicated.
     :param claim: 8 hexadecimal digits, drawn for this mover.
-    :param run: the life of the server at the start, see `names.run_key`.
+    :param run: the life of the server before it moves anything, see `names.run_key`.
     """
 
     server: Server
@@ -131,11 +131,12 @@ class Mover:
         if not self._rename(found.name, held):
             return None
         wait_for_queries(self.server, qualified(self.target.database, found.name))
-        if found.run == self.run:
+        run = run_key(read_server_run(self.server))  # Only now: it may have been restarted since.
+        if found.run == run:
             return held  # What a running server shows in the table is not in the target.
         self._drop_what_arrived(held, found)
         block = read_insert_counter(self.server, self.target)
-        now = moving_name(found.base, self.claim, block, self.run)
+        now = moving_name(found.base, self.claim, block, run)
         return now if self._rename(held, now) else None
 
     def _drop_what_arrived(self, held: str, found: Staged) -> None:

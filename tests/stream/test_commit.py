@@ -13,6 +13,7 @@ import pytest
 from pyspark.sql.types import LongType, StringType, StructField, StructType
 
 from sluice.clickhouse.http import Server
+from sluice.clickhouse.schema import describe_table
 from sluice.stream.commit import Epoch
 from sluice.stream.errors import (
     CheckpointSetBackError,
@@ -22,6 +23,8 @@ from sluice.stream.errors import (
     StagedRowsError,
 )
 from sluice.stream.marks import Mark
+from sluice.stream.moving import Mover
+from sluice.stream.names import moving_name
 from sluice.stream.source import SluiceSink, Staged
 from sluice.testbed.local.running import ClickHouse
 from tests.stream.committing import DiedError, Mortal, Target
@@ -295,4 +298,18 @@ def test_a_running_server_is_told_from_one_that_was_restarted(
     embedded_server.stop()
     embedded_server.start()
     target.committer(Server(target.url)).commit(target.stage(0))
+    assert target.ids() == wanted
+
+
+def test_a_restart_while_a_table_is_taken_over_is_seen(target: Target) -> None:
+    """Its new mover began when the server's older life, in which a move was broken off, went on."""
+    ((_, base),) = target.stage(0, tasks=1).winners
+    name = f"{target.database}.{base}"
+    wanted = [row["id"] for row in target.server.query(f"SELECT id FROM {name} ORDER BY id")]
+    held = f"{target.database}.{moving_name(base, '00000000', 0, 'deadbeef')}"
+    target.server.execute(f"RENAME TABLE {name} TO {held}")
+    table = f"{target.database}.{target.table}"
+    target.server.execute(f"ALTER TABLE {table} ATTACH PARTITION ID '0' FROM {held}")
+    facts = describe_table(target.server, target.database, target.table)
+    Mover(target.server, facts, "00000001", "deadbeef").move(base)
     assert target.ids() == wanted
