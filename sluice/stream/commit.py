@@ -206,6 +206,7 @@ class Committer:
                 run=memory.run,
                 chunk_rows=chunk_rows,
                 home=_home_of(latest),
+                shards=tuple(self._servers),
             )
             self.marks.create(mark)
         raise OvertakenError(f'other drivers of the query "{self._who.query}" run at the same time')
@@ -287,6 +288,7 @@ class Committer:
             replaces=replaces,
             puts=puts,
             home=_home_of(latest),
+            shards=tuple(self._servers),
         )
         is_ours = self.marks.create(mark)
         newest = self.marks.latest()

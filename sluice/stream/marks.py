@@ -50,6 +50,7 @@ class Mark:
         stay.
     :param puts: the uuid of the table that comes then.
     :param home: drawn with the first mark of a query, and the same in those after it.
+    :param shards: the names of all that the query had, in their order.
     """
 
     number: int
@@ -66,6 +67,7 @@ class Mark:
     replaces: str = ""
     puts: str = ""
     home: str = ""
+    shards: tuple[str, ...] = ()
 
     def text(self) -> str:
         """As the comment of a table has it."""
@@ -76,7 +78,8 @@ def parse_mark(text: str) -> Mark:
     """The contrary of `Mark.text`."""
     raw: dict[str, Any] = json.loads(text)
     raw["winners"] = tuple((shard, table) for shard, table in raw["winners"])
-    raw["insert_counters"] = tuple(raw["insert_counters"])
+    for name in ("insert_counters", "shards"):
+        raw[name] = tuple(raw[name])
     return Mark(**raw)
 
 

@@ -8,9 +8,13 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
+from sluice.clickhouse.http import Server
 from sluice.clickhouse.schema import describe_table
+from sluice.clickhouse.vanishing import key_elements
 from sluice.core.errors import ConfigurationError, TerminalError
-from sluice.stream.options import read_options
+from sluice.stream.marks import Marks
+from sluice.stream.names import query_prefix
+from sluice.stream.options import SinkOptions, read_options
 from sluice.stream.source import connect
 
 if TYPE_CHECKING:
@@ -50,19 +54,63 @@ def update_into(options: Mapping[str, str]) -> Callable[[DataFrame, int], None]:
                 f"Spark does not tell its driver {_CHECKPOINT_PROPERTY}",
                 "Give update_into(…) to foreachBatch of a stream, without Spark Connect.",
             )
-        _check_replacing()
+        with connect(sink) as servers:
+            for server in servers.values():
+                check_table(server, sink)
+            check_shards(next(iter(servers.values())), sink)
         given = {**options, "version": str(epoch), "checkpoint": checkpoint}
         frame.write.format("sluice").mode("append").options(**given).save()
 
-    def _check_replacing() -> None:
-        with connect(sink) as servers:
-            for server in servers.values():
-                facts = describe_table(server, sink.database, sink.table)
-                if "Replacing" not in facts.engine:
-                    raise TerminalError(
-                        f"{facts.target} on {facts.url} is a {facts.engine}: it would keep each "
-                        "value that a key had",
-                        "Make it a ReplacingMergeTree, ordered by the keys of the aggregation.",
-                    )
-
     return write
+
+
+def check_table(server: Server, sink: SinkOptions) -> None:
+    """Whether a table keeps one row of each key; that its ORDER BY is the key, nobody can see.
+
+    :raises TerminalError: it does not.
+    """
+    facts = describe_table(server, sink.database, sink.table)
+    if "Replacing" not in facts.engine:
+        raise TerminalError(
+            f"{facts.target} on {facts.url} is a {facts.engine}: it would keep each value that a "
+            "key had",
+            "Make it a ReplacingMergeTree, ordered by the keys of the aggregation.",
+        )
+    key = key_elements(facts.sorting_key)
+    rows = server.query(
+        "SELECT name FROM system.columns WHERE database = {database:String} "
+        "AND table = {table:String} AND is_in_partition_key",
+        {"database": sink.database, "table": sink.table},
+    )
+    outside = [name for row in rows if (name := str(row["name"])) not in key]
+    if outside:
+        raise TerminalError(
+            f"{facts.target} on {facts.url} is partitioned by {facts.partition_key}, and "
+            f"{', '.join(outside)} is no column of its sorting key ({facts.sorting_key}): a key "
+            "could have rows in several partitions, which are not replaced by each other",
+            "Make a table whose PARTITION BY has only columns of its ORDER BY, which are the keys "
+            "of the aggregation.",
+        )
+    if sink.sharding and sink.sharding not in key:
+        raise TerminalError(
+            f"option sharding: {sink.sharding} is no column of the sorting key of {facts.target} "
+            f"on {facts.url} ({facts.sorting_key}): a key could get rows on several shards",
+            "Shard by a column that is one of the keys.",
+        )
+
+
+def check_shards(first: Server, sink: SinkOptions) -> None:
+    """Whether each key goes where its earlier rows are.
+
+    :param first: the server of the first shard.
+    :raises ConfigurationError: not all do.
+    """
+    latest = Marks(first, sink.database, query_prefix(sink.query)).latest()
+    if latest is not None and latest.shards != sink.shards:
+        raise ConfigurationError(
+            f'the query "{sink.query}" has updated {sink.database}.{latest.table} on the shards '
+            f"{', '.join(latest.shards)}, and now names {', '.join(sink.shards)}: keys would go to "
+            "other shards, and the rows that they have would not be replaced",
+            "Name the shards that it had, in the same order; or start it over into empty tables, "
+            "with a new checkpoint and a new name (option `query`).",
+        )
