@@ -57,8 +57,12 @@ class QueryIdentity:
     takeover: str = ""
 
     def check(self, latest: Mark | None) -> None:
-        """:raises OtherCheckpointError: another checkpoint counts this query's epochs."""
-        if latest is None or latest.checkpoint in (self.checkpoint, self.takeover):
+        """:raises OtherCheckpointError: another checkpoint counts this query's epochs, or has begun
+        one that this one cannot end."""
+        if latest is None or latest.checkpoint == self.checkpoint:
+            return
+        if latest.checkpoint == self.takeover:
+            self._check_ended(latest)
             return
         raise OtherCheckpointError(
             f'the query "{self.query}" has written {latest.table} up to epoch {latest.epoch} under '
@@ -69,6 +73,18 @@ class QueryIdentity:
             "name (option `query`). If it goes on exactly where the rows in the table end: option "
             f'takeover = "{latest.checkpoint}". Else start it with its old checkpoint.',
         )
+
+    def _check_ended(self, latest: Mark) -> None:
+        if latest.state == "open":
+            raise OtherCheckpointError(
+                f'the query "{self.query}" has begun epoch {latest.epoch} of {latest.table} with '
+                f"mode direct under the checkpoint {latest.checkpoint}, and not ended it: some of "
+                "its rows may be there, and only that checkpoint knows which to repeat",
+                "Start the query with its old checkpoint until that epoch is done, and take over "
+                "then. If the old checkpoint is gone: compare the table with the query's source by "
+                "hand, so that it ends where the new checkpoint begins; then drop the table "
+                f"{mark_name(query_prefix(self.query), latest.number)} beside it.",
+            )
 
 
 @dataclass(frozen=True, slots=True)
@@ -245,6 +261,10 @@ class Committer:
         """
         latest = self.marks.latest()
         self._who.check(latest)
+        return self.finish_sealed(latest)
+
+    def finish_sealed(self, latest: Mark | None) -> Mark | None:
+        """The latest mark, after what it sealed is in the target, whoever did so."""
         while latest is not None and latest.state == "sealed":
             self._finish(latest)
             latest = self.marks.latest()

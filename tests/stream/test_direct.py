@@ -14,7 +14,7 @@ from sluice.clickhouse.schema import describe_table
 from sluice.core.errors import ConfigurationError, TerminalError
 from sluice.stream.commit import Epoch
 from sluice.stream.direct import Direct, read_memory
-from sluice.stream.errors import CheckpointSetBackError
+from sluice.stream.errors import CheckpointSetBackError, OtherCheckpointError
 from sluice.stream.marks import Mark
 from sluice.stream.staging import InsertManner
 from sluice.testbed.local.running import running_clickhouse
@@ -116,6 +116,20 @@ def test_an_epoch_that_was_begun_directly_is_not_ended_otherwise(target: Target)
     wanted = sorted(list(range(300, 325)) + target.ids_of(later))
     target.committer().commit(later)
     assert target.ids() == wanted
+
+
+def test_an_epoch_that_was_begun_directly_is_not_taken_over(target: Target) -> None:
+    task = Task(target, 3)
+    task.insert(task.begin(), batch_rows=25)
+    heir = target.committer(checkpoint="d", takeover="c")
+    late = target.stage(0, checkpoint="d")
+    for refused in (lambda: heir.commit(late), lambda: heir.knows(0), heir.check):
+        with pytest.raises(OtherCheckpointError, match=r"has begun epoch 3 .* with mode direct"):
+            refused()
+    assert target.ids() == list(range(300, 325))
+    target.committer().commit(Epoch(3, (), 25, False, is_direct=True))
+    heir.commit(late)
+    assert len(target.ids()) == 25 + late.rows
 
 
 def test_nothing_is_repeated_after_a_restart_of_the_server(tmp_path: Path) -> None:
