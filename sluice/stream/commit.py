@@ -20,6 +20,7 @@ import time
 import uuid
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import TypeVar
 
 from sluice.clickhouse.http import Server
 from sluice.clickhouse.schema import describe_table
@@ -389,7 +390,10 @@ def _home_of(latest: Mark | None) -> str:
     return uuid.uuid4().hex if latest is None else latest.home
 
 
-def patiently(action: Callable[[], bool]) -> bool:
+_T = TypeVar("_T")
+
+
+def patiently(action: Callable[[], _T]) -> _T:
     """Do it, and again from its beginning while the server is away or an answer was lost.
 
     :raises SluiceError: as the action does; a minute's outage is waited out.

@@ -237,9 +237,13 @@ class StreamWriter(DataSourceStreamArrowWriter):  # type: ignore[misc]
             return direct.insert(convert(batch, plan.columns) for batch in batches)
 
     def commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
-        """See `Committer.commit`. Spark may call it several times for an epoch."""
+        """See `Committer.commit`. Spark may call it several times for an epoch. One without tasks
+        does not tell the checkpoint, and what was sealed is finished all the same."""
         staged = _messages(messages)
         if not staged:
+            with connect(self._options) as servers:
+                committer = _committer(servers, self._options, "")
+                patiently(lambda: committer.finish_sealed(committer.marks.latest()))
             return
         (checkpoint,) = {each.checkpoint for each in staged}
         if {each.epoch for each in staged} != {batchId}:

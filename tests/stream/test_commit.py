@@ -30,6 +30,10 @@ from sluice.testbed.local.running import ClickHouse
 from tests.stream.committing import DiedError, Mortal, Target
 from tests.support.fixtures import fresh_database
 
+_SCHEMA = StructType(
+    [StructField("id", LongType(), False), StructField("text", StringType(), False)]
+)
+
 
 @pytest.fixture
 def target(embedded_url: str) -> Iterator[Target]:
@@ -68,19 +72,29 @@ def test_one_name_does_not_write_an_epoch_into_two_tables(target: Target) -> Non
 
 def test_spark_calls_commit_twice(target: Target) -> None:
     """With the same messages, in writers that know nothing of each other."""
-    schema = StructType(
-        [StructField("id", LongType(), False), StructField("text", StringType(), False)]
-    )
     options = {"url": target.url, "database": target.database, "table": target.table}
     epoch = target.stage(3)
     wanted = target.ids_of(epoch)
     messages = [Staged("c", 3, (each,), 7) for each in epoch.winners]
     for _ in range(2):
         sink = SluiceSink({**options, "query": target.query})
-        writer = pickle.loads(pickle.dumps(sink.streamWriter(schema, False)))
+        writer = pickle.loads(pickle.dumps(sink.streamWriter(_SCHEMA, False)))
         writer.commit(messages, 3)
         writer.abort(messages, 3)
     assert target.ids() == wanted
+    assert target.tables() == {"mark": 1}
+
+
+def test_an_epoch_without_tasks_finishes_what_was_sealed(target: Target) -> None:
+    epoch = target.stage(0)
+    wanted = target.ids_of(epoch)
+    with pytest.raises(DiedError):
+        target.committer(Mortal(target.url, 0, after=True)).commit(epoch)
+    options = {"url": target.url, "database": target.database, "table": target.table}
+    sink = SluiceSink({**options, "query": target.query})
+    for _ in range(2):
+        sink.streamWriter(_SCHEMA, False).commit([], 0)
+        assert target.ids() == wanted
     assert target.tables() == {"mark": 1}
 
 
