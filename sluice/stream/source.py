@@ -9,6 +9,7 @@ nothing but the options: what it needs comes with the messages.
 
 from __future__ import annotations
 
+import logging
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
@@ -27,7 +28,7 @@ from pyspark.sql.types import StructType
 from sluice.clickhouse.capabilities import insert_settings, read_capabilities
 from sluice.clickhouse.http import Server
 from sluice.clickhouse.schema import TableFacts, describe_table
-from sluice.core.errors import ConfigurationError, TerminalError
+from sluice.core.errors import ConfigurationError, SluiceError, TerminalError
 from sluice.stream.columns import check_target, plan_columns
 from sluice.stream.commit import Committer, Epoch, QueryIdentity, patiently
 from sluice.stream.direct import Direct, read_memory
@@ -41,8 +42,11 @@ from sluice.stream.values import ColumnPlan, convert
 #: What Spark tells a task of its query.
 _EPOCH_PROPERTY = "streaming.sql.batchId"
 _CHECKPOINT_PROPERTY = "sql.streaming.queryId"
-#: A batch has no checkpoint and one epoch.
+#: Who counts the versions of a batch, unless the user says so.
 _BATCH = "batch"
+#: A batch without a version is no version 0.
+_SINGLE_BATCH = "batch without version"
+_logger = logging.getLogger("sluice.stream")
 
 
 class SluiceSink(DataSource):  # type: ignore[misc]
@@ -266,7 +270,9 @@ class BatchWriter(DataSourceArrowWriter):  # type: ignore[misc]
         self._options = options
         self._replaces = replaces
         query = options.query or f"batch {uuid.uuid4()}"
-        self._who = QueryIdentity(query, options.checkpoint or _BATCH, options.takeover)
+        counted_by = options.checkpoint or _BATCH
+        checkpoint = _SINGLE_BATCH if options.version is None else counted_by
+        self._who = QueryIdentity(query, checkpoint, options.takeover)
         self._number = options.version or 0
         self._plan = plan_tasks(options, schema)
         self._is_known = False
@@ -301,7 +307,7 @@ class BatchWriter(DataSourceArrowWriter):  # type: ignore[misc]
             if not is_ours and self._options.version is None:
                 committer.refuse_known()
             if not self._options.query:
-                committer.forget()
+                self._forget(committer)
 
     def abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:
         """Remove what was staged, unless a mark names it, or may: that of a batch with a name."""
@@ -313,6 +319,19 @@ class BatchWriter(DataSourceArrowWriter):  # type: ignore[misc]
                 for each in _messages(messages):
                     for shard, table in each.tables:
                         drop_table(servers[shard], self._options.database, table)
+
+    def _forget(self, committer: Committer) -> None:
+        try:
+            committer.forget()
+        except SluiceError as error:
+            _logger.warning(
+                "The batch is in %s.%s. Tables without rows that remembered it are left, and may "
+                "be dropped: %s*: %s",
+                self._options.database,
+                self._options.table,
+                query_prefix(self._who.query),
+                error,
+            )
 
     def _committer(self, servers: Mapping[str, Server]) -> Committer:
         return Committer(servers, self._options.database, self._options.table, self._who)

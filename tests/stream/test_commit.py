@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import itertools
 import pickle
 import random
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
@@ -14,15 +15,17 @@ from pyspark.sql.types import LongType, StringType, StructField, StructType
 
 from sluice.clickhouse.http import Server
 from sluice.clickhouse.schema import describe_table
+from sluice.core.errors import TransientError
 from sluice.stream.commit import Epoch
 from sluice.stream.errors import (
+    AlreadyLoadedError,
     CheckpointSetBackError,
     OtherCheckpointError,
     OtherTableError,
     OvertakenError,
     StagedRowsError,
 )
-from sluice.stream.marks import Mark
+from sluice.stream.marks import Mark, Marks
 from sluice.stream.moving import Mover
 from sluice.stream.names import moving_name
 from sluice.stream.source import SluiceSink, Staged
@@ -96,6 +99,47 @@ def test_an_epoch_without_tasks_finishes_what_was_sealed(target: Target) -> None
         sink.streamWriter(_SCHEMA, False).commit([], 0)
         assert target.ids() == wanted
     assert target.tables() == {"mark": 1}
+
+
+def test_a_batch_that_cannot_be_forgotten_is_loaded(
+    target: Target, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    epoch = target.stage(0)
+    wanted = target.ids_of(epoch)
+    sink = SluiceSink({"url": target.url, "database": target.database, "table": target.table})
+    writer = sink.writer(_SCHEMA, False)
+    monkeypatch.setattr(Marks, "drop_below", _fail_once(Marks.drop_below, fails_at=2))
+    writer.commit([Staged("", 0, epoch.winners, epoch.rows)])
+    assert target.ids() == wanted
+    assert "Tables without rows that remembered it are left" in caplog.text
+
+
+def _fail_once(method: Callable[..., None], fails_at: int) -> Callable[..., None]:
+    calls = itertools.count(1)
+
+    def call(*arguments: object) -> None:
+        if next(calls) == fails_at:
+            raise TransientError("the server is away")
+        method(*arguments)
+
+    return call
+
+
+def test_a_batch_without_a_version_is_no_version_0(target: Target) -> None:
+    options = {"url": target.url, "database": target.database, "table": target.table}
+    sink = SluiceSink({**options, "query": target.query})
+    epoch = target.stage(0)
+    sink.writer(_SCHEMA, False).commit([Staged("", 0, epoch.winners, epoch.rows)])
+    with pytest.raises(AlreadyLoadedError):
+        sink.writer(_SCHEMA, False)
+    versioned = {**options, "query": target.query, "version": "0"}
+    with pytest.raises(OtherCheckpointError, match="under the checkpoint batch without version"):
+        SluiceSink(versioned).writer(_SCHEMA, False)
+    heir = SluiceSink({**versioned, "takeover": "batch without version"})
+    wanted, later = target.ids(), target.stage(0)
+    wanted = sorted(wanted + target.ids_of(later))
+    heir.writer(_SCHEMA, False).commit([Staged("", 0, later.winners, later.rows)])
+    assert target.ids() == wanted
 
 
 @pytest.mark.parametrize("replaces", [False, True], ids=["append", "replace"])
