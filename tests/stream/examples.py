@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 from pathlib import Path
 from typing import Any
@@ -44,6 +45,9 @@ def write_clicks(folder: Path) -> None:
             for n in range(CLICKS)
         ]
         _write(folder / "clicks", str(part), clicks)
+        # Spark reads files in the order of their times, to the millisecond: an older one that it
+        # reads later has late clicks only.
+        os.utime(folder / "clicks" / f"{part}.json", (part + 1, part + 1))
 
 
 def rows_of_clicks() -> list[tuple[str, str, int, int]]:
