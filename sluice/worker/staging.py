@@ -179,7 +179,7 @@ class StagedBlock:
         """Errors say what becomes of the block."""
         began = time.monotonic()
         try:
-            with self._as_overtaken():
+            with _overtaken(self._table):
                 yield
         except TerminalError as error:
             self._cache.forget(self._url)
@@ -193,17 +193,6 @@ class StagedBlock:
             raise
         finally:
             self._seconds += time.monotonic() - began
-
-    @contextmanager
-    def _as_overtaken(self) -> Iterator[None]:
-        """A server that lists tables fails if it comes upon one that another attempt has renamed or
-        dropped meanwhile [measured, 18.16]."""
-        try:
-            yield
-        except ServerError as error:
-            if error.code != UNKNOWN_TABLE or staging_prefix(self._table.table) not in str(error):
-                raise
-            raise OvertakenError(f"another attempt was quicker: {error}") from error
 
     # What an attempt needs, made when a server is asked first
 
@@ -401,11 +390,7 @@ class StagedBlock:
         """
         seen: dict[int, StagingTable] = {}
         for _ in range(_LOOKS):
-            own = [each for each in found if each.attempt == marker.attempt]
-            seen |= {each.behind: each for each in own}
-            if len({each.behind for each in own}) < len(own):
-                names = ", ".join(each.name for each in own)
-                raise OvertakenError(f"a table of the block has two names at once, of {names}")
+            seen |= _by_number(found, marker.attempt)
             if len(seen) > len(marker.behind):
                 break
             self._statements.wait_for_others()
@@ -428,6 +413,31 @@ class StagedBlock:
                 partial(_rows_there, self._server, self._bundle, self._loader),
             )
         return Mover(self._statements, target, rows)
+
+
+def _by_number(found: list[StagingTable], attempt: str) -> dict[int, StagingTable]:
+    """The tables of an attempt by what they are behind.
+
+    :raises OvertakenError: one has two names, as while a server without UUIDs renames it.
+    """
+    own = [each for each in found if each.attempt == attempt]
+    by_number = {each.behind: each for each in own}
+    if len(by_number) < len(own):
+        names = ", ".join(each.name for each in own)
+        raise OvertakenError(f"a table of the block has two names at once, of {names}")
+    return by_number
+
+
+@contextmanager
+def _overtaken(table: TableSpec) -> Iterator[None]:
+    """A server that lists tables fails if it comes upon one that another attempt has renamed or
+    dropped meanwhile [measured, 18.16]."""
+    try:
+        yield
+    except ServerError as error:
+        if error.code != UNKNOWN_TABLE or staging_prefix(table.table) not in str(error):
+            raise
+        raise OvertakenError(f"another attempt was quicker: {error}") from error
 
 
 def _rows_there(server: Server, bundle: Bundle, loader: str, facts: TableFacts) -> dict[str, int]:
