@@ -96,7 +96,8 @@ class Checks:
         recorded = {source: record_of(offset) for source, offset in group.items()}
         records = {source: record for source, record in recorded.items() if record is not None}
         for source in transaction.offsets:
-            if records[source].kind is Kind.INTEND:
+            found = records.get(source)  # none where a later one is decided already
+            if found is not None and found.kind is Kind.INTEND:
                 self._invariants.check_reservations(source, records)
 
     def _check_texts(self, patience_ms: int) -> None:
