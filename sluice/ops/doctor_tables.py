@@ -211,6 +211,15 @@ def _check_async(found: Examination, facts: TableFacts, capabilities: Capabiliti
 
 def _check_views(found: Examination, facts: TableFacts, capabilities: Capabilities) -> None:
     dependents = list(facts.all_dependents())
+    behind = (facts, *(dependent.target for dependent in dependents))
+    unseen = ", ".join(name for each in behind for name in each.fed_unseen)
+    if unseen:
+        found.warning(
+            "views",
+            f"feeds {unseen}, and the server shows no such materialized view: this user may not see "
+            "it, or it is a view of another kind; whether its target deduplicates is not known here",
+            "GRANT SHOW TABLES ON it to this user, or look at its target yourself.",
+        )
     if not dependents:
         return
     names = ", ".join(dependent.view for dependent in dependents)

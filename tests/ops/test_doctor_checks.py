@@ -141,6 +141,8 @@ def test_every_target_of_a_view_is_looked_at() -> None:
     replicated = replace(FACTS, dependents=(Dependent("shop.first", replace(FACTS, table="m")),))
     assert "started again" not in table(replicated)["views"].what
     assert table(facts, OLD)["views"].level == "error"
+    hidden = table(replace(FACTS, fed_unseen=("other.seer",)))["views"]
+    assert hidden.level == "warning" and "feeds other.seer" in hidden.what
     memory = Dependent("shop.first", plain(table="m", engine="Memory", window_blocks=0))
     assert "engine Memory" in table(replace(FACTS, dependents=(memory,)))["window"].what
     finer = replace(plain(table="f", window_blocks=10), partition_key="id")
