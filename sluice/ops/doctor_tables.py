@@ -216,8 +216,9 @@ def _check_views(found: Examination, facts: TableFacts, capabilities: Capabiliti
     if unseen:
         found.warning(
             "views",
-            f"feeds {unseen}, and the server shows no such materialized view: this user may not see "
-            "it, or it is a view of another kind; whether its target deduplicates is not known here",
+            f"feeds {unseen}, and the server shows no such materialized view: this user may not "
+            "see it, or it is a view of another kind; nobody knows here whether its target "
+            "deduplicates",
             "GRANT SHOW TABLES ON it to this user, or look at its target yourself.",
         )
     if not dependents:
