@@ -3,8 +3,13 @@
 from __future__ import annotations
 
 import gc
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+
+_lock = threading.Lock()
+#: What each of those who are within `relaxed_collector` found; the first entry is the process's own.
+_inside: list[tuple[int, int, int]] = []
 
 
 def relax_collector() -> None:
@@ -22,11 +27,18 @@ def relax_collector() -> None:
 @contextmanager
 def relaxed_collector() -> Iterator[None]:
     """The same until the block ends: a Python process that ends with frozen objects may crash on
-    its way out, and its exit status is not its own then [measured, 3.11]."""
-    before = gc.get_threshold()
-    relax_collector()
+    its way out, and its exit status is not its own then [measured, 3.11].
+
+    Several threads may be within it: what was before comes back when the last of them leaves.
+    """
+    with _lock:
+        _inside.append(gc.get_threshold())
+        relax_collector()
     try:
         yield
     finally:
-        gc.unfreeze()
-        gc.set_threshold(*before)
+        with _lock:
+            before = _inside.pop()
+            if not _inside:
+                gc.unfreeze()
+                gc.set_threshold(*before)

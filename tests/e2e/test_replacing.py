@@ -9,7 +9,6 @@ import threading
 from collections.abc import Callable
 from pathlib import Path
 
-import pytest
 
 from tests.support.world import COLUMNS, LINEAGE, Truth, World, assert_dead_letters, assert_exact
 
@@ -156,6 +155,7 @@ def watched(world: World, table: str, work: Callable[[], None]) -> int:
                     backwards.append((key, offsets[key], offset))
                 offsets[key] = offset
             looks += 1
+            ended.wait(0.2)
 
     watcher = threading.Thread(target=watch)
     watcher.start()
@@ -168,18 +168,15 @@ def watched(world: World, table: str, work: Callable[[], None]) -> int:
     return looks
 
 
-@pytest.mark.parametrize("seed", [1, 2])
-def test_final_is_right_at_every_moment_for_a_keyed_topic_with_deletes(
-    world: World, seed: int
-) -> None:
-    topic, table = f"state-{seed}", f"state_{seed}"
+def test_final_is_right_at_every_moment_for_a_keyed_topic_with_deletes(world: World) -> None:
+    topic, table = "state", "state"
     world.create_topic(topic, 3)
     world.execute(
         f"CREATE TABLE {table} (id String, value UInt64, gone UInt8, {LINEAGE}) "
         "ENGINE = ReplacingMergeTree(_offset, gone) ORDER BY id"
     )
     configuration = world.configure({table: [topic]}, max_messages=1_500, table_settings=KEYED)
-    model = Model(seed)
+    model = Model(seed=1)
 
     def work() -> None:
         for _ in range(3):
@@ -223,7 +220,7 @@ def test_on_a_server_that_knows_neither_tokens_nor_deletes(old_world: World) -> 
     )
     truth, last = Truth(), Truth()
     world.produce("orders-old-kept", 40_000, truth)
-    world.produce("orders-old-last", 150_000, last, partitions=1)
+    world.produce("orders-old-last", 120_000, last, partitions=1)
     configuration = world.configure(
         {"old_kept": ["orders-old-kept"], "old_last": ["orders-old-last"]},
         max_messages=4_000,
