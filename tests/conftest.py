@@ -11,7 +11,10 @@ settings.load_profile("sluice")
 
 #: Their files take longest, so they come first: else a process works on one of them at the end,
 #: while the others have nothing left.
-_FIRST = ("tests/e2e/", "tests/testbed/", "tests/decode/")
+_FIRST = (
+    *("tests/e2e/", "tests/testbed/", "tests/stream/", "tests/prove/"),
+    *("tests/worker/test_delivery_conformance.py", "tests/decode/"),
+)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
