@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 _lock = threading.Lock()
-#: What each of those who are within `relaxed_collector` found; the first entry is the process's own.
+#: What each of those who are within `relaxed_collector` has found, the first of them first.
 _inside: list[tuple[int, int, int]] = []
 
 

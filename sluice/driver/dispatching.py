@@ -100,6 +100,7 @@ class Dispatcher:
                         state.block_range,
                         state.record,
                         self._schema.known_rest(state),
+                        state.background.stored,
                         self._schema.in_parts(state),
                     )
                     for state in states[begin : begin + PROBED_TOGETHER_MAX]

@@ -111,15 +111,15 @@ class Parking:
 def known_rest(spec: LoadSpec, block_range: Range, rest: Rest) -> Rest:
     """What is to be loaded of entries that a probe does not look for under the load spec of the
     range's record: of those that nobody inserted under it, since their tables may not even be
-    there; and all of those of which everything may be sent again (R22).
+    there; and of those of which everything may be sent again (R22).
 
     :param spec: that the record names.
-    :param rest: what an earlier probe found, if the record is of one.
+    :param rest: what an earlier probe found missing, if the record is of one. What it did not, is
+        there, and may be rows of another load spec, which this one does not make again.
     """
     whole = ((block_range.begin, block_range.end),)
-    topic = block_range.source.topic
-    again = {t.entry: whole for t in spec.tables_of(topic) if t.is_replacing and not t.parked}
-    return again | {entry: rest.get(entry, whole) for entry in parked_in(spec, topic)}
+    tables = spec.tables_of(block_range.source.topic)
+    return {t.entry: rest.get(t.entry, whole) for t in tables if t.parked or t.is_replacing}
 
 
 def parked_in(spec: LoadSpec, topic: str) -> list[str]:

@@ -224,6 +224,7 @@ class Sought:
     """A range that is looked for.
 
     :param known: of entries whose tables are not looked at, what is missing.
+    :param stored: what an earlier probe found of messages that are there in part.
     :param in_parts: entries whose tables had ClickHouse partitions when blocks of the range may
         have come: of a message of several rows only some may be stored, whatever the table is
         now.
@@ -232,6 +233,7 @@ class Sought:
     block_range: Range
     record: Record
     known: Rest = field(default_factory=dict)
+    stored: Stored = field(default_factory=dict)
     in_parts: Collection[str] = ()
 
 

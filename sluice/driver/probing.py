@@ -147,7 +147,8 @@ class Probe:
         """Take what is known to be missing of those that are not looked for in this table."""
         for each, sought in self.sought.items():
             if table.entry in sought.known:
-                self._rest[each][table.entry] = sought.known[table.entry]
+                stored = sought.stored.get(table.entry, ())
+                self.take(each, table, sought.known[table.entry], stored)
 
     def sought_in(self, table: TableSpec) -> list[Range]:
         """The ranges that are looked for in a table, without those that failed."""

@@ -231,7 +231,7 @@ def _missing(situation: Situation, facts: PartitionFacts, record: Record) -> Pro
         since_ms = facts.background.since_ms
         parted = {t.entry for t in spec.tables_of(facts.source.topic) if t.partition_key}
         in_parts = parted | facts.background.stored.keys()
-        sought = Sought(block_range, record, known, in_parts)
+        sought = Sought(block_range, record, known, facts.background.stored, in_parts)
         prober.submit([sought], spec, since_ms, answers.put)
         (found,) = answers.get(timeout=_PROBE_SECONDS_MAX).found
     except queue.Empty:

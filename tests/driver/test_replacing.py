@@ -9,7 +9,7 @@ import pytest
 from sluice.core.budget import TargetShard, own_target_shards
 from sluice.core.errors import TransientError
 from sluice.core.load_spec import parse_spec
-from sluice.core.ranges import TopicPartition
+from sluice.core.ranges import Range, TopicPartition
 from sluice.core.receipts import Failed
 from sluice.driver.parking import known_rest
 from sluice.driver.state import target_shards_gone
@@ -80,6 +80,15 @@ def test_a_range_says_where_it_may_have_blocks() -> None:
     other = replace(world.spec, tables=(replace(KEPT, shards=("s2",)),))
     assert target_shards_gone(state.background, other, "a") == ["shard s1 of table entry t"]
     assert known_rest(world.spec, state.block_range, {}) == {"t": ((0, 10),)}
+
+
+def test_what_a_probe_has_found_there_is_not_sent_again() -> None:
+    """It may have been stored under another load spec, which made a row of what is a dead letter
+    under this one."""
+    world = World([P0], (KEPT,))
+    found = known_rest(world.spec, Range(P0, 0, 10), {"t": ((4, 6),)})
+    assert found == {"t": ((4, 6),)}
+    assert known_rest(world.spec, Range(P0, 0, 10), {"t": ()}) == {"t": ()}
 
 
 def replace_rounds(world: World, rounds: int) -> World:

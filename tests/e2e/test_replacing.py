@@ -9,7 +9,6 @@ import threading
 from collections.abc import Callable
 from pathlib import Path
 
-
 from tests.support.world import COLUMNS, LINEAGE, Truth, World, assert_dead_letters, assert_exact
 
 REPLACING = 'delivery = "replacing"'
