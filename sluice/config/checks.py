@@ -11,7 +11,7 @@ from sluice.config.quantities import format_duration
 from sluice.config.sharding import EXAMPLES
 from sluice.config.table import TableConfiguration
 from sluice.config.topics import loaded_twice, routes_differ
-from sluice.core.formats import FORMATS
+from sluice.core.formats import needs_registry
 from sluice.core.suggestions import suggest
 
 #: A block for each is too small long before, and each takes two open files of a worker, which may
@@ -39,7 +39,7 @@ def conflicts_across_sections(configuration: Configuration) -> Iterator[tuple[st
     for table in configuration.tables:
         for key, what in _sharding_conflicts(table, shards):
             yield f"table[{table.name}].{key}", what
-        if FORMATS[table.format].needs_registry and configuration.registry is None:
+        if needs_registry(table.format, table.options) and configuration.registry is None:
             what = f"{table.format} needs the section [registry] with its url"
             yield f"table[{table.name}].format", what
 

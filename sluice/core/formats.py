@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 
@@ -12,7 +13,7 @@ class Format:
     :param options: that it knows. Where `schema` is one, so is `schema:PATH`: the text of a file
         that it imports as PATH.
     :param required: those of them that it cannot do without.
-    :param needs_registry: whether messages name their schema by its number in a registry.
+    :param needs_registry: whether messages name their schema in a registry.
     """
 
     name: str
@@ -30,21 +31,27 @@ OPTIONS = {
     "message": "the name of the message type",
     "descriptors": "a FileDescriptorSet in base64, in place of the schema",
     "schema_hash": "the hash that messages must carry",
+    "schema_id": "where messages name their schema: in the value, or in a header",
+    "validate": "whether each message is compared with its schema",
 }
+
+#: What the options may say that have a choice.
+CHOICES = {"schema_id": ("value", "header"), "validate": ("false", "true")}
 
 _FORMATS = (
     Format("JSONEachRow"),
     Format("JSONCompactEachRow", ("columns",)),
+    Format("JSONConfluent", ("schema_id", "validate")),
     Format("CSV", ("columns", "delimiter", "null")),
     Format("CSVWithNames", ("delimiter", "null")),
     Format("TSV", ("columns", "null")),
     Format("TSVWithNames", ("null",)),
     Format("TSKV", ("null",)),
-    Format("AvroConfluent", needs_registry=True),
+    Format("AvroConfluent", ("schema_id",), needs_registry=True),
     Format("AvroSingleObject", ("schema",), ("schema",)),
     Format("Avro"),
     Format("Protobuf", ("schema", "descriptors", "message"), ("message",)),
-    Format("ProtobufConfluent", ("message",), needs_registry=True),
+    Format("ProtobufConfluent", ("message", "schema_id"), needs_registry=True),
     Format("MsgPack", ("columns",)),
     Format("RowBinary", ("columns",)),
     Format("RowBinaryWithNamesAndTypes"),
@@ -61,3 +68,8 @@ REGISTRY_OPTION = "registry"
 
 #: By name.
 FORMATS = {one.name: one for one in _FORMATS}
+
+
+def needs_registry(format_name: str, options: Iterable[tuple[str, str]]) -> bool:
+    """Whether messages cannot be read without their schemas in a registry."""
+    return FORMATS[format_name].needs_registry or ("validate", "true") in options

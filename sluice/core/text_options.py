@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from sluice.core.formats import CHOICES
+
 #: In `columns`, for a value of the message that no column takes.
 SKIPPED = "-"
 
@@ -76,10 +78,13 @@ def null_text(value: str) -> str:
 
 
 def check_option(format_name: str, name: str, value: str) -> None:
-    """Whether an option of a text format makes sense; its name is known to be one.
+    """Whether an option of a format makes sense; its name is known to be one.
 
     :raises ValueError: with a sentence about what is wrong.
     """
+    choices = CHOICES.get(name, (value,))
+    if value not in choices:
+        raise ValueError(f"{value!r} is not possible; use {' or '.join(map(repr, choices))}")
     if format_name not in TEXT_FORMATS:
         return
     if name == "columns":

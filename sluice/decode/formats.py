@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from sluice.core.errors import TerminalError
 from sluice.core.formats import FORMATS as KNOWN
@@ -16,6 +16,7 @@ from sluice.decode.messages.framing import BYTES, JSON_ARRAYS, JSON_OBJECTS, Fra
 from sluice.decode.messages.port import TableDecoder
 from sluice.decode.text.decoders import json_array_decoder, json_object_decoder, line_decoder
 from sluice.decode.typed.decoder import TypedDecoder
+from sluice.decode.values.steps import Step, SteppedDecoder
 
 
 def typed_decoder(table: TableSpec) -> TableDecoder:
@@ -68,9 +69,14 @@ def _typed_format(table: TableSpec) -> TypedFormat:
     return Blobs(table, table.format)
 
 
+def _json_behind_header(table: TableSpec) -> TableDecoder:
+    options: tuple[tuple[str, str], ...] = ()
+    return json_object_decoder(replace(table, format="JSONEachRow", options=options))
+
+
 @dataclass(frozen=True, slots=True)
 class _Format:
-    """How a format is decoded, and how its messages stand in a buffer."""
+    """How a format is decoded, and how its messages stand in a buffer, when all steps are done."""
 
     decoder: Callable[[TableSpec], TableDecoder]
     framing: Framing
@@ -79,6 +85,7 @@ class _Format:
 #: By name, as it stands in the configuration.
 _FORMATS = dict.fromkeys(KNOWN, _Format(typed_decoder, BYTES)) | {
     "JSONEachRow": _Format(json_object_decoder, JSON_OBJECTS),
+    "JSONConfluent": _Format(_json_behind_header, JSON_OBJECTS),
     "JSONCompactEachRow": _Format(json_array_decoder, JSON_ARRAYS),
     "CSV": _Format(line_decoder, BYTES),
     "TSV": _Format(line_decoder, BYTES),
@@ -112,13 +119,29 @@ def make_decoder(table: TableSpec) -> TableDecoder:
 def _decoder_of(table: TableSpec) -> TableDecoder:
     if is_mapped(table):
         return TypedDecoder(table, MappedFormat(table, make_decoder))
-    return _FORMATS[table.format].decoder(table)
+    of, steps = _FORMATS[table.format], _steps(table)
+    decoder = of.decoder(table)
+    return SteppedDecoder(decoder, steps, of.framing) if steps else decoder
+
+
+def _steps(table: TableSpec) -> list[Step]:
+    """What is made of values before the format reads them, in this order."""
+    steps: list[Step] = []
+    if table.format == "JSONConfluent":
+        from sluice.decode.values.json_schema import RegisteredJson
+
+        steps.append(RegisteredJson(table))
+    return steps
+
+
+def _has_steps(table: TableSpec) -> bool:
+    return table.format == "JSONConfluent"
 
 
 def framing_of(table: TableSpec) -> Framing:
     """How the messages of this entry stand in a buffer."""
     found = _FORMATS.get(table.format)
-    return found.framing if found else BYTES
+    return BYTES if found is None or _has_steps(table) else found.framing
 
 
 def check_options(table_format: str, options: tuple[tuple[str, str], ...]) -> str:

@@ -16,7 +16,7 @@ from sluice.clickhouse.sql import identifier, qualified
 from sluice.config import Configuration, DeduplicationConfiguration, TableConfiguration
 from sluice.core.claims import Deduplicate
 from sluice.core.errors import ConfigurationError, TerminalError
-from sluice.core.formats import FORMATS, REGISTRY_OPTION
+from sluice.core.formats import REGISTRY_OPTION, needs_registry
 from sluice.core.load_spec import (
     LINEAGE_TYPES,
     SOURCE,
@@ -222,7 +222,7 @@ def _options(
     configuration: Configuration, table: TableConfiguration
 ) -> tuple[tuple[str, str], ...]:
     """The format's options; the registry by its URL, since numbers of schemas are its own."""
-    if configuration.registry is None or not FORMATS[table.format].needs_registry:
+    if configuration.registry is None or not needs_registry(table.format, table.options):
         return table.options
     return tuple(sorted((*table.options, (REGISTRY_OPTION, configuration.registry.url))))
 

@@ -8,6 +8,7 @@ from functools import partial
 from typing import Any, TypeVar
 
 from sluice.core.errors import TerminalError, TransientError
+from sluice.core.schema_ids import guid_of, shown_schema
 
 #: For one request; the client tries a few times by itself.
 _TIMEOUT_SECONDS = 10
@@ -96,17 +97,23 @@ class RegistryClient:
     def schema(self, number: int) -> FetchedSchema | None:
         """The schema of this number with all that it refers to; None if there is none.
 
+        :param number: or what stands for a GUID.
         :raises TransientError: the registry does not answer.
         :raises TerminalError: it refuses to, or names a reference that it does not have.
         """
-        found = self._ask(partial(self._client.get_schema, number), f"schema {number}")
+        guid, shown = guid_of(number), shown_schema(number)
+        if guid:
+            question = partial(self._client.get_schema_by_guid, guid)
+        else:
+            question = partial(self._client.get_schema, number)
+        found = self._ask(question, f"schema {shown}")
         if found is None:
             return None
         references: dict[str, str] = {}
-        self._collect(found.references or [], references, number)
+        self._collect(found.references or [], references, shown)
         return FetchedSchema(found.schema_type, found.schema_str, tuple(references.items()))
 
-    def _collect(self, wanted: list[Any], into: dict[str, str], number: int) -> None:
+    def _collect(self, wanted: list[Any], into: dict[str, str], number: str) -> None:
         for reference in wanted:
             if reference.name in into:
                 continue

@@ -10,7 +10,8 @@ from sluice.core.load_spec import LINEAGE_TYPES
 from sluice.decode.engine.types import parse_type
 from sluice.decode.schema.avro import AvroLayout
 from sluice.decode.schema.avro_schema import parse_avro
-from sluice.decode.schema.headed import REGISTRY_HEADER_BYTES, UnsupportedSchemaError
+from sluice.decode.schema.headed import UnsupportedSchemaError
+from sluice.decode.schema.named import REGISTRY_HEADER_BYTES
 from sluice.decode.schema.protobuf import compiled_schema, read_place
 from sluice.decode.schema.protobuf_columns import table_type
 from sluice.decode.schema.protobuf_compile import MAIN_FILE

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 
 from sluice.clickhouse.http import Server
 from sluice.core.errors import TerminalError
-from sluice.core.formats import FORMATS, REGISTRY_OPTION
+from sluice.core.formats import REGISTRY_OPTION, needs_registry
 from sluice.core.load_spec import LINEAGE_TYPES, Column, Delivery, TableSpec
 from sluice.decode.formats import framing_of, make_decoder
 from sluice.decode.messages.buffer import MessageBuffer
@@ -189,7 +189,7 @@ def _decode(
     registry: RegistryAccess | None,
 ) -> tuple[BadMessage, ...]:
     options = dict(found.options)
-    if registry is not None and FORMATS[found.format].needs_registry:
+    if registry is not None and needs_registry(found.format, found.options.items()):
         options[REGISTRY_OPTION] = registry.url
     spec = TableSpec(
         entry="init",
@@ -294,7 +294,7 @@ max_delay = "1s"
 database = {_text(database)}
 shards = {{ s1 = [{_text(wanted.clickhouse or "http://localhost:8123")}] }}
 {user}durability = "single"                 # one replica's word is enough; "quorum" needs two
-{_registry_text(wanted.registry) if FORMATS[found.format].needs_registry else ""}
+{_registry_text(wanted.registry) if needs_registry(found.format, found.options.items()) else ""}
 [[table]]
 name = {_text(table[:_NAME_MAX])}  # part of every token: keep it
 topics = [{_text(wanted.topic)}]

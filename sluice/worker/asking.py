@@ -11,6 +11,7 @@ from sluice.clickhouse.structure import read_identities, read_structures
 from sluice.core.dynamic import NewField, why_no_answer
 from sluice.core.load_spec import TableSpec
 from sluice.core.receipts import Outdated, UnknownSchemas
+from sluice.core.schema_ids import shown_schema
 from sluice.decode.messages.decoded import BadMessage, Decoded
 from sluice.decode.messages.fault import UNKNOWN_FIELD
 from sluice.worker.bundle import Bundle
@@ -57,7 +58,7 @@ def asked_for_schemas(
     """The report of a range whose messages name schemas that the registry does not know."""
     first = next(table for table in tables if table.entry in schemas)
     found = schemas[first.entry]
-    numbers = ", ".join(map(str, found.numbers[:_NUMBERS_SHOWN_MAX]))
+    numbers = ", ".join(map(shown_schema, found.numbers[:_NUMBERS_SHOWN_MAX]))
     more = len(found.numbers) - _NUMBERS_SHOWN_MAX
     why = (
         f"table entry {first.entry}: the registry does not know schema {numbers}"

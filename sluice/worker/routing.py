@@ -192,6 +192,4 @@ class Router:
             return
         kept = np.delete(np.arange(view.buffer.messages), excluded)
         with subset(view.buffer, kept) as messages:
-            if view.buffer.facts is not None:
-                messages.facts = view.buffer.facts.some(kept.tolist())
             yield messages

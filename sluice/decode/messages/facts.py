@@ -18,6 +18,8 @@ from sluice.decode.engine.native import (
 )
 from sluice.decode.messages.origins import Origins
 
+#: The option of messages that name their schema in a header.
+SCHEMA_IN_HEADER = ("schema_id", "header")
 #: Of a message without a value.
 TOMBSTONE = "_tombstone"
 
@@ -51,10 +53,10 @@ class MessageFacts:
 
 
 def facts_named(table: TableSpec) -> tuple[str, ...]:
-    """Those of KAFKA_COLUMNS that the entry may ask for; a name inside a text counts too."""
+    """Those of KAFKA_COLUMNS that the entry may need; a name inside a text counts too."""
     texts = [*(one.source for one in table.mapping if one.by in ("sql", "kafka")), *table.check]
     named = {name for name in KAFKA_COLUMNS for text in texts if name in text}
-    if any(one.by == "header" for one in table.mapping):
+    if any(one.by == "header" for one in table.mapping) or SCHEMA_IN_HEADER in table.options:
         named.add("_headers")
     if table.tombstones == "delete":
         named.add(TOMBSTONE)

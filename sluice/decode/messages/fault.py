@@ -17,6 +17,8 @@ UNKNOWN_FIELD = "unknown-field"
 NO_COLUMN = "no-column"
 #: A message that names a schema which its registry does not know.
 UNKNOWN_SCHEMA = "unknown-schema"
+#: A message that its schema in the registry does not allow.
+BREAKS_SCHEMA = "breaks-schema"
 #: A column that must be there is absent or null.
 REQUIRED = "required"
 #: A row breaks one of the entry's checks.

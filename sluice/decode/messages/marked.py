@@ -49,6 +49,8 @@ def without(buffer: MessageBuffer, indices: Indices) -> Iterator[None]:
 def subset(buffer: MessageBuffer, indices: Indices) -> MessageBuffer:
     """A buffer of its own with these messages, in this order; the caller closes it."""
     chosen = MessageBuffer(buffer.framing)
+    if buffer.facts is not None:
+        chosen.facts = buffer.facts.some(indices.tolist())
     offsets = buffer.offsets[indices]
     for piece in buffer.pieces(indices):
         chosen.add_text(

@@ -21,16 +21,13 @@ from sluice.decode.messages.marked import memory_file
 from sluice.decode.messages.marks import MARK_BYTES, place_between
 from sluice.decode.schema.avro_schema import AvroSchema, parse_avro, split_schemas
 from sluice.decode.schema.headed import (
-    REGISTRY_HEADER_BYTES,
     HeadedMessages,
-    Headers,
     Layout,
     RegisteredMessages,
     UnsupportedSchemaError,
-    bytes_at_begin,
-    registry_headers,
     required_option,
 )
+from sluice.decode.schema.named import Headers, bytes_at_begin, registry_headers
 from sluice.decode.schema.registry import RegisteredSchema, registry_of
 from sluice.decode.schema.structure import between_marks, check_avro
 from sluice.decode.schema.tables import Code, Positions, Results
@@ -143,7 +140,8 @@ def refused_nulls(table: TableSpec) -> frozenset[str]:
 
 
 class AvroConfluent(RegisteredMessages):
-    """A zero byte, the number of the schema in four bytes, the body.
+    """A zero byte, the number of the schema in four bytes, the body; or the body alone, and a GUID
+    in a header.
 
     :raises TerminalError: the options are not complete.
     """
@@ -152,24 +150,20 @@ class AvroConfluent(RegisteredMessages):
         super().__init__(table)
         self._refused_nulls = refused_nulls(table)
 
-    def number(self, key: int) -> int:
-        """As the port says."""
-        return key
-
     def headers(self, piece: Piece) -> Headers:
         """As the port says."""
         return registry_headers(piece)
 
     def make_layout(self, key: int) -> Layout | Fault | None:
         """As the port says."""
-        found = registry_of(self.url).schema(key)
+        found = registry_of(self.url).schema(self.names.number(key))
         if found is None:
             return None
         if found.kind != "AVRO":
             return Fault(CANNOT_PARSE, f"{self.shown(key)} is {found.kind}, not AVRO")
         references = [text for _, text in found.references]
         schema = parse_avro(found.text, references, self._refused_nulls)
-        return AvroLayout(schema, REGISTRY_HEADER_BYTES)
+        return AvroLayout(schema, self.names.header_bytes(key))
 
 
 class AvroSingleObject(HeadedMessages):

@@ -1,32 +1,36 @@
 """Messages whose schema stands outside of them: a header names it, or there is only one.
 
-What Avro and Protobuf share: messages are sorted by schema, each is walked through with it
-(structure.py), and the sound ones of one schema are written into one file for the engine.
+What Avro and Protobuf share: messages are sorted by schema (named.py), each is walked through with
+it (structure.py), and the sound ones of one schema are written into one file for the engine.
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
 
 from sluice.core.errors import TerminalError
+from sluice.core.formats import REGISTRY_OPTION
 from sluice.core.load_spec import TableSpec
 from sluice.decode.messages.buffer import MessageBuffer, Piece
-from sluice.decode.messages.fault import CANNOT_PARSE, UNKNOWN_SCHEMA, Fault
+from sluice.decode.messages.fault import CANNOT_PARSE, Fault
 from sluice.decode.messages.format import Group, Natural, TypedFormat
 from sluice.decode.messages.marked import Indices
 from sluice.decode.messages.memory import MemoryFile
-from sluice.decode.schema.registry import require_known
+from sluice.decode.schema.named import (
+    NO_REGISTRY_HEADER,
+    Found,
+    Headers,
+    SchemaNames,
+    sorted_by_schema,
+)
 from sluice.decode.schema.tables import Positions, Results
 
-REGISTRY_HEADER_BYTES = 5
 #: Messages can name any number of schemas.
 _LAYOUTS_MAX = 4096
-NO_REGISTRY_HEADER = "the message does not begin with a zero byte and a schema number"
 
 
 class UnsupportedSchemaError(Exception):
@@ -68,38 +72,11 @@ class Layout(ABC):
         """
 
 
-@dataclass(frozen=True, slots=True)
-class Headers:
-    """What the headers of some messages say.
-
-    :param are_there: which messages have one.
-    :param keys: the schema that each names.
-    :param lengths: of the headers in bytes.
-    """
-
-    are_there: NDArray[np.bool_]
-    keys: NDArray[np.uint64]
-    lengths: NDArray[np.int64]
-
-
-@dataclass(slots=True)
-class Found:
-    """Messages that name one schema, with where their bodies begin; None: without a header."""
-
-    key: int | None
-    indices: list[NDArray[np.int64]] = field(default_factory=list)
-    lengths: list[NDArray[np.int64]] = field(default_factory=list)
-
-    def add(self, indices: NDArray[np.int64], lengths: NDArray[np.int64]) -> None:
-        self.indices.append(indices)
-        self.lengths.append(lengths)
-
-
 class HeadedMessages(TypedFormat):
     """Such messages, of which every one of a group was walked through."""
 
     #: What is wrong with a message without a header.
-    no_header = Fault(CANNOT_PARSE, NO_REGISTRY_HEADER)
+    no_header = NO_REGISTRY_HEADER
 
     def __init__(self) -> None:
         self._layouts: dict[int, Layout | Fault] = {}
@@ -150,28 +127,8 @@ class HeadedMessages(TypedFormat):
             yield Group("", (), np.zeros(0, np.int64), "", True, unreadable=unreadable)
 
     def found(self, buffer: MessageBuffer, indices: Indices) -> list[Found]:
-        """The messages by schema, in the order in which they first name it."""
-        by_key: dict[int | None, Found] = {}
-
-        def of(key: int | None) -> Found:
-            return by_key.setdefault(key, Found(key))
-
-        for piece in buffer.pieces(indices):
-            headers, own = self.headers(piece), indices[piece.places]
-            there, keys, lengths = headers.are_there, headers.keys, headers.lengths
-            if not there.all():
-                of(None).add(own[~there], lengths[~there])
-                own, keys, lengths = own[there], keys[there], lengths[there]
-            if not len(keys):
-                continue
-            if (keys == keys[0]).all():
-                of(int(keys[0])).add(own, lengths)
-                continue
-            values, firsts = np.unique(keys, return_index=True)
-            for value in values[np.argsort(firsts)].tolist():
-                chosen = keys == value
-                of(value).add(own[chosen], lengths[chosen])
-        return list(by_key.values())
+        """The messages by schema."""
+        return sorted_by_schema(buffer, indices, self.headers)
 
     def _layout(self, key: int) -> Layout | Fault:
         """Kept; that there is no such schema is asked for again."""
@@ -229,66 +186,41 @@ class HeadedMessages(TypedFormat):
 
 
 class RegisteredMessages(HeadedMessages):
-    """Of those, messages that name their schema by its number in a registry.
+    """Of those, messages that name their schema in a registry.
 
     A schema that the registry does not know makes no row and no fault: it refuses all messages,
-    unless the text says which numbers there are.
+    unless the text says which schemas there are.
 
     :raises TerminalError: the options are not complete.
     """
 
     def __init__(self, table: TableSpec) -> None:
         super().__init__()
-        self.url = required_option(table, "registry")
-        self._listed = None if table.schemas is None else frozenset(table.schemas)
+        self.url = required_option(table, REGISTRY_OPTION)
+        self.names = SchemaNames(table)
+        self.no_header = self.names.no_header
 
-    @abstractmethod
-    def number(self, key: int) -> int:
-        """Of the schema that a key names, in the registry."""
+    def found(self, buffer: MessageBuffer, indices: Indices) -> list[Found]:
+        """As the base says."""
+        return self.names.found(buffer, indices, self.headers, self.place_in_header)
+
+    def place_in_header(self, rest: bytes) -> int | None:
+        """What stands behind a GUID in a header, as 32 bits; None: it must not stand there."""
+        return None if rest else 0
 
     def require(self, found: Iterable[Found], of: int) -> None:
         """As the base says.
 
         :raises UnknownSchemasError: the registry does not know all schemas that may be named.
         """
-        named: dict[int, int] = {}
-        for each in found:
-            number = None if each.key is None else self.number(each.key)
-            if number is not None and self._is_listed(number):
-                named[number] = named.get(number, 0) + sum(map(len, each.indices))
-        if named:
-            require_known(self.url, named, of)
+        self.names.require(found, of)
 
     def shown(self, key: int) -> str:
         """As the base says."""
-        return f"schema {self.number(key)} of the registry"
-
-    def _is_listed(self, number: int) -> bool:
-        return self._listed is None or number in self._listed
+        return self.names.shown(key)
 
     def _layout(self, key: int) -> Layout | Fault:
-        if self._is_listed(self.number(key)):
-            return super()._layout(key)
-        return Fault(UNKNOWN_SCHEMA, f"the registry did not know schema {self.number(key)} in time")
-
-
-def bytes_at_begin(piece: Piece, length: int) -> tuple[NDArray[np.bool_], NDArray[np.uint8]]:
-    """Which messages have so many bytes, and these bytes of each; zeros for the others."""
-    begins = np.concatenate(([0], piece.ends[:-1]))
-    is_long = piece.ends - 1 - begins >= length
-    symbols = np.frombuffer(piece.text, np.uint8)
-    places = np.where(is_long, begins, 0)[:, None] + np.arange(length)
-    taken = symbols[np.minimum(places, len(symbols) - 1)]
-    taken[~is_long] = 0
-    return is_long, taken
-
-
-def registry_headers(piece: Piece) -> Headers:
-    """A zero byte, and the number of the schema in four bytes."""
-    is_long, symbols = bytes_at_begin(piece, REGISTRY_HEADER_BYTES)
-    numbers = np.ascontiguousarray(symbols[:, 1:5]).view(">u4")[:, 0].astype(np.uint64)
-    lengths = np.full(len(numbers), REGISTRY_HEADER_BYTES, np.int64)
-    return Headers(is_long & (symbols[:, 0] == 0), numbers, lengths)
+        return self.names.unlisted(key) or super()._layout(key)
 
 
 def required_option(table: TableSpec, name: str) -> str:

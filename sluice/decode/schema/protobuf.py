@@ -30,15 +30,13 @@ from sluice.decode.messages.fault import CANNOT_PARSE, OUT_OF_RANGE, UNKNOWN_FIE
 from sluice.decode.messages.format import PLACE_IS_ROW_NUMBER
 from sluice.decode.messages.marked import Indices
 from sluice.decode.schema.headed import (
-    Found,
     HeadedMessages,
-    Headers,
     Layout,
     RegisteredMessages,
     UnsupportedSchemaError,
-    registry_headers,
     required_option,
 )
+from sluice.decode.schema.named import Found, Headers, registry_headers
 from sluice.decode.schema.protobuf_columns import filling
 from sluice.decode.schema.protobuf_compile import MAIN_FILE, compile_files, read_descriptors
 from sluice.decode.schema.protobuf_schema import ProtobufFiles, ProtobufMessage
@@ -208,7 +206,8 @@ class Protobuf(HeadedMessages):
 
 
 class ProtobufConfluent(RegisteredMessages):
-    """A zero byte, the schema's number in four bytes, the type's place in it, the message.
+    """A zero byte, the schema's number in four bytes, the type's place in it, the message; or the
+    message alone, and a GUID and the place in a header.
 
     With the option `message`, messages of other types are bad.
 
@@ -246,7 +245,7 @@ class ProtobufConfluent(RegisteredMessages):
 
     def make_layout(self, key: int) -> Layout | Fault | None:
         """As the port says."""
-        number, path = self.number(key), _unpacked(key >> 32)
+        number, path = self.names.number(key), _unpacked(self.names.place(key))
         files = self._files.get(number)
         if files is None:
             found = registry_of(self.url).schema(number)
@@ -262,9 +261,10 @@ class ProtobufConfluent(RegisteredMessages):
             return Fault(CANNOT_PARSE, said)
         return ProtobufLayout(message, self._table)
 
-    def number(self, key: int) -> int:
-        """As the port says."""
-        return key & 0xFFFFFFFF
+    def place_in_header(self, rest: bytes) -> int | None:
+        """As the base says."""
+        found = read_place(rest, 0, len(rest))
+        return None if found is None or found[1] < len(rest) else _packed(found[0])
 
 
 def compiled_schema(schema: SchemaText) -> ProtobufFiles:

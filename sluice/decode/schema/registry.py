@@ -19,6 +19,7 @@ from typing import Protocol
 
 from sluice.core.errors import TerminalError, TransientError
 from sluice.core.receipts import UnknownSchemas
+from sluice.core.schema_ids import shown_schema
 
 #: So many unknown schemas of a range are asked for. Where bytes that are no header are taken for
 #: one, each message names another number, and each answer takes a while.
@@ -34,7 +35,7 @@ class UnknownSchemasError(TransientError):
     )
 
     def __init__(self, found: UnknownSchemas) -> None:
-        super().__init__(f"the registry does not know schema {found.numbers[0]}")
+        super().__init__(f"the registry does not know schema {shown_schema(found.numbers[0])}")
         self.found = found
 
 
@@ -73,6 +74,7 @@ class SchemaSource(Protocol):
     def schema(self, number: int) -> SchemaText | None:
         """The schema of this number; None if the registry says that there is none.
 
+        :param number: or what stands for a GUID (`sluice.core.schema_ids`).
         :raises TransientError: the registry does not answer.
         :raises TerminalError: it refuses to.
         """

@@ -34,6 +34,11 @@ def _text(table_format: str) -> tuple[Subject, ...]:
     )
 
 
+def _behind_header(subject: Subject) -> Subject:
+    text = replace(subject.text, format="JSONConfluent")
+    return Subject(text, lambda chance: b"\0\0\0\0\7" + subject.good(chance))
+
+
 def _typed(table_format: str) -> tuple[Subject, ...]:
     by_file = table_format in FILES
     rows = 3 if by_file else 1
@@ -70,6 +75,8 @@ def subjects_of(table_format: str) -> tuple[Subject, ...]:
         return _text(table_format)
     if table_format in (*FILES, *_ROWS):
         return _typed(table_format)
+    if table_format == "JSONConfluent":
+        return tuple(_behind_header(one) for one in _text("JSONEachRow")[:2])
     if table_format == "SQLBatchRequest":
         return _envelope()
     return SCHEMA_SUBJECTS[table_format]()

@@ -1,0 +1,26 @@
+"""What names a schema in a registry: its number, or its GUID.
+
+A GUID is kept as a number beyond all numbers of schemas, so both stand where a number may.
+"""
+
+from __future__ import annotations
+
+from uuid import UUID
+
+_GUIDS = 1 << 128
+GUID_BYTES = 16
+
+
+def number_of_guid(guid: bytes) -> int:
+    """What stands for these 16 bytes."""
+    return _GUIDS | int.from_bytes(guid, "big")
+
+
+def guid_of(number: int) -> str:
+    """The GUID that a number stands for, as text; "" if it is a schema's own number."""
+    return str(UUID(int=number - _GUIDS)) if number >= _GUIDS else ""
+
+
+def shown_schema(number: int) -> str:
+    """The number or the GUID, for people."""
+    return guid_of(number) or str(number)

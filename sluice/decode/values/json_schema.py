@@ -1,0 +1,135 @@
+"""JSON behind the header of a schema registry, and compared with its schema where that is asked."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+
+from sluice.core.errors import TerminalError
+from sluice.core.formats import needs_registry
+from sluice.core.load_spec import TableSpec
+from sluice.decode.messages.buffer import MessageBuffer, Value
+from sluice.decode.messages.fault import BREAKS_SCHEMA, CANNOT_PARSE, Fault
+from sluice.decode.schema.headed import required_option
+from sluice.decode.schema.named import SchemaNames, registry_headers
+from sluice.decode.schema.registry import SchemaText, registry_of
+from sluice.decode.values.steps import Step
+
+#: Messages can name any number of schemas.
+_VALIDATORS_MAX = 1024
+#: So much is shown of a value that a schema does not allow.
+_SHOWN_CHARACTERS = 120
+
+
+class RegisteredJson(Step):
+    """Takes the header off. With `validate`, a message that its schema does not allow is a fault.
+
+    :raises TerminalError: the options are not complete.
+    """
+
+    def __init__(self, table: TableSpec) -> None:
+        self._names = SchemaNames(table)
+        self._url = ""
+        if needs_registry(table.format, table.options):
+            self._url = required_option(table, "registry")
+        self._validators: dict[int, Any] = {}
+
+    def values(self, buffer: MessageBuffer) -> Iterator[Value | Fault]:
+        """As the port says.
+
+        :raises UnknownSchemasError: the registry does not know a schema that is needed.
+        """
+        everything = np.arange(buffer.messages)
+        found = self._names.found(buffer, everything, registry_headers, _nothing_behind)
+        keys: list[int | None] = [None] * buffer.messages
+        for each in found:
+            for index in np.concatenate(each.indices).tolist():
+                keys[index] = each.key
+        if self._url:
+            self._names.require(found, buffer.messages)
+        for key, value in zip(keys, buffer.iterate(everything), strict=True):
+            if key is None:
+                yield self._names.no_header
+                continue
+            body = value[self._names.header_bytes(key) :]
+            yield (self._fault(key, body) if self._url else None) or body
+
+    def _fault(self, key: int, body: Value) -> Fault | None:
+        """What the schema has against a message. What is no JSON, the format's decoder tells."""
+        unlisted = self._names.unlisted(key)
+        if unlisted is not None:
+            return unlisted
+        validator = self._validators.get(key)
+        if validator is None:
+            if len(self._validators) >= _VALIDATORS_MAX:
+                self._validators.clear()
+            validator = self._validators[key] = self._validator(key)
+        if isinstance(validator, Fault):
+            return validator
+        try:
+            document = json.loads(body)
+        except (ValueError, RecursionError):
+            return None
+        return _compared(validator, document, self._names.shown(key))
+
+    def _validator(self, key: int) -> Any:
+        shown = self._names.shown(key)
+        found = registry_of(self._url).schema(self._names.number(key))
+        if found is None:
+            return Fault(CANNOT_PARSE, f"there is no {shown}")
+        if found.kind != "JSON":
+            return Fault(CANNOT_PARSE, f"{shown} is {found.kind}, not JSON")
+        try:
+            return _validator_of(found)
+        except TerminalError as error:
+            return Fault(CANNOT_PARSE, f"{shown} is no JSON Schema: {error.message}")
+
+
+def _nothing_behind(rest: bytes) -> int | None:
+    return None if rest else 0
+
+
+def _validator_of(schema: SchemaText) -> Any:
+    """
+    :raises TerminalError: it is not a JSON Schema.
+    """
+    from jsonschema import SchemaError
+    from jsonschema.validators import Draft7Validator, validator_for
+    from referencing import Registry, Resource
+    from referencing.jsonschema import DRAFT7
+
+    try:
+        own = json.loads(schema.text)
+        kind = validator_for(own, default=Draft7Validator)
+        kind.check_schema(own)
+        # What a schema refers to stands beside it; nothing is fetched.
+        others = [
+            (name, Resource.from_contents(json.loads(text), default_specification=DRAFT7))
+            for name, text in schema.references
+        ]
+    except (ValueError, RecursionError, SchemaError) as error:
+        raise TerminalError(str(error).partition("\n")[0][:_SHOWN_CHARACTERS]) from error
+    return kind(own, registry=Registry().with_resources(others))
+
+
+def _compared(validator: Any, document: Any, shown: str) -> Fault | None:
+    """What is wrong with a document; of several, the first one in the order of the fields."""
+    from jsonschema.exceptions import best_match
+    from referencing.exceptions import Unresolvable
+
+    try:
+        error = best_match(validator.iter_errors(document))
+    except (Unresolvable, RecursionError) as broken:
+        return Fault(CANNOT_PARSE, f"{shown} cannot be used: {type(broken).__name__} {broken}")
+    if error is None:
+        return None
+    where = error.json_path.removeprefix("$").lstrip(".")
+    at = f"field {where}: " if where else ""
+    words = error.message
+    if len(words) > _SHOWN_CHARACTERS:
+        words = f"{words[:_SHOWN_CHARACTERS]}…"
+    column = where if where.isidentifier() else ""
+    return Fault(BREAKS_SCHEMA, f"{at}{shown} does not allow it: {words}", column)

@@ -1,0 +1,103 @@
+"""Steps from the value that Kafka holds to the one that the entry's format reads.
+
+Each step makes a buffer of other values out of a buffer. A message that it cannot take is a fault;
+the others go on, at their offsets, and the format's decoder makes the rows.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from sluice.decode.messages.buffer import MessageBuffer, Value
+from sluice.decode.messages.decoded import BadMessage, Decoded
+from sluice.decode.messages.fault import Fault
+from sluice.decode.messages.framing import BYTES, Framing
+from sluice.decode.messages.marked import Indices
+from sluice.decode.messages.origins import Origins
+from sluice.decode.messages.port import TableDecoder
+
+#: So many messages, or bytes of them, are put into a buffer at once.
+_MESSAGES, _BYTES = 500, 1 << 20
+
+
+class Step(ABC):
+    """Made once for each table text. What a message becomes depends on nothing but itself."""
+
+    @abstractmethod
+    def values(self, buffer: MessageBuffer) -> Iterator[Value | Fault]:
+        """Of each message in its order, the value that follows, or what is wrong with it.
+
+        :raises TransientError: something outside that is needed does not answer.
+        """
+
+
+class SteppedDecoder:
+    """See `TableDecoder`. Decodes what its steps make of the messages.
+
+    :param steps: at least one.
+    :param framing: of the values that the last step makes.
+    """
+
+    def __init__(self, decoder: TableDecoder, steps: Sequence[Step], framing: Framing) -> None:
+        self._decoder = decoder
+        self._steps = tuple(zip(steps, [BYTES] * (len(steps) - 1) + [framing], strict=True))
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        return self._decoder.columns
+
+    def watch(self, buffer: MessageBuffer) -> None:
+        """Nothing is known of values that steps are before."""
+
+    def decode(self, buffer: MessageBuffer, origins: Origins) -> Decoded:
+        return self._decode(buffer, origins, 0)
+
+    def _decode(self, buffer: MessageBuffer, origins: Origins, number: int) -> Decoded:
+        if number == len(self._steps):
+            return self._decoder.decode(buffer, origins)
+        step, framing = self._steps[number]
+        faults: dict[int, Fault] = {}
+        with MessageBuffer(framing) as made:
+            if number + 1 == len(self._steps):
+                self._decoder.watch(made)
+            left = _fill(made, buffer, step, faults)
+            decoded = self._decode(made, origins, number + 1)
+        offsets = buffer.offsets
+        bad = [replace(one, index=int(left[one.index])) for one in decoded.bad]
+        bad += [
+            BadMessage(index, int(offsets[index]), fault.reason, fault.error, fault.column)
+            for index, fault in faults.items()
+        ]
+        return replace(decoded, bad=tuple(sorted(bad, key=lambda one: one.index)))
+
+
+def _fill(
+    made: MessageBuffer, buffer: MessageBuffer, step: Step, faults: dict[int, Fault]
+) -> Indices:
+    """Put what a step makes into a buffer.
+
+    :param faults: takes what is wrong with the others.
+    :returns: of each value in it, its message's index.
+    """
+    offsets = buffer.offsets.tolist()
+    left: list[int] = []
+    values: list[Value] = []
+    size = 0
+    for index, value in enumerate(step.values(buffer)):
+        if isinstance(value, Fault):
+            faults[index] = value
+            continue
+        left.append(index)
+        values.append(value)
+        size += len(value)
+        if size > _BYTES or len(values) == _MESSAGES:
+            made.add(values, [offsets[one] for one in left[-len(values) :]])
+            values, size = [], 0
+    made.add(values, [offsets[one] for one in left[len(left) - len(values) :]])
+    if buffer.facts is not None:
+        made.facts = buffer.facts.some(left)
+    return np.array(left, np.int64)

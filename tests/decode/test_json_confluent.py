@@ -1,0 +1,204 @@
+"""Messages of Confluent's serializers: JSON behind a registry's header, and GUIDs in headers."""
+
+from __future__ import annotations
+
+import json
+import struct
+from typing import Any
+
+import pytest
+from confluent_kafka.schema_registry import SchemaRegistryClient, header_schema_id_serializer
+from confluent_kafka.schema_registry.avro import AvroSerializer
+from confluent_kafka.schema_registry.json_schema import JSONSerializer
+from confluent_kafka.schema_registry.protobuf import ProtobufSerializer
+from confluent_kafka.serialization import MessageField, SerializationContext
+
+from sluice.core.load_spec import Column, TableSpec
+from sluice.core.schema_ids import guid_of
+from sluice.decode.formats import framing_of, make_decoder
+from sluice.decode.messages.buffer import MessageBuffer
+from sluice.decode.messages.decoded import Decoded
+from sluice.decode.messages.facts import Headers, MessageFacts
+from sluice.decode.messages.origins import alone
+from sluice.decode.schema.registry import RegisteredSchema, UnknownSchemasError, provide
+from sluice.kafka.registry import RegistryAccess, RegistryClient
+from tests.decode.protobuf_support import Order
+from tests.decode.support import fill, rows, table
+from tests.support.registry import Registry
+
+URL = "http://json.test"
+ORDER = {
+    "title": "Order",
+    "type": "object",
+    "properties": {
+        "id": {"type": "integer"},
+        "note": {"type": ["string", "null"]},
+        "lines": {"type": "array", "items": {"type": "object", "required": ["sku"]}},
+    },
+    "required": ["id"],
+}
+COLUMNS = (Column("id", "UInt8"), Column("note", "Nullable(String)"))
+
+
+class Guids:
+    """What a client of Confluent's library knows, by GUID."""
+
+    def __init__(self, client: SchemaRegistryClient) -> None:
+        self.client = client
+
+    def schema(self, number: int) -> RegisteredSchema | None:
+        found = self.client.get_schema_by_guid(guid_of(number))
+        return RegisteredSchema(found.schema_type, found.schema_str)
+
+
+class Schemas:
+    def __init__(self) -> None:
+        self.texts: dict[int, RegisteredSchema] = {}
+
+    def schema(self, number: int) -> RegisteredSchema | None:
+        return self.texts.get(number)
+
+
+SCHEMAS = Schemas()
+provide(URL, SCHEMAS)
+
+
+def entry(
+    *columns: Column,
+    format: str = "JSONConfluent",
+    url: str = URL,
+    **changes: Any,  # noqa: A002
+) -> TableSpec:
+    options = changes.pop("options", {}) | {"registry": url}
+    return table(*columns, format=format, options=tuple(sorted(options.items())), **changes)
+
+
+def decode(text: TableSpec, values: list[bytes], headers: list[Headers] | None = None) -> Decoded:
+    nothing: list[Headers] = [()] * len(values)
+    with MessageBuffer(framing_of(text)) as buffer:
+        fill(buffer, values)
+        buffer.facts = MessageFacts(
+            alone("orders", 3), [None] * len(values), [0] * len(values), headers or nothing
+        )
+        return make_decoder(text).decode(buffer, alone("orders", 3))
+
+
+def framed(number: int, body: str) -> bytes:
+    return struct.pack(">BI", 0, number) + body.encode()
+
+
+def said(decoded: Decoded) -> list[tuple[int, str, str]]:
+    return [(one.index, one.reason, one.error) for one in decoded.bad]
+
+
+def test_what_confluent_writes_is_read_with_a_real_registry(registry: Registry) -> None:
+    client = SchemaRegistryClient({"url": registry.url})
+    serializer = JSONSerializer(json.dumps(ORDER), client)
+    context = SerializationContext("json-orders", MessageField.VALUE)
+    values = [serializer({"id": number, "note": None}, context) for number in (1, 2)]
+    assert values[0][:1] == b"\0"
+    provide(registry.url, RegistryClient(RegistryAccess(registry.url)))
+    for options in ({}, {"validate": "true"}):
+        decoded = decode(entry(*COLUMNS, url=registry.url, options=options), values)
+        assert rows(decoded) == [[1, None], [2, None]] and not decoded.bad
+
+
+def test_the_header_is_taken_off_and_the_registry_is_not_asked() -> None:
+    values = [framed(7, '{"id":1}'), b'{"id":2}', framed(7, '{"id":300}'), b"\0\0", framed(9, "{")]
+    decoded = decode(entry(*COLUMNS, url="http://nobody"), values)
+    assert rows(decoded) == [[1, None]]
+    no_header = "the message does not begin with a zero byte and a schema number"
+    assert [(one.index, one.offset, one.reason) for one in decoded.bad] == [
+        (1, 1002, "cannot-parse"),
+        (2, 1004, "out-of-range"),
+        (3, 1006, "cannot-parse"),
+        (4, 1008, "not-one-object"),
+    ]
+    assert said(decoded)[0][2] == no_header
+
+
+def test_messages_are_compared_with_their_schemas() -> None:
+    SCHEMAS.texts |= {
+        1: RegisteredSchema("JSON", json.dumps(ORDER)),
+        2: RegisteredSchema("JSON", '{"$ref": "o.json"}', (("o.json", json.dumps(ORDER)),)),
+        3: RegisteredSchema("AVRO", '"string"'),
+        4: RegisteredSchema("JSON", '{"type": 5}'),
+        5: RegisteredSchema("JSON", '{"$ref": "elsewhere.json"}'),
+    }
+    good = '{"id":1,"note":null}'
+    values = [
+        *(framed(number, good) for number in (1, 2, 3, 4, 5)),
+        framed(1, '{"note":"x"}'),
+        framed(2, '{"id":"1"}'),
+        framed(1, '{"id":1,"lines":[{"sku":1},{}]}'),
+        framed(1, '{"id":1'),
+    ]
+    decoded = decode(entry(*COLUMNS, options={"validate": "true"}), values)
+    assert [int(offset) for offset in decoded.offsets] == [1000, 1002]
+    found = {index: (reason, error) for index, reason, error in said(decoded)}
+    assert found[2] == ("cannot-parse", "schema 3 of the registry is AVRO, not JSON")
+    assert found[3][1].startswith("schema 4 of the registry is no JSON Schema: ")
+    assert found[4][1].startswith("schema 5 of the registry cannot be used: ")
+    allowed = "does not allow it"
+    assert found[5] == (
+        "breaks-schema",
+        f"schema 1 of the registry {allowed}: 'id' is a required property",
+    )
+    assert found[6] == (
+        "breaks-schema",
+        f"field id: schema 2 of the registry {allowed}: '1' is not of type 'integer'",
+    )
+    assert found[7][1].startswith(f"field lines[1]: schema 1 of the registry {allowed}: ")
+    assert found[8][0] == "not-one-object"
+    assert decoded.bad[4].column == "id"
+
+
+def test_a_schema_that_is_not_known_refuses_all_or_is_a_dead_letter() -> None:
+    SCHEMAS.texts[1] = RegisteredSchema("JSON", json.dumps(ORDER))
+    values = [framed(1, '{"id":1}'), framed(99, '{"id":2}')]
+    options = {"validate": "true"}
+    with pytest.raises(UnknownSchemasError) as refused:
+        decode(entry(*COLUMNS, options=options), values)
+    assert (refused.value.found.numbers, refused.value.found.known) == ((99,), (1,))
+    decoded = decode(entry(*COLUMNS, options=options, schemas=(1,)), values)
+    assert rows(decoded) == [[1, None]]
+    assert said(decoded) == [(1, "unknown-schema", "the registry did not know schema 99 in time")]
+
+
+def test_several_objects_and_mappings_behind_a_header() -> None:
+    text = entry(Column("id", "UInt8"), Column("n", "UInt8"), rows="many", fields=(("x", "UInt8"),))
+    decoded = decode(text, [framed(1, '[{"id":1,"n":2},{"id":2,"n":3}]'), framed(1, "[]")])
+    assert rows(decoded) == [[1, 2], [2, 3]] and decoded.empty == (1002,)
+
+
+def test_guids_in_headers_name_the_schema() -> None:
+    """As Confluent's library writes them, by its registry in memory."""
+    client = SchemaRegistryClient.new_client({"url": "mock://guids"})
+    provide("mock://guids", Guids(client))
+    settings = {"schema.id.serializer": header_schema_id_serializer}
+    avro = {"type": "record", "name": "O", "fields": [{"name": "id", "type": "long"}]}
+    serializers = {
+        "AvroConfluent": (AvroSerializer(client, json.dumps(avro), conf=settings), {"id": 1}),
+        "JSONConfluent": (JSONSerializer(json.dumps(ORDER), client, conf=settings), {"id": 1}),
+        "ProtobufConfluent": (ProtobufSerializer(Order, client, conf=settings), Order(id=1)),
+    }
+    for name, (serializer, value) in serializers.items():
+        context = SerializationContext(f"{name}-guids", MessageField.VALUE, headers=[])
+        written = serializer(value, context)
+        assert context.headers[0][0] == "__value_schema_id"
+        options = {"schema_id": "header"}
+        if name == "JSONConfluent":
+            options["validate"] = "true"
+        text = entry(Column("id", "UInt8"), format=name, url="mock://guids", options=options)
+        guid = tuple(context.headers)
+        broken = (("__value_schema_id", guid[0][1][:9]),)
+        decoded = decode(text, [written, written, written], [guid, (), broken])
+        assert rows(decoded) == [[1]]
+        assert [one.index for one in decoded.bad] == [1, 2]
+        assert "no header __value_schema_id" in decoded.bad[1].error
+
+
+def test_a_number_in_the_value_counts_where_no_header_is() -> None:
+    text = entry(Column("id", "UInt8"), options={"schema_id": "header"})
+    decoded = decode(text, [framed(1, '{"id":5}')])
+    assert rows(decoded) == [[5]]
