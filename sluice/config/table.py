@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, get_args
 
 from pydantic import BeforeValidator, Field, PlainValidator, TypeAdapter, ValidationInfo
 
@@ -29,8 +29,16 @@ from sluice.config.values import (
 )
 from sluice.core.claims import Deduplicate
 from sluice.core.dynamic import COLUMNS_MAX, DynamicColumns
-from sluice.core.formats import FORMATS, OPTIONS
-from sluice.core.load_spec import Delivery, Mapped, Route, Sharding, Tombstones
+from sluice.core.formats import ENVELOPED, FORMATS, OPTIONS
+from sluice.core.load_spec import (
+    Compression,
+    Delivery,
+    Envelope,
+    Mapped,
+    Route,
+    Sharding,
+    Tombstones,
+)
 from sluice.core.suggestions import suggest
 from sluice.core.text_options import check_option
 from sluice.core.topics import takes
@@ -60,6 +68,20 @@ def _a_format(value: object) -> str:
     if text not in FORMATS:
         raise RefusedError(f"{shown(value)} is not a format; {suggest(text, FORMATS)}")
     return text
+
+
+def _one_of(choice: Any) -> Callable[[object], str]:
+    """Reads one of the texts of a Literal, of which the empty one is not written."""
+    choices = tuple(one for one in get_args(choice) if one)
+
+    def read(value: object) -> str:
+        text = a_text(value)
+        if text not in choices:
+            listed = " or ".join(f'"{one}"' for one in choices)
+            raise RefusedError(f"{shown(value)} is not possible; use {listed}")
+        return text
+
+    return read
 
 
 def _a_target(value: object) -> str:
@@ -172,6 +194,8 @@ class TableConfiguration(Section):
     :param deduplicate: by what an event is known again; None: by its place in Kafka only.
     :param delivery: how its blocks are stored once.
     :param tombstones: what becomes of messages without a value.
+    :param decompress: how values are compressed; "": they are not.
+    :param envelope: what is around the row of a message; "": nothing.
     """
 
     name: Name
@@ -199,6 +223,8 @@ class TableConfiguration(Section):
     deduplicate: Annotated[Deduplicate | None, PlainValidator(a_deduplication)] = None
     delivery: Delivery = "block"
     tombstones: Tombstones = "skip"
+    decompress: Annotated[Compression, BeforeValidator(_one_of(Compression))] = ""
+    envelope: Annotated[Envelope, BeforeValidator(_one_of(Envelope))] = ""
 
     @property
     def database(self) -> str:
@@ -233,9 +259,19 @@ class TableConfiguration(Section):
             yield from self._not_deleting()
         if self.delivery == "staged":
             yield from self._not_staged()
+        if self.decompress and self.route is not None and self.route.by == "envelope":
+            yield "route", "by envelope does not go with decompress: it is told before"
+        if self.envelope:
+            yield from self._not_enveloped()
         if self.dynamic_columns is not None:
             for what in self._without_new_fields():
                 yield "dynamic_columns", what
+
+    def _not_enveloped(self) -> Iterator[Conflict]:
+        if self.format not in ENVELOPED:
+            yield "envelope", f"needs one of the formats {', '.join(ENVELOPED)}"
+        if self.rows == "many":
+            yield "envelope", 'needs rows = "one": an event is one row'
 
     def _not_staged(self) -> Iterator[Conflict]:
         """What would give a block other rows than a marker speaks of, or none."""
@@ -282,6 +318,9 @@ class TableConfiguration(Section):
             )
         if self.bad_rows == "drop-row":
             yield 'needs bad_rows = "dead-letter": a row with a new field would be dropped'
+        for name, value in (("decompress", self.decompress), ("envelope", self.envelope)):
+            if value:
+                yield f"does not go with {name}: new fields are looked for in the value as it came"
         if self.columns or self.fields:
             yield (
                 "does not go with [table.columns] and [table.fields]: a new column is the field of "

@@ -63,6 +63,9 @@ _FORMATS = (
     Format("SQLBatchRequest", ("schema_hash",)),
 )
 
+#: Those whose messages may be in an envelope of Debezium or Kafka Connect.
+ENVELOPED = ("JSONEachRow", "JSONConfluent", "AvroConfluent", "AvroSingleObject")
+
 #: Names the registry in a text; no option of the file.
 REGISTRY_OPTION = "registry"
 

@@ -30,6 +30,10 @@ Delivery = Literal["block", "staged", "replacing"]
 #: When rows of a range come into sight: those of each table when they are loaded, or of all tables
 #: one after the other when all are ready.
 Commit = Literal["table", "bundle"]
+#: Whose envelope a message is.
+Envelope = Literal["", "debezium", "connect"]
+#: How producers compress values, beside what Kafka does with batches.
+Compression = Literal["", "gzip", "zstd", "lz4", "snappy"]
 #: What becomes of a message without a value.
 Tombstones = Literal["skip", "delete"]
 
@@ -172,6 +176,8 @@ class TableSpec:
     :param deduplicate: by which key an event is known again; None: each message makes its rows.
     :param delivery: how its blocks are stored once.
     :param tombstones: what becomes of messages without a value.
+    :param decompress: how values are compressed; "": they are not.
+    :param envelope: what is around the row of a message; "": nothing.
     """
 
     entry: str
@@ -208,6 +214,8 @@ class TableSpec:
     deduplicate: Deduplicate | None = None
     delivery: Delivery = "block"
     tombstones: Tombstones = "skip"
+    decompress: Compression = ""
+    envelope: Envelope = ""
 
     @property
     def is_replacing(self) -> bool:
@@ -299,6 +307,8 @@ _CHOICES: dict[str, object] = {
     "deduplicate": None,
     "delivery": "block",
     "tombstones": "skip",
+    "decompress": "",
+    "envelope": "",
 }
 
 

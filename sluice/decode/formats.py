@@ -21,7 +21,12 @@ from sluice.decode.values.steps import Step, SteppedDecoder
 
 def typed_decoder(table: TableSpec) -> TableDecoder:
     """Of an entry of a format in which the engine says, or is told, what type a value has."""
-    return TypedDecoder(table, _typed_format(table))
+    found = _typed_format(table)
+    if table.envelope == "debezium":
+        from sluice.decode.schema.change_events import ChangeEvents
+
+        found = ChangeEvents(table, found)
+    return TypedDecoder(table, found)
 
 
 def _typed_format(table: TableSpec) -> TypedFormat:
@@ -94,6 +99,8 @@ _FORMATS = dict.fromkeys(KNOWN, _Format(typed_decoder, BYTES)) | {
     "TSKV": _Format(line_decoder, BYTES),
 }
 FORMATS = tuple(_FORMATS)
+#: In which envelopes are text.
+_JSON = ("JSONEachRow", "JSONConfluent")
 
 
 def make_decoder(table: TableSpec) -> TableDecoder:
@@ -127,15 +134,24 @@ def _decoder_of(table: TableSpec) -> TableDecoder:
 def _steps(table: TableSpec) -> list[Step]:
     """What is made of values before the format reads them, in this order."""
     steps: list[Step] = []
+    if table.decompress:
+        from sluice.decode.values.compression import Decompression
+
+        steps.append(Decompression(table.decompress))
     if table.format == "JSONConfluent":
         from sluice.decode.values.json_schema import RegisteredJson
 
         steps.append(RegisteredJson(table))
+    if table.envelope and table.format in _JSON:
+        from sluice.decode.values.change_events import ConnectJson, DebeziumJson
+
+        steps.append(DebeziumJson(table) if table.envelope == "debezium" else ConnectJson(table))
     return steps
 
 
 def _has_steps(table: TableSpec) -> bool:
-    return table.format == "JSONConfluent"
+    is_enveloped = bool(table.envelope) and table.format in _JSON
+    return bool(table.decompress) or table.format == "JSONConfluent" or is_enveloped
 
 
 def framing_of(table: TableSpec) -> Framing:

@@ -115,46 +115,69 @@ def build_spec(
         unrouted=connector.unrouted,
         commit=connector.commit,
         tables=tuple(
-            TableSpec(
-                entry=table.name,
-                database=table.database,
-                table=table.table,
-                topics=tuple(
-                    topic
-                    for topic in sorted(table.topics)
-                    if takes(connector.topics, connector.topic_pattern, topic)
+            replace(
+                _table_spec(
+                    configuration,
+                    table,
+                    tuple(
+                        topic
+                        for topic in sorted(table.topics)
+                        if takes(connector.topics, connector.topic_pattern, topic)
+                    ),
+                    facts[table.name],
+                    lineage[table.name],
+                    time_zone,
                 ),
-                format=table.format,
-                columns=facts[table.name].columns,
-                lineage=lineage[table.name],
-                partition_key=facts[table.name].partition_key,
-                sorting_key=facts[table.name].sorting_key,
-                unknown_fields=table.unknown_fields,
-                on_null=table.on_null,
-                time_zone=time_zone,
-                shards=configuration.shards_of(table),
-                sharding=table.sharding,
-                sort=table.sort,
-                options=_options(configuration, table),
-                rows=table.rows,
-                bad_rows=table.bad_rows,
-                route=table.route,
-                mapping=table.columns,
-                fields=table.fields,
-                require=required_columns(table, facts[table.name]),
-                check=table.check,
-                topic_pattern=table.topic_pattern,
-                dynamic=table.dynamic_columns,
                 zookeeper_paths=_paths_of(table, paths or {}),
-                quorums=_quorums_of(configuration, table),
-                fractions=table.fractions,
                 uuids=uuids_of(table.target, configuration.shards_of(table), uuids or {}),
-                deduplicate=_deduplicate(configuration, table),
-                delivery=table.delivery,
-                tombstones=table.tombstones,
             )
             for table in sorted(entries, key=lambda table: table.name)
         ),
+    )
+
+
+def _table_spec(
+    configuration: Configuration,
+    table: TableConfiguration,
+    topics: tuple[str, ...],
+    facts: TableFacts,
+    lineage: tuple[str, ...],
+    time_zone: str,
+) -> TableSpec:
+    """Of an entry, without what tells its table from one that is made anew."""
+    return TableSpec(
+        entry=table.name,
+        database=table.database,
+        table=table.table,
+        topics=topics,
+        format=table.format,
+        columns=facts.columns,
+        lineage=lineage,
+        partition_key=facts.partition_key,
+        sorting_key=facts.sorting_key,
+        unknown_fields=table.unknown_fields,
+        on_null=table.on_null,
+        time_zone=time_zone,
+        shards=configuration.shards_of(table),
+        sharding=table.sharding,
+        sort=table.sort,
+        options=_options(configuration, table),
+        rows=table.rows,
+        bad_rows=table.bad_rows,
+        route=table.route,
+        mapping=table.columns,
+        fields=table.fields,
+        require=required_columns(table, facts),
+        check=table.check,
+        topic_pattern=table.topic_pattern,
+        dynamic=table.dynamic_columns,
+        quorums=_quorums_of(configuration, table),
+        fractions=table.fractions,
+        deduplicate=_deduplicate(configuration, table),
+        delivery=table.delivery,
+        tombstones=table.tombstones,
+        decompress=table.decompress,
+        envelope=table.envelope,
     )
 
 

@@ -50,6 +50,7 @@ from sluice.decode.messages.decoded import Block, Decoded
 from sluice.decode.messages.fault import NO_ROUTE
 from sluice.decode.schema.registry import UnknownSchemasError
 from sluice.decode.text.fields import new_fields
+from sluice.decode.values.steps import TooLargeError
 from sluice.kafka.reader import RangeReader, read_originals
 from sluice.kafka.readers import Reader
 from sluice.worker.asking import ask_for_fields, asked_for_columns, asked_for_schemas, words_of
@@ -247,7 +248,8 @@ class _Loading:
     def decode_first(self, tables: Iterable[TableSpec], router: Router) -> int | None:
         """Decode, before anything is inserted, the entries for which a range may be refused.
 
-        :returns: None, or the end at which no block would have more than ROWS_MAX rows.
+        :returns: None, or the end at which no block would have more than ROWS_MAX rows, and no
+            entry's messages would be too large when decompressed.
         """
         ends: list[int] = []
         for table in tables:
@@ -256,6 +258,9 @@ class _Loading:
                     decoded = self._decode(table, router)
                 except UnknownSchemasError as error:
                     self.schemas[table.entry] = error.found
+                    continue
+                except TooLargeError as error:
+                    ends.append(error.end)
                     continue
                 self.decoded[table.entry] = decoded
                 end = end_of_rows(decoded.offsets) if table.rows == "many" else None
@@ -525,10 +530,12 @@ def _passed(
 
 
 def _may_refuse(table: TableSpec) -> bool:
-    """Whether messages of an entry may refuse their range: they may have too many rows, fields
-    that are to get columns, or schemas that the registry does not know."""
+    """Whether messages of an entry may refuse their range: they may have too many rows or bytes,
+    fields that are to get columns, or schemas that the registry does not know."""
     has_registry = any(name == REGISTRY_OPTION for name, _ in table.options)
-    return table.rows == "many" or table.dynamic is not None or has_registry
+    return (
+        table.rows == "many" or table.dynamic is not None or has_registry or bool(table.decompress)
+    )
 
 
 def end_of_rows(offsets: NDArray[np.uint64], rows_max: int = ROWS_MAX) -> int | None:

@@ -31,6 +31,7 @@ def test_all_that_a_table_may_say(tmp_path: Path) -> None:
         options = { schema_file = "order.proto", message = "Order" }
         rows = "many"
         bad_rows = "drop-row"
+        decompress = "zstd"
         route = { header = "" }
         require = ["b", "a"]
         check = ["a > 1", "b != ''"]
@@ -50,6 +51,7 @@ def test_all_that_a_table_may_say(tmp_path: Path) -> None:
     assert table.options == (("message", "Order"), ("schema", 'syntax = "proto3";\n'))
     assert (table.rows, table.bad_rows) == ("many", "drop-row")
     assert table.route == Route("header", "", "orders")
+    assert table.decompress == "zstd"
     assert (table.require, table.check) == (("b", "a"), ("a > 1", "b != ''"))
     assert table.columns == (
         Mapped("a", "path", "x.y"),
@@ -127,6 +129,27 @@ def test_every_format_that_may_be_named_has_a_decoder() -> None:
         ('require = "a"', "require", "must be a list"),
         ('check = ["a", "a"]', "check[2]", "named twice"),
         (dynamic('allow = ["a("]'), "dynamic_columns.allow[1]", "not a regular expression"),
+        ('decompress = "gz"', "decompress", 'use "gzip" or "zstd" or "lz4" or "snappy"'),
+        (
+            'format = "SQLBatchRequest"\nrows = "many"\ndecompress = "lz4"\n'
+            'route = { envelope = "" }',
+            "route",
+            "by envelope does not go with decompress",
+        ),
+        (
+            dynamic('allow = ["a"]', 'decompress = "lz4"'),
+            "dynamic_columns",
+            "does not go with decompress",
+        ),
+        ('envelope = "kafka"', "envelope", 'use "debezium" or "connect"'),
+        ('format = "CSV"\nenvelope = "connect"', "envelope", "needs one of the formats JSONEach"),
+        ('envelope = "debezium"\nrows = "many"', "envelope", 'needs rows = "one"'),
+        (
+            dynamic('allow = ["a"]', 'envelope = "connect"'),
+            "dynamic_columns",
+            "does not go with envelope",
+        ),
+        ('format = "JSONConfluent"\noptions = { validate = "yes" }', "options.validate", "'true'"),
         (dynamic("max = 5"), "dynamic_columns.allow", "is missing"),
         (dynamic("allow = []"), "dynamic_columns.allow", "must not be empty"),
         (dynamic('allow = ["a"], max = 0'), "dynamic_columns.max", "use 1 or more"),

@@ -45,6 +45,8 @@ TABLES = st.builds(
     time_zone=WORDS,
     shards=st.lists(WORDS, max_size=2).map(tuple),
     sort=st.booleans(),
+    decompress=st.sampled_from(["", "gzip"]),
+    envelope=st.sampled_from(["", "debezium"]),
     topic_pattern=st.sampled_from(["", "a.*"]),
     sharding=st.none()
     | st.builds(

@@ -63,14 +63,10 @@ SCHEMAS = Schemas()
 provide(URL, SCHEMAS)
 
 
-def entry(
-    *columns: Column,
-    format: str = "JSONConfluent",
-    url: str = URL,
-    **changes: Any,  # noqa: A002
-) -> TableSpec:
+def entry(*columns: Column, url: str = URL, **changes: Any) -> TableSpec:
+    changes = {"format": "JSONConfluent"} | changes
     options = changes.pop("options", {}) | {"registry": url}
-    return table(*columns, format=format, options=tuple(sorted(options.items())), **changes)
+    return table(*columns, options=tuple(sorted(options.items())), **changes)
 
 
 def decode(text: TableSpec, values: list[bytes], headers: list[Headers] | None = None) -> Decoded:

@@ -4,6 +4,7 @@ blocks go nowhere."""
 
 from __future__ import annotations
 
+import gzip
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -299,6 +300,17 @@ def test_too_many_rows_of_any_entry_shorten_the_range_before_anything_is_inserte
     task = Task(tables, Listed([(value, "") for value in values]))
     outcome = task.load(monkeypatch)
     assert outcome == TooHeavy(1, sum(map(len, values)), by_rows=True)
+    assert task.inserted == []
+
+
+def test_values_too_large_when_decompressed_shorten_the_range(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("sluice.decode.values.steps.RANGE_BYTES_MAX", 20)
+    values = [gzip.compress(good(n)) for n in range(4)]
+    packed = a_table("packed", decompress="gzip")
+    task = Task((a_table("first"), packed), Listed([(value, "") for value in values]))
+    assert task.load(monkeypatch) == TooHeavy(2, sum(map(len, values)), by_rows=True)
     assert task.inserted == []
 
 

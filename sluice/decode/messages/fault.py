@@ -17,6 +17,12 @@ UNKNOWN_FIELD = "unknown-field"
 NO_COLUMN = "no-column"
 #: A message that names a schema which its registry does not know.
 UNKNOWN_SCHEMA = "unknown-schema"
+#: A change event that makes no row: a truncation, or a deletion that no column tells.
+NO_ROW = "no-row"
+#: A change event that does not know a value of its row.
+UNAVAILABLE_VALUE = "unavailable-value"
+#: A value that is not compressed as the entry says, or too large when it is decompressed.
+CANNOT_DECOMPRESS = "cannot-decompress"
 #: A message that its schema in the registry does not allow.
 BREAKS_SCHEMA = "breaks-schema"
 #: A column that must be there is absent or null.

@@ -20,6 +20,7 @@ from sluice.decode.messages.format import Natural
 from sluice.decode.messages.marked import memory_file
 from sluice.decode.messages.marks import MARK_BYTES, place_between
 from sluice.decode.schema.avro_schema import AvroSchema, parse_avro, split_schemas
+from sluice.decode.schema.change_events import with_moments
 from sluice.decode.schema.headed import (
     HeadedMessages,
     Layout,
@@ -132,6 +133,19 @@ def _long(value: int) -> bytes:
     return varint(value << 1)
 
 
+def schema_of(text: str, references: list[str], table: TableSpec) -> AvroSchema:
+    """A writer's schema as the messages of an entry are read.
+
+    :raises UnsupportedSchemaError: it cannot be used, or is none.
+    """
+    if table.envelope:
+        try:
+            text, references = with_moments(text), [with_moments(one) for one in references]
+        except (ValueError, RecursionError) as error:
+            raise UnsupportedSchemaError(f"the Avro schema cannot be read: {error!r}") from error
+    return parse_avro(text, references, refused_nulls(table))
+
+
 def refused_nulls(table: TableSpec) -> frozenset[str]:
     """Columns where null instead of an array or map is a fault."""
     if table.on_null != "dead-letter":
@@ -148,7 +162,7 @@ class AvroConfluent(RegisteredMessages):
 
     def __init__(self, table: TableSpec) -> None:
         super().__init__(table)
-        self._refused_nulls = refused_nulls(table)
+        self._table = table
 
     def headers(self, piece: Piece) -> Headers:
         """As the port says."""
@@ -162,7 +176,7 @@ class AvroConfluent(RegisteredMessages):
         if found.kind != "AVRO":
             return Fault(CANNOT_PARSE, f"{self.shown(key)} is {found.kind}, not AVRO")
         references = [text for _, text in found.references]
-        schema = parse_avro(found.text, references, self._refused_nulls)
+        schema = schema_of(found.text, references, self._table)
         return AvroLayout(schema, self.names.header_bytes(key))
 
 
@@ -176,7 +190,7 @@ class AvroSingleObject(HeadedMessages):
 
     def __init__(self, table: TableSpec) -> None:
         super().__init__()
-        self._refused_nulls = refused_nulls(table)
+        self._table = table
         self._schemas: dict[int, RegisteredSchema] = {}
         try:
             texts = split_schemas(required_option(table, "schema"))
@@ -204,7 +218,7 @@ class AvroSingleObject(HeadedMessages):
         if found is None:
             return None
         references = [text for _, text in found.references]
-        schema = parse_avro(found.text, references, self._refused_nulls)
+        schema = schema_of(found.text, references, self._table)
         return AvroLayout(schema, _SINGLE_OBJECT_HEADER_BYTES)
 
     def shown(self, key: int) -> str:

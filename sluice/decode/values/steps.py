@@ -12,6 +12,7 @@ from dataclasses import replace
 
 import numpy as np
 
+from sluice.core.errors import TransientError
 from sluice.decode.messages.buffer import MessageBuffer, Value
 from sluice.decode.messages.decoded import BadMessage, Decoded
 from sluice.decode.messages.fault import Fault
@@ -20,12 +21,31 @@ from sluice.decode.messages.marked import Indices
 from sluice.decode.messages.origins import Origins
 from sluice.decode.messages.port import TableDecoder
 
+#: Above this a range is too large when its values are decompressed, unless it is one message.
+RANGE_BYTES_MAX = 256 << 20
 #: So many messages, or bytes of them, are put into a buffer at once.
 _MESSAGES, _BYTES = 500, 1 << 20
 
 
+class TooLargeError(TransientError):
+    """The values of a range are too large together; the range has to be shorter.
+
+    :param end: the offset of the first message that is too much.
+    """
+
+    def __init__(self, end: int) -> None:
+        super().__init__(
+            f"the messages before offset {end} have {RANGE_BYTES_MAX >> 20} MiB when decompressed",
+            "Lower max_bytes in [batch].",
+        )
+        self.end = end
+
+
 class Step(ABC):
     """Made once for each table text. What a message becomes depends on nothing but itself."""
+
+    #: Whether values may be much larger than what they are made of.
+    grows = False
 
     @abstractmethod
     def values(self, buffer: MessageBuffer) -> Iterator[Value | Fault]:
@@ -37,6 +57,8 @@ class Step(ABC):
 
 class SteppedDecoder:
     """See `TableDecoder`. Decodes what its steps make of the messages.
+
+    `decode` raises TooLargeError, too.
 
     :param steps: at least one.
     :param framing: of the values that the last step makes.
@@ -86,14 +108,16 @@ def _fill(
     offsets = buffer.offsets.tolist()
     left: list[int] = []
     values: list[Value] = []
-    size = 0
+    size, total_max = 0, RANGE_BYTES_MAX if step.grows else None
     for index, value in enumerate(step.values(buffer)):
         if isinstance(value, Fault):
             faults[index] = value
             continue
+        size += len(value)
+        if total_max is not None and left and made.bytes + size > total_max:
+            raise TooLargeError(offsets[index])
         left.append(index)
         values.append(value)
-        size += len(value)
         if size > _BYTES or len(values) == _MESSAGES:
             made.add(values, [offsets[one] for one in left[-len(values) :]])
             values, size = [], 0

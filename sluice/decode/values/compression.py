@@ -1,0 +1,81 @@
+"""Values that producers compressed themselves, as files of gzip, zstd and lz4, or raw snappy."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+import pyarrow as pa
+
+from sluice.decode.messages.buffer import MessageBuffer, Value
+from sluice.decode.messages.fault import CANNOT_DECOMPRESS, Fault
+from sluice.decode.messages.first_bytes import COMPRESSED, begins_like
+from sluice.decode.values.steps import Step
+
+#: What one message may become. It decides which messages are dead letters: see `decode.RULES`.
+MESSAGE_BYTES_MAX = 64 << 20
+_TOO_LARGE = Fault(
+    CANNOT_DECOMPRESS, f"the value has over {MESSAGE_BYTES_MAX >> 20} MiB when decompressed"
+)
+_HEADS = {name: head for head, name in COMPRESSED.items()}
+
+
+class Decompression(Step):
+    """Values as they were before they were compressed.
+
+    :param codec: gzip, zstd, lz4 or snappy.
+    """
+
+    grows = True
+
+    def __init__(self, codec: str) -> None:
+        self._codec = codec
+
+    def values(self, buffer: MessageBuffer) -> Iterator[Value | Fault]:
+        """As the port says."""
+        for value in buffer.iterate(np.arange(buffer.messages)):
+            yield self._decompressed(value)
+
+    def _decompressed(self, value: Value) -> Value | Fault:
+        try:
+            found = _snappy(value) if self._codec == "snappy" else self._streamed(value)
+        except (OSError, ValueError, pa.ArrowException):
+            found = Fault(CANNOT_DECOMPRESS, self._why(value))
+        return found if isinstance(found, Fault) or len(found) <= MESSAGE_BYTES_MAX else _TOO_LARGE
+
+    def _streamed(self, value: Value) -> Value:
+        """One frame, or several one after another.
+
+        :raises ValueError, OSError: it is none.
+        """
+        if not value.startswith(_HEADS[self._codec]):
+            raise ValueError(value)
+        source = pa.BufferReader(pa.py_buffer(value))
+        return bytes(pa.CompressedInputStream(source, self._codec).read(MESSAGE_BYTES_MAX + 1))
+
+    def _why(self, value: Value) -> str:
+        if not value:
+            return f"the value is empty, and not {self._codec}"
+        head = _HEADS.get(self._codec, b"")
+        if head and value.startswith(head):
+            return f"the value begins like {self._codec}, and is cut short or damaged"
+        like = begins_like(value)
+        shown = f"like {like}" if like else f"with the bytes {value[:8].hex(' ')}"
+        return f"the value is not {self._codec}: it begins {shown}"
+
+
+def _snappy(value: Value) -> Value | Fault:
+    """One raw block, which begins with the size that it has when decompressed.
+
+    :raises ValueError, OSError: it is none.
+    """
+    size = 0
+    for shift, byte in enumerate(value[:5]):
+        size |= (byte & 127) << (7 * shift)
+        if byte < 128:
+            break
+    else:
+        raise ValueError(value)
+    if size > MESSAGE_BYTES_MAX:
+        return _TOO_LARGE
+    return bytes(pa.Codec("snappy").decompress(pa.py_buffer(value), size))
