@@ -51,7 +51,7 @@ DECODE = {
     "schema": {"engine", "messages"},
     "sequential": {"engine", "messages", "typed", "schema"},
     "envelope": {"engine", "messages", "typed", "schema"},
-    "mapping": {"engine", "messages"},
+    "mapping": {"engine", "messages", "schema"},
     "sharding": {"engine", "messages"},
     "keys": {"engine", "messages"},
     "values": {"messages", "schema"},

@@ -42,6 +42,10 @@ def conflicts_across_sections(configuration: Configuration) -> Iterator[tuple[st
         if needs_registry(table.format, table.options) and configuration.registry is None:
             what = f"{table.format} needs the section [registry] with its url"
             yield f"table[{table.name}].format", what
+        of = table.key
+        if of and needs_registry(of.format, of.options) and configuration.registry is None:
+            what = f"{of.format} needs the section [registry] with its url"
+            yield f"table[{table.name}].key.format", what
 
 
 def _unmatched_topics(configuration: Configuration) -> Iterator[tuple[str, str]]:

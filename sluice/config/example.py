@@ -82,6 +82,7 @@ unknown_fields = "ignore"             # or "refuse"
                                       # with "refuse": new fields get columns, or are passed over
 on_null = "dead-letter"               # null for a non-nullable column; or "default"
 fractions = "dead-letter"             # digits of a second that a column does not keep; or "cut"
+# key = { format = "JSONEachRow" }    # of Kafka's keys: columns = { id = { key = "id" } }
 # envelope = "debezium"               # the row is inside of a change event; or "connect"
 # decompress = "zstd"                 # values that producers compressed: "gzip", "lz4", "snappy"
 sort = false                          # true: workers sort blocks by the sorting key, which

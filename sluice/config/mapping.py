@@ -12,7 +12,7 @@ from sluice.core.load_spec import KAFKA_COLUMNS, Mapped
 from sluice.core.suggestions import suggest
 
 #: Ways to say where a column comes from, and what each is called in the text.
-_WAYS = ("field", "path", "value", "kafka", "header", "sql")
+_WAYS = ("field", "path", "value", "kafka", "header", "key", "sql")
 _KAFKA = tuple(name.removeprefix("_") for name in KAFKA_COLUMNS)
 
 

@@ -34,6 +34,7 @@ from sluice.core.load_spec import (
     Compression,
     Delivery,
     Envelope,
+    KeyFormat,
     Mapped,
     Route,
     Sharding,
@@ -51,6 +52,8 @@ OnError = Literal["stop-partition", "park"]
 Rows = Literal["one", "many"]
 BadRows = Literal["dead-letter", "drop-row"]
 
+#: Formats of which a key is none: files of many rows, and eBay's envelope.
+_NO_KEYS = ("Avro", "Native", "Parquet", "ORC", "Arrow", "ArrowStream", "SQLBatchRequest")
 #: An option whose text stands in a file of its own: `schema_file = "order.proto"`.
 _FILE_SUFFIX = "_file"
 
@@ -157,11 +160,32 @@ class _DynamicColumns(Section):
     max: Annotated[int, Field(strict=True, ge=1, le=COLUMNS_MAX)] = 50
 
 
+@dataclass(frozen=True, slots=True)
+class _Key(Section):
+    """`{ format = "AvroConfluent", options = { … } }`."""
+
+    format: Annotated[str, BeforeValidator(_a_format)]
+    options: Annotated[tuple[tuple[str, str], ...], PlainValidator(_options)] = ()
+
+    def conflicts(self, written: Mapping[str, Any]) -> Iterator[Conflict]:
+        if self.format in _NO_KEYS:
+            yield "format", f"{self.format} is for values; a key is one row"
+        for name in FORMATS[self.format].required:
+            if not self.options:
+                yield ("options", name), f"is missing: {OPTIONS[name]}"
+
+
 _ROUTE, _DYNAMIC_COLUMNS = TypeAdapter(_Route), TypeAdapter(_DynamicColumns)
+_KEY = TypeAdapter(_Key)
 
 
 def _a_route(written: object) -> Route:
     return _ROUTE.validate_python(written).built()
+
+
+def _a_key(written: object, info: ValidationInfo) -> KeyFormat:
+    read = _KEY.validate_python(written, context=info.context)
+    return KeyFormat(read.format, read.options)
 
 
 def _dynamic_columns(written: object) -> DynamicColumns:
@@ -196,6 +220,7 @@ class TableConfiguration(Section):
     :param tombstones: what becomes of messages without a value.
     :param decompress: how values are compressed; "": they are not.
     :param envelope: what is around the row of a message; "": nothing.
+    :param key: how keys are decoded, of which `columns` name fields; None: they are not.
     """
 
     name: Name
@@ -225,6 +250,7 @@ class TableConfiguration(Section):
     tombstones: Tombstones = "skip"
     decompress: Annotated[Compression, BeforeValidator(_one_of(Compression))] = ""
     envelope: Annotated[Envelope, BeforeValidator(_one_of(Envelope))] = ""
+    key: Annotated[KeyFormat | None, PlainValidator(_a_key)] = None
 
     @property
     def database(self) -> str:
@@ -263,6 +289,7 @@ class TableConfiguration(Section):
             yield "route", "by envelope does not go with decompress: it is told before"
         if self.envelope:
             yield from self._not_enveloped()
+        yield from self._without_keys()
         if self.dynamic_columns is not None:
             for what in self._without_new_fields():
                 yield "dynamic_columns", what
@@ -272,6 +299,15 @@ class TableConfiguration(Section):
             yield "envelope", f"needs one of the formats {', '.join(ENVELOPED)}"
         if self.rows == "many":
             yield "envelope", 'needs rows = "one": an event is one row'
+
+    def _without_keys(self) -> Iterator[Conflict]:
+        reads = [one.column for one in self.columns if one.by == "key"]
+        if reads and self.key is None:
+            yield ("columns", reads[0]), "needs the section [table.key] with its format"
+        if self.key is not None and not reads:
+            yield "key", 'no column reads a field of it: column = { key = "field" }'
+        if self.key is not None and self.decompress:
+            yield "key", "does not go with decompress, which is for values"
 
     def _not_staged(self) -> Iterator[Conflict]:
         """What would give a block other rows than a marker speaks of, or none."""

@@ -17,6 +17,7 @@ from typing import Any, Literal
 from sluice.core.claims import Deduplicate
 from sluice.core.dynamic import DynamicColumns
 from sluice.core.errors import TerminalError
+from sluice.core.formats import REGISTRY_OPTION
 from sluice.core.topics import takes
 
 SPEC_VERSION = 1
@@ -103,13 +104,24 @@ class Mapped:
     """Where the values of a column come from, if not from the field of its name.
 
     :param by: "field": of this name; "path": of names with dots between; "value": this text;
-        "kafka": one of KAFKA_COLUMNS; "header": the Kafka header of this name; "sql": an
-        expression over fields and KAFKA_COLUMNS.
+        "kafka": one of KAFKA_COLUMNS; "header": the Kafka header of this name; "key": a field of
+        the key; "sql": an expression over fields and KAFKA_COLUMNS.
     """
 
     column: str
-    by: Literal["field", "path", "value", "kafka", "header", "sql"]
+    by: Literal["field", "path", "value", "kafka", "header", "key", "sql"]
     source: str
+
+
+@dataclass(frozen=True, slots=True)
+class KeyFormat:
+    """How Kafka's keys are decoded.
+
+    :param options: of the format, by name, sorted.
+    """
+
+    format: str
+    options: tuple[tuple[str, str], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,6 +190,7 @@ class TableSpec:
     :param tombstones: what becomes of messages without a value.
     :param decompress: how values are compressed; "": they are not.
     :param envelope: what is around the row of a message; "": nothing.
+    :param key: how keys are decoded, of which the mapping names fields; None: they are not.
     """
 
     entry: str
@@ -216,6 +229,13 @@ class TableSpec:
     tombstones: Tombstones = "skip"
     decompress: Compression = ""
     envelope: Envelope = ""
+    key: KeyFormat | None = None
+
+    @property
+    def registry(self) -> str:
+        """The URL of the registry that schemas of its messages or their keys are in; "": none."""
+        options = self.options if self.key is None else (*self.options, *self.key.options)
+        return dict(options).get(REGISTRY_OPTION, "")
 
     @property
     def is_replacing(self) -> bool:
@@ -309,6 +329,7 @@ _CHOICES: dict[str, object] = {
     "tombstones": "skip",
     "decompress": "",
     "envelope": "",
+    "key": None,
 }
 
 
@@ -351,6 +372,7 @@ def parse_spec(canonical: str) -> LoadSpec:
                 "schemas": _numbers(table.get("schemas")),
                 "uuids": tuple((shard, name, uuid) for shard, name, uuid in table.get("uuids", ())),
                 "deduplicate": _deduplicate(table.get("deduplicate")),
+                "key": _key(table.get("key")),
             }
         )
         for table in raw.pop("tables")
@@ -360,6 +382,12 @@ def parse_spec(canonical: str) -> LoadSpec:
 
 def _deduplicate(raw: dict[str, Any] | None) -> Deduplicate | None:
     return None if raw is None else Deduplicate(**{**raw, "key": tuple(raw["key"])})
+
+
+def _key(raw: dict[str, Any] | None) -> KeyFormat | None:
+    if raw is None:
+        return None
+    return KeyFormat(raw["format"], tuple((name, value) for name, value in raw["options"]))
 
 
 def _numbers(raw: list[int] | None) -> tuple[int, ...] | None:

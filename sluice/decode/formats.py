@@ -125,7 +125,7 @@ def make_decoder(table: TableSpec) -> TableDecoder:
 
 def _decoder_of(table: TableSpec) -> TableDecoder:
     if is_mapped(table):
-        return TypedDecoder(table, MappedFormat(table, make_decoder))
+        return TypedDecoder(table, MappedFormat(table, make_decoder, framing_of))
     of, steps = _FORMATS[table.format], _steps(table)
     decoder = of.decoder(table)
     return SteppedDecoder(decoder, steps, of.framing) if steps else decoder

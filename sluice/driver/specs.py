@@ -22,6 +22,7 @@ from sluice.core.load_spec import (
     SOURCE,
     SOURCE_TYPES,
     Column,
+    KeyFormat,
     LoadSpec,
     TableSpec,
 )
@@ -178,6 +179,7 @@ def _table_spec(
         tombstones=table.tombstones,
         decompress=table.decompress,
         envelope=table.envelope,
+        key=_key(configuration, table),
     )
 
 
@@ -248,6 +250,15 @@ def _options(
     if configuration.registry is None or not needs_registry(table.format, table.options):
         return table.options
     return tuple(sorted((*table.options, (REGISTRY_OPTION, configuration.registry.url))))
+
+
+def _key(configuration: Configuration, table: TableConfiguration) -> KeyFormat | None:
+    """How keys are decoded; their schemas are in the same registry."""
+    key = table.key
+    if key is None or configuration.registry is None or not needs_registry(key.format, key.options):
+        return key
+    url = (REGISTRY_OPTION, configuration.registry.url)
+    return replace(key, options=tuple(sorted((*key.options, url))))
 
 
 def registry_access(configuration: Configuration) -> RegistryAccess | None:

@@ -10,7 +10,6 @@ from numpy.typing import NDArray
 
 from sluice.claims.owners import Keys, Owners, owners_of
 from sluice.core.claims import KEY_BYTES, OWNER_BYTES, loader_number
-from sluice.core.formats import REGISTRY_OPTION
 from sluice.core.load_spec import LoadSpec, TableSpec
 from sluice.core.ranges import Interval, TopicPartition
 from sluice.decode.formats import make_decoder
@@ -110,8 +109,8 @@ def decoder_of(table: TableSpec, registry: RegistryAccess | None) -> TableDecode
 
     :param registry: how its registry is reached today.
     """
-    url = dict(table.options).get(REGISTRY_OPTION)
-    if url is not None and registry is not None:
+    url = table.registry
+    if url and registry is not None:
         provide(url, RegistryClient(registry))
     return make_decoder(table)
 

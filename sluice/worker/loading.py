@@ -23,7 +23,6 @@ from sluice.core.claims import loader_number
 from sluice.core.dead_letters import DUPLICATE, PARKED
 from sluice.core.dynamic import NewField
 from sluice.core.errors import InDoubtError, SluiceError, TerminalError
-from sluice.core.formats import REGISTRY_OPTION
 from sluice.core.load_spec import LoadSpec, TableSpec
 from sluice.core.receipts import (
     BundleTooHeavy,
@@ -532,10 +531,8 @@ def _passed(
 def _may_refuse(table: TableSpec) -> bool:
     """Whether messages of an entry may refuse their range: they may have too many rows or bytes,
     fields that are to get columns, or schemas that the registry does not know."""
-    has_registry = any(name == REGISTRY_OPTION for name, _ in table.options)
-    return (
-        table.rows == "many" or table.dynamic is not None or has_registry or bool(table.decompress)
-    )
+    depends = bool(table.registry or table.decompress)
+    return table.rows == "many" or table.dynamic is not None or depends
 
 
 def end_of_rows(offsets: NDArray[np.uint64], rows_max: int = ROWS_MAX) -> int | None:

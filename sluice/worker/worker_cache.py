@@ -13,7 +13,6 @@ from sluice.clickhouse.copying import Definitions
 from sluice.clickhouse.http import Server
 from sluice.clickhouse.schema import TableFacts
 from sluice.core.errors import TerminalError
-from sluice.core.formats import REGISTRY_OPTION
 from sluice.core.load_spec import LoadSpec, TableSpec, parse_spec
 from sluice.core.replicas import Breaker
 from sluice.decode.formats import make_decoder
@@ -185,8 +184,8 @@ class WorkerCache:
 
     def _provide_registry(self, environment: TaskEnvironment, table: TableSpec) -> None:
         """A registry that has moved since is asked where it is now: its numbers are the same."""
-        url = dict(table.options).get(REGISTRY_OPTION)
-        if url is not None and environment.registry is not None and url not in self.registries:
+        url = table.registry
+        if url and environment.registry is not None and url not in self.registries:
             provide(url, RegistryClient(environment.registry))
             self.registries.add(url)
 

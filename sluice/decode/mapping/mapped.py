@@ -17,15 +17,18 @@ from sluice.core.load_spec import KAFKA_COLUMNS, TableSpec
 from sluice.decode.engine.expressions import READS_NO_CLOCK
 from sluice.decode.engine.native import column_head, with_columns
 from sluice.decode.engine.session import declared, literal, run, settings_clause
+from sluice.decode.mapping.key_fields import KeyFields, key_table
 from sluice.decode.mapping.source import source_of
 from sluice.decode.messages.buffer import MessageBuffer
 from sluice.decode.messages.decoded import Decoded
-from sluice.decode.messages.facts import TOMBSTONE, fact_column, facts_named
+from sluice.decode.messages.facts import TOMBSTONE, MessageFacts, fact_column, facts_named
 from sluice.decode.messages.fault import CHECK_FAILED, REQUIRED, Fault
 from sluice.decode.messages.format import Group, Indices, Natural, TypedFormat
+from sluice.decode.messages.framing import BYTES, Framing
 from sluice.decode.messages.marked import memory_file, subset
 from sluice.decode.messages.origins import NOWHERE
 from sluice.decode.messages.port import TableDecoder
+from sluice.decode.schema.registry import UnknownSchemasError
 
 _PLACE = "_sluice_field_place"
 _OUT = "_sluice_field_out"
@@ -39,17 +42,28 @@ def is_mapped(table: TableSpec) -> bool:
 class MappedFormat(TypedFormat):
     """The fields of messages as a relation. What cannot be read is found on the way.
 
-    :param make: makes the decoder of the fields.
+    :param make: makes the decoder of the fields, and of those of keys.
+    :param framing_of: how keys stand in a buffer.
     :raises TerminalError: the mapping contradicts itself, or an expression cannot be computed.
     """
 
-    def __init__(self, table: TableSpec, make: Callable[[TableSpec], TableDecoder]) -> None:
+    def __init__(
+        self,
+        table: TableSpec,
+        make: Callable[[TableSpec], TableDecoder],
+        framing_of: Callable[[TableSpec], Framing] = lambda _: BYTES,
+    ) -> None:
         self._table = table
         self._source = source_of(table)
         self._facts = facts_named(table)
         self._fields = make(self._source.table)
         types = {column.name: column.type for column in self._source.table.columns}
         read = [(name, types[name]) for name in self._fields.columns]
+        self._keys: KeyFields | None = None
+        keys = key_table(table, self._source.keys)
+        if keys is not None:
+            self._keys = KeyFields(keys, self._source.filled, declared(read), make, framing_of)
+            read += self._keys.fields
         read += [(name, KAFKA_COLUMNS[name]) for name in self._facts]
         self._structure = declared(read)
         self._columns = self._naturals()
@@ -126,11 +140,23 @@ class MappedFormat(TypedFormat):
             if not len(indices):
                 return
         if len(indices) == buffer.messages:
-            decoded = self._fields.decode(buffer, NOWHERE)
+            yield from self._with_fields(buffer, buffer, indices)
         else:
             with subset(buffer, indices) as part:
-                decoded = self._fields.decode(part, NOWHERE)
-        yield from self._grouped(buffer, indices, decoded)
+                yield from self._with_fields(buffer, part, indices)
+
+    def _with_fields(
+        self, buffer: MessageBuffer, part: MessageBuffer, indices: Indices
+    ) -> Iterator[Group]:
+        """
+        :param part: the messages of these indices.
+        """
+        try:
+            yield from self._grouped(buffer, indices, self._fields.decode(part, NOWHERE))
+        except UnknownSchemasError as error:
+            if self._keys is None:
+                raise
+            raise self._keys.told(error, self._source.table, part) from None
 
     def _tombstones(self, buffer: MessageBuffer, indices: Indices) -> Indices:
         """Which of these have no value that could be read."""
@@ -163,6 +189,11 @@ class MappedFormat(TypedFormat):
             int(indices[bad.index]): Fault(bad.reason, bad.error, bad.column) for bad in decoded.bad
         }
         rows = np.searchsorted(offsets, decoded.offsets)
+        if self._keys is not None and decoded.rows:
+            facts = self._facts_of(buffer)
+            decoded, messages, faults = self._keys.joined(decoded, facts, indices[rows])
+            rows = np.searchsorted(indices, messages)
+            unreadable |= faults
         block = self._with_facts(buffer, decoded, indices[rows]) if decoded.rows else b""
         out = np.zeros(decoded.rows, np.bool_)
         for row, fault in self._broken_rows(block):
@@ -197,13 +228,17 @@ class MappedFormat(TypedFormat):
         """The block of fields with the facts that expressions name."""
         if not self._facts:
             return bytes(decoded.native)
+        facts = self._facts_of(buffer)
+        added = [fact_column(name, facts, messages, decoded.offsets) for name in self._facts]
+        return with_columns(decoded.native, added)
+
+    def _facts_of(self, buffer: MessageBuffer) -> MessageFacts:
         if buffer.facts is None:
             raise TerminalError(
                 f"table entry {self._table.entry}: nobody took {self._facts[0]} of the messages",
                 "This is a bug: report it with the configuration.",
             )
-        added = [fact_column(name, buffer.facts, messages, decoded.offsets) for name in self._facts]
-        return with_columns(decoded.native, added)
+        return buffer.facts
 
     def _broken_rows(self, block: bytes) -> Iterator[tuple[int, Fault]]:
         """Rows that break a test, with the first that they break."""

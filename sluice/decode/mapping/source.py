@@ -19,6 +19,8 @@ from sluice.decode.engine.session import declared, identifier, literal
 from sluice.decode.engine.types import parse_type
 
 _READ = ("", "DEFAULT")
+#: Before the names of the key's fields, among those of the value.
+KEY_PREFIX = "_key."
 #: Types that cannot be absent: Nullable does not take them.
 _NEVER_NULL = ("Array", "Map", "Tuple", "Nested", "JSON", "Variant", "Dynamic")
 
@@ -30,11 +32,15 @@ class Source:
     :param table: of the fields.
     :param values: SQL over fields and KAFKA_COLUMNS, by column.
     :param required: by column, SQL that is null where the field is absent.
+    :param keys: fields of Kafka's keys that are read, with their types.
+    :param filled: by field of the key, a column that it fills.
     """
 
     table: TableSpec
     values: dict[str, str]
     required: dict[str, str]
+    keys: dict[str, str]
+    filled: dict[str, str]
 
 
 @dataclass(slots=True)
@@ -71,6 +77,8 @@ class _Maker:
         self._declared = dict(table.fields)
         self._values: dict[str, str] = {}
         self._required: dict[str, str] = {}
+        self._keys: dict[str, str] = {}
+        self._filled: dict[str, str] = {}
         columns = {column.name: column for column in table.columns}
         for name in [*self._mapped, *table.require]:
             if name not in columns or columns[name].kind not in _READ or name in table.lineage:
@@ -114,7 +122,7 @@ class _Maker:
             require=(),
             check=(),
         )
-        return Source(source, self._values, self._required)
+        return Source(source, self._values, self._required, self._keys, self._filled)
 
     def _expressions(self) -> list[str]:
         return [one.source for one in self._table.mapping if one.by == "sql"]
@@ -134,12 +142,25 @@ class _Maker:
             self._values[name] = literal(mapped.source)
         elif mapped.by == "kafka":
             self._values[name] = identifier(mapped.source)
+        elif mapped.by == "key":
+            self._values[name] = self._read_key(column, mapped.source, is_required)
         elif mapped.by == "header":
             self._values[name] = f"_headers[{literal(mapped.source)}]"
         else:
             self._values[name] = f"({mapped.source})"
         if is_required:
             self._required[name] = self._values[name]
+
+    def _read_key(self, column: Column, field: str, is_required: bool) -> str:
+        """Read a field of the key for a column; gives the SQL for it."""
+        kind = self._nullable(column) if is_required else column.type
+        if self._keys.setdefault(field, kind) != kind:
+            raise self._error(
+                f"reads the key's field {field} for {column.name} and as another type as well",
+                "Give the columns that it fills one type, or map them with sql over _key.",
+            )
+        self._filled.setdefault(field, column.name)
+        return identifier(KEY_PREFIX + field)
 
     def _read(self, column: Column, path: list[str], is_required: bool) -> str:
         """Read a field for a column; gives the SQL for it."""

@@ -56,8 +56,11 @@ def facts_named(table: TableSpec) -> tuple[str, ...]:
     """Those of KAFKA_COLUMNS that the entry may need; a name inside a text counts too."""
     texts = [*(one.source for one in table.mapping if one.by in ("sql", "kafka")), *table.check]
     named = {name for name in KAFKA_COLUMNS for text in texts if name in text}
-    if any(one.by == "header" for one in table.mapping) or SCHEMA_IN_HEADER in table.options:
+    options = table.options if table.key is None else (*table.options, *table.key.options)
+    if any(one.by == "header" for one in table.mapping) or SCHEMA_IN_HEADER in options:
         named.add("_headers")
+    if any(one.by == "key" for one in table.mapping):
+        named.add("_key")
     if table.tombstones == "delete":
         named.add(TOMBSTONE)
     return tuple(name for name in KAFKA_COLUMNS if name in named)

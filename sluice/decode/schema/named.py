@@ -19,22 +19,19 @@ from sluice.decode.messages.buffer import MessageBuffer, Piece
 from sluice.decode.messages.facts import SCHEMA_IN_HEADER
 from sluice.decode.messages.fault import CANNOT_PARSE, UNKNOWN_SCHEMA, Fault
 from sluice.decode.messages.marked import Indices
-from sluice.decode.schema.registry import require_known
+from sluice.decode.schema.registry import UnknownSchemasError, require_known
 
 REGISTRY_HEADER_BYTES = 5
-#: The header of Kafka with a byte 1 and the GUID of the schema.
-SCHEMA_HEADER = "__value_schema_id"
+#: The headers of Kafka with a byte 1 and the GUID of the schema, of values and of keys.
+SCHEMA_HEADER, KEY_SCHEMA_HEADER = "__value_schema_id", "__key_schema_id"
+#: In the options of a table of keys; no option of the file.
+HEADER_OPTION = "schema_header"
 _GUID_FOLLOWS = b"\x01"
 #: Above these bits of a key stands what stands for a GUID.
 _GUID_SHIFT = 64
 
 NO_REGISTRY_HEADER = Fault(
     CANNOT_PARSE, "the message does not begin with a zero byte and a schema number"
-)
-_NOT_NAMED = Fault(
-    CANNOT_PARSE,
-    f"no schema is named: no header {SCHEMA_HEADER} holds a byte 1 and a GUID, and the message "
-    "does not begin with a zero byte and a schema number",
 )
 
 
@@ -99,9 +96,16 @@ class SchemaNames:
     def __init__(self, table: TableSpec) -> None:
         self._url = dict(table.options).get(REGISTRY_OPTION, "")
         self._in_header = SCHEMA_IN_HEADER in table.options
+        self._header = dict(table.options).get(HEADER_OPTION, SCHEMA_HEADER)
         self._listed = None if table.schemas is None else frozenset(table.schemas)
         #: What is wrong with a message that names none.
-        self.no_header = _NOT_NAMED if self._in_header else NO_REGISTRY_HEADER
+        self.no_header = NO_REGISTRY_HEADER
+        if self._in_header:
+            said = (
+                f"no schema is named: no header {self._header} holds a byte 1 and a GUID, and "
+                f"{NO_REGISTRY_HEADER.error}"
+            )
+            self.no_header = Fault(CANNOT_PARSE, said)
 
     @staticmethod
     def number(key: int) -> int:
@@ -138,7 +142,7 @@ class SchemaNames:
         by_key: dict[int | None, list[int]] = {}
         left: list[int] = []
         for index in indices.tolist():
-            header = dict(reversed(buffer.facts.headers[index])).get(SCHEMA_HEADER)
+            header = dict(reversed(buffer.facts.headers[index])).get(self._header)
             if header is None:
                 left.append(index)
                 continue
@@ -171,6 +175,22 @@ class SchemaNames:
 
     def _is_listed(self, number: int) -> bool:
         return self._listed is None or number in self._listed
+
+
+def schemas_named(table: TableSpec, buffer: MessageBuffer) -> tuple[set[int], set[int]]:
+    """The schemas that messages name, of a format whose schemas are in a registry: those that it
+    knows, and those that it was asked for and does not know."""
+    url = dict(table.options).get(REGISTRY_OPTION, "")
+    if not url:
+        return set(), set()
+    names = SchemaNames(table)
+    found = names.found(buffer, np.arange(buffer.messages), registry_headers, lambda _: 0)
+    numbers = {names.number(each.key) for each in found if each.key is not None}
+    try:
+        require_known(url, dict.fromkeys(numbers, 1), len(numbers))
+    except UnknownSchemasError as error:
+        return set(error.found.known), set(error.found.numbers)
+    return numbers, set()
 
 
 def _key_of(header: bytes, place_of: Callable[[bytes], int | None]) -> int | None:
