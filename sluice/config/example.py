@@ -83,6 +83,7 @@ unknown_fields = "ignore"             # or "refuse"
 on_null = "dead-letter"               # null for a non-nullable column; or "default"
 fractions = "dead-letter"             # digits of a second that a column does not keep; or "cut"
 # key = { format = "JSONEachRow" }    # of Kafka's keys: columns = { id = { key = "id" } }
+# timestamps = "ms"                   # whole numbers in dates and times; default: seconds
 # envelope = "debezium"               # the row is inside of a change event; or "connect"
 # decompress = "zstd"                 # values that producers compressed: "gzip", "lz4", "snappy"
 sort = false                          # true: workers sort blocks by the sorting key, which

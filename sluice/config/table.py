@@ -38,6 +38,7 @@ from sluice.core.load_spec import (
     Mapped,
     Route,
     Sharding,
+    Ticks,
     Tombstones,
 )
 from sluice.core.suggestions import suggest
@@ -220,6 +221,7 @@ class TableConfiguration(Section):
     :param tombstones: what becomes of messages without a value.
     :param decompress: how values are compressed; "": they are not.
     :param envelope: what is around the row of a message; "": nothing.
+    :param timestamps: the unit of whole numbers in columns of dates and times; "": seconds.
     :param key: how keys are decoded, of which `columns` name fields; None: they are not.
     """
 
@@ -250,6 +252,7 @@ class TableConfiguration(Section):
     tombstones: Tombstones = "skip"
     decompress: Annotated[Compression, BeforeValidator(_one_of(Compression))] = ""
     envelope: Annotated[Envelope, BeforeValidator(_one_of(Envelope))] = ""
+    timestamps: Annotated[Ticks, BeforeValidator(_one_of(Ticks))] = ""
     key: Annotated[KeyFormat | None, PlainValidator(_a_key)] = None
 
     @property
@@ -357,8 +360,8 @@ class TableConfiguration(Section):
         for name, value in (("decompress", self.decompress), ("envelope", self.envelope)):
             if value:
                 yield f"does not go with {name}: new fields are looked for in the value as it came"
-        if self.columns or self.fields:
+        if self.columns or self.fields or self.timestamps:
             yield (
-                "does not go with [table.columns] and [table.fields]: a new column is the field of "
-                "its name"
+                "does not go with timestamps, [table.columns] and [table.fields]: a new column is "
+                "the field of its name"
             )

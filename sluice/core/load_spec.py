@@ -31,6 +31,8 @@ Delivery = Literal["block", "staged", "replacing"]
 #: When rows of a range come into sight: those of each table when they are loaded, or of all tables
 #: one after the other when all are ready.
 Commit = Literal["table", "bundle"]
+#: Parts of a second.
+Ticks = Literal["", "ms", "us", "ns"]
 #: Whose envelope a message is.
 Envelope = Literal["", "debezium", "connect"]
 #: How producers compress values, beside what Kafka does with batches.
@@ -190,6 +192,8 @@ class TableSpec:
     :param tombstones: what becomes of messages without a value.
     :param decompress: how values are compressed; "": they are not.
     :param envelope: what is around the row of a message; "": nothing.
+    :param timestamps: the unit of whole numbers in columns of dates and times; "": seconds since
+        1970, and days in a Date.
     :param key: how keys are decoded, of which the mapping names fields; None: they are not.
     """
 
@@ -230,6 +234,7 @@ class TableSpec:
     decompress: Compression = ""
     envelope: Envelope = ""
     key: KeyFormat | None = None
+    timestamps: Ticks = ""
 
     @property
     def registry(self) -> str:
@@ -330,6 +335,7 @@ _CHOICES: dict[str, object] = {
     "decompress": "",
     "envelope": "",
     "key": None,
+    "timestamps": "",
 }
 
 

@@ -180,6 +180,7 @@ def _table_spec(
         decompress=table.decompress,
         envelope=table.envelope,
         key=_key(configuration, table),
+        timestamps=table.timestamps,
     )
 
 

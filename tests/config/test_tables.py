@@ -151,6 +151,7 @@ def test_every_format_that_may_be_named_has_a_decoder() -> None:
             "key.format",
             "needs the section [registry]",
         ),
+        ('timestamps = "s"', "timestamps", 'use "ms" or "us" or "ns"'),
         ('envelope = "kafka"', "envelope", 'use "debezium" or "connect"'),
         ('format = "CSV"\nenvelope = "connect"', "envelope", "needs one of the formats JSONEach"),
         ('envelope = "debezium"\nrows = "many"', "envelope", 'needs rows = "one"'),
@@ -184,7 +185,7 @@ def test_every_format_that_may_be_named_has_a_decoder() -> None:
         (
             dynamic('allow = ["a"]', 'columns = { b = "c" }'),
             "dynamic_columns",
-            "does not go with [table.columns]",
+            "does not go with timestamps, [table.columns]",
         ),
     ],
 )

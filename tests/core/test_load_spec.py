@@ -13,6 +13,7 @@ from sluice.core.claims import Deduplicate
 from sluice.core.errors import TerminalError
 from sluice.core.load_spec import (
     Column,
+    KeyFormat,
     LoadSpec,
     Sharding,
     TableSpec,
@@ -47,6 +48,9 @@ TABLES = st.builds(
     sort=st.booleans(),
     decompress=st.sampled_from(["", "gzip"]),
     envelope=st.sampled_from(["", "debezium"]),
+    key=st.none()
+    | st.builds(KeyFormat, format=WORDS, options=st.lists(st.tuples(WORDS, WORDS)).map(tuple)),
+    timestamps=st.sampled_from(["", "ms"]),
     topic_pattern=st.sampled_from(["", "a.*"]),
     sharding=st.none()
     | st.builds(

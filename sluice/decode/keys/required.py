@@ -35,7 +35,7 @@ def without_required_key(table: TableSpec) -> TableSpec | None:
         if column is None or column.kind or name in mapped or name not in table.require:
             return None
     others = tuple(name for name in table.require if name not in table.deduplicate.key)
-    if others or table.mapping or table.fields or table.check:
+    if others or table.mapping or table.fields or table.check or table.timestamps:
         return None
     return replace(table, require=())
 

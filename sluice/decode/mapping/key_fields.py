@@ -146,6 +146,7 @@ def key_table(table: TableSpec, fields: Mapping[str, str]) -> TableSpec | None:
         fields=(),
         require=(),
         check=(),
+        timestamps="",
         rows="one",
         bad_rows="dead-letter",
         unknown_fields="ignore",

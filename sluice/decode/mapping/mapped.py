@@ -36,7 +36,8 @@ _OUT = "_sluice_field_out"
 
 def is_mapped(table: TableSpec) -> bool:
     """Whether an entry needs more than its format's decoder."""
-    return bool(table.mapping or table.fields or table.require or table.check)
+    named = table.mapping or table.fields or table.require or table.check
+    return bool(named or table.timestamps)
 
 
 class MappedFormat(TypedFormat):

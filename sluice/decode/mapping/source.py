@@ -19,6 +19,13 @@ from sluice.decode.engine.session import declared, identifier, literal
 from sluice.decode.engine.types import parse_type
 
 _READ = ("", "DEFAULT")
+#: The unit of whole numbers that are moments: what makes one of it, and how many are a second.
+_TICKS = {
+    "ms": ("fromUnixTimestamp64Milli", 10**3),
+    "us": ("fromUnixTimestamp64Micro", 10**6),
+    "ns": ("fromUnixTimestamp64Nano", 10**9),
+}
+_DAYS = ("Date", "Date32")
 #: Before the names of the key's fields, among those of the value.
 KEY_PREFIX = "_key."
 #: Types that cannot be absent: Nullable does not take them.
@@ -57,6 +64,22 @@ class _Node:
             return self.type
         parts = ((name, node.type_text()) for name, node in self.inside.items())
         return f"Tuple({declared(parts)})"
+
+
+def _integer_for(type_text: str) -> str:
+    """What a number is read as that fills a column of this type of moments."""
+    node = parse_type(type_text)
+    node = node.inner() if node.name == "LowCardinality" else node
+    return "Nullable(Int64)" if node.name == "Nullable" else "Int64"
+
+
+def _moment(value: str, ticks: str, type_text: str) -> str:
+    """SQL of the moment that a number of these units is; in days, the one in UTC that it is of."""
+    function, per_second = _TICKS[ticks]
+    if parse_type(type_text).bare().name in _DAYS:
+        per_day = 86400 * per_second
+        return f"intDiv(toInt128({value}) - positiveModulo({value}, {per_day}), {per_day})"
+    return f"{function}({value}, 'UTC')"
 
 
 def source_of(table: TableSpec) -> Source:
@@ -121,6 +144,7 @@ class _Maker:
             fields=(),
             require=(),
             check=(),
+            timestamps="",
         )
         return Source(source, self._values, self._required, self._keys, self._filled)
 
@@ -134,9 +158,12 @@ class _Maker:
             path = [name] if mapped is None else [mapped.source]
             if mapped is not None and mapped.by == "path":
                 path = mapped.source.split(".")
-            self._values[name] = self._read(column, path, is_required)
+            ticks = self._ticks_of(column)
+            read = replace(column, type=_integer_for(column.type)) if ticks else column
+            value = self._read(read, path, is_required)
+            self._values[name] = _moment(value, ticks, column.type) if ticks else value
             if is_required:
-                self._required[name] = self._values[name]
+                self._required[name] = value
             return
         if mapped.by == "value":
             self._values[name] = literal(mapped.source)
@@ -150,6 +177,12 @@ class _Maker:
             self._values[name] = f"({mapped.source})"
         if is_required:
             self._required[name] = self._values[name]
+
+    def _ticks_of(self, column: Column) -> str:
+        """The unit of whole numbers in a column of moments, where it is another than the second.
+        A DEFAULT is no number of any unit, so a column that has one is read as ever."""
+        is_moment = parse_type(column.type).bare().name in ("DateTime", "DateTime64", *_DAYS)
+        return self._table.timestamps if is_moment and not column.kind else ""
 
     def _read_key(self, column: Column, field: str, is_required: bool) -> str:
         """Read a field of the key for a column; gives the SQL for it."""
