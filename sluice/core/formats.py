@@ -33,10 +33,15 @@ OPTIONS = {
     "schema_hash": "the hash that messages must carry",
     "schema_id": "where messages name their schema: in the value, or in a header",
     "validate": "whether each message is compared with its schema",
+    "delimited": "whether each message stands behind its length",
 }
 
 #: What the options may say that have a choice.
-CHOICES = {"schema_id": ("value", "header"), "validate": ("false", "true")}
+CHOICES = {
+    "schema_id": ("value", "header"),
+    "validate": ("false", "true"),
+    "delimited": ("false", "true"),
+}
 
 _FORMATS = (
     Format("JSONEachRow"),
@@ -50,7 +55,7 @@ _FORMATS = (
     Format("AvroConfluent", ("schema_id",), needs_registry=True),
     Format("AvroSingleObject", ("schema",), ("schema",)),
     Format("Avro"),
-    Format("Protobuf", ("schema", "descriptors", "message"), ("message",)),
+    Format("Protobuf", ("schema", "descriptors", "message", "delimited"), ("message",)),
     Format("ProtobufConfluent", ("message", "schema_id"), needs_registry=True),
     Format("MsgPack", ("columns",)),
     Format("RowBinary", ("columns",)),

@@ -99,6 +99,8 @@ _FORMATS = dict.fromkeys(KNOWN, _Format(typed_decoder, BYTES)) | {
     "TSKV": _Format(line_decoder, BYTES),
 }
 FORMATS = tuple(_FORMATS)
+#: The option of messages that stand behind their length.
+_DELIMITED = ("delimited", "true")
 #: In which envelopes are text.
 _JSON = ("JSONEachRow", "JSONConfluent")
 
@@ -142,6 +144,10 @@ def _steps(table: TableSpec) -> list[Step]:
         from sluice.decode.values.json_schema import RegisteredJson
 
         steps.append(RegisteredJson(table))
+    if _DELIMITED in table.options:
+        from sluice.decode.values.lengths import LengthDelimited
+
+        steps.append(LengthDelimited())
     if table.envelope and table.format in _JSON:
         from sluice.decode.values.change_events import ConnectJson, DebeziumJson
 
@@ -151,7 +157,8 @@ def _steps(table: TableSpec) -> list[Step]:
 
 def _has_steps(table: TableSpec) -> bool:
     is_enveloped = bool(table.envelope) and table.format in _JSON
-    return bool(table.decompress) or table.format == "JSONConfluent" or is_enveloped
+    is_framed = table.format == "JSONConfluent" or _DELIMITED in table.options
+    return bool(table.decompress) or is_framed or is_enveloped
 
 
 def framing_of(table: TableSpec) -> Framing:

@@ -6,8 +6,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from sluice.config import Configuration
-from sluice.core.dead_letters import DUPLICATE, PARKED
+from sluice.core.dead_letters import PARKED
 from sluice.core.errors import TerminalError
+from sluice.core.reasons import OTHER_ADVICE, REASONS
 from sluice.core.receipts import DeadLetter, Origin
 from sluice.driver.specs import kafka_access
 from sluice.kafka.cluster import Cluster
@@ -15,36 +16,6 @@ from sluice.kafka.dead_letter_marks import Replayed
 from sluice.kafka.dead_letters import StoredDeadLetter, read_records
 
 #: What to do about a dead letter, by its reason. Reasons are `sluice.decode.messages.fault`'s.
-_ADVICE = {
-    "not-one-object": "The message is not one whole object: fix its producer.",
-    "not-one-row": (
-        'The message does not hold exactly one row: fix its producer, or set rows = "many".'
-    ),
-    "cannot-parse": (
-        "A value is not of its column's type: fix the producer, or change the column."
-    ),
-    "unknown-schema": "The registry did not know the schema in time: register it, then replay.",
-    "out-of-range": (
-        "A value does not fit its column: widen the column, or set "
-        'fractions = "cut" if only digits of a second are too many, then replay.'
-    ),
-    "null-in-column": (
-        "A null came for a column that takes none: make it Nullable, or set "
-        'on_null = "default", then replay.'
-    ),
-    "unknown-field": (
-        "The message has a field that the table does not: add the column, or set "
-        'unknown_fields = "ignore", then replay.'
-    ),
-    "no-column": (
-        "The message has no field of the table: fix the names, upper and lower case are told "
-        "apart, or map them in [table.columns], then replay."
-    ),
-    PARKED: "Nothing is wrong with the message: fix its table, then replay.",
-    DUPLICATE: "Another message has made the row of its event: nothing is to be done.",
-    "no-route": "No table entry takes the message: add one, or a route, then replay.",
-}
-_OTHER_ADVICE = "Fix what the error names, then replay."
 
 
 class NoSuchDeadLetterError(TerminalError):
@@ -206,7 +177,8 @@ def advice(found: Found) -> str:
             "with a "
             "higher attempt."
         )
-    said = _ADVICE.get(letter.reason, _OTHER_ADVICE)
+    known = REASONS.get(letter.reason)
+    said = known.advice if known else OTHER_ADVICE
     if "replay" not in said:
         said = f"{said} If it is good now, replay."
     first = letter.first

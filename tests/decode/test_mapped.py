@@ -294,3 +294,17 @@ def test_a_text_of_a_date_may_be_left_to_its_column() -> None:
     )
     assert made.bad == ()
     assert [row[1] for row in rows(made)] == ["2026-01-02 03:04:05.000", "2026-01-02 03:04:00.000"]
+
+
+def test_named_tuples_go_through_a_mapping() -> None:
+    """The engine would describe their types in several lines."""
+    table = a_table(
+        ID,
+        Column("t", "Tuple(a UInt8, b Tuple(c String))"),
+        mapping=(Mapped("id", "field", "uid"),),
+        check=("t.a > 1",),
+    )
+    good, bad = b'{"uid":1,"t":{"a":2,"b":{"c":"x"}}}', b'{"uid":1,"t":{"a":1,"b":{"c":"x"}}}'
+    made = decoded(table, good, bad)
+    assert rows(made) == [["1", "(2,('x'))", "100"]]
+    assert [one.reason for one in made.bad] == ["check-failed"]

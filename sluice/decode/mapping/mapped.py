@@ -104,7 +104,8 @@ class MappedFormat(TypedFormat):
 
     def _clause(self) -> str:
         zone = literal(self._table.time_zone)
-        return settings_clause(session_timezone=zone, **READS_NO_CLOCK)
+        # Named tuples are described in one line then.
+        return settings_clause(session_timezone=zone, print_pretty_type_names=0, **READS_NO_CLOCK)
 
     def _verdict_query(self) -> str:
         """Number of each row that breaks a test, and of the first test that it breaks, from 1."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass, replace
 
-#: Reasons: short, stable codes that dead letters carry.
+#: Reasons that dead letters carry; `sluice.core.reasons` says what each means.
 NOT_ONE_OBJECT = "not-one-object"
 #: A message of another number of rows than one, where `rows = "one"`.
 NOT_ONE_ROW = "not-one-row"
@@ -32,6 +32,8 @@ CHECK_FAILED = "check-failed"
 #: No table entry of the topic takes the message.
 NO_ROUTE = "no-route"
 
+#: Numbers that are no seconds since 1970 which anybody means, but parts of one.
+_PARTS = re.compile(r'"?[0-9]{12,19}"?')
 #: So much is said of a fault; what goes on is cut off.
 _ERROR_CHARACTERS_MAX = 300
 
@@ -63,6 +65,8 @@ def refused_value(reason: str, shown: str, column: str, type_text: str, why: str
     :param shown: the value, for people.
     :param why: more words, if there are any.
     """
+    if reason == OUT_OF_RANGE and not why and "Date" in type_text and _PARTS.fullmatch(shown):
+        why = 'are these parts of a second? timestamps = "ms", "us" or "ns" says so'
     verb = "does not fit" if reason == OUT_OF_RANGE else "cannot be read as"
     said = "null in" if reason == NULL_IN_COLUMN else f"{shown} {verb}"
     because = f": {why}" if why else ""

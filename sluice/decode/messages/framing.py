@@ -21,6 +21,7 @@ from sluice.decode.messages.brackets import (
     bracket_faults,
 )
 from sluice.decode.messages.fault import NOT_ONE_OBJECT, NOT_ONE_ROW, Fault
+from sluice.decode.messages.first_bytes import begins_like
 
 BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 
@@ -77,7 +78,9 @@ class _Json:
         elif text.startswith(b"[") and text[1:].strip(JSON_WHITESPACE) == b"]":
             what = "the array is empty"
         elif not text.startswith(self.kind[:1]):
+            like = begins_like(value)
             what = f"the message does not start with {opening}"
+            what += f"; it begins like {like}" if like else ""
         else:
             try:
                 json.loads(text)

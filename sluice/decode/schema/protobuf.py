@@ -218,6 +218,7 @@ class ProtobufConfluent(RegisteredMessages):
         super().__init__(table)
         self._table = table
         self._wanted = dict(table.options).get("message", "")
+        self.no_header = Fault(CANNOT_PARSE, f"{self.no_header.error}, and a type's place in it")
         self._files: dict[int, ProtobufFiles] = {}
 
     def headers(self, piece: Piece) -> Headers:

@@ -15,6 +15,7 @@ import numpy as np
 from sluice.decode.messages.brackets import JSON_WHITESPACE, OBJECTS, rows_in
 from sluice.decode.messages.buffer import MessageBuffer, Piece
 from sluice.decode.messages.fault import CANNOT_PARSE, NOT_ONE_OBJECT, NOT_ONE_ROW, Fault
+from sluice.decode.messages.first_bytes import begins_like
 from sluice.decode.messages.framing import BYTE_ORDER_MARK, JSON_OBJECTS
 from sluice.decode.messages.splitting import PieceRows, Split, split_pieces
 
@@ -55,4 +56,6 @@ class JsonSplitter:
             return Fault(reason, "the message is empty")
         if value.startswith(BYTE_ORDER_MARK):
             return Fault(CANNOT_PARSE, "the message starts with a byte order mark")
-        return Fault(CANNOT_PARSE, f"the message is not JSON {noun} one after another")
+        like = begins_like(value)
+        shown = f"; it begins like {like}" if like else ""
+        return Fault(CANNOT_PARSE, f"the message is not JSON {noun} one after another{shown}")
