@@ -54,7 +54,7 @@ DECODE = {
     "mapping": {"engine", "messages", "schema"},
     "sharding": {"engine", "messages"},
     "keys": {"engine", "messages"},
-    "values": {"messages", "schema"},
+    "values": {"engine", "messages", "schema"},
 }
 
 #: What the driver knows of the worker: what it is sent, and why it did not insert.

@@ -48,7 +48,10 @@ def test_no_number_becomes_another_moment(ticks: str) -> None:
         for number in WHOLE:
             decoded = decode([b'{"a":%d}' % number], Column("a", kind), timestamps=ticks)
             days = number // per_day
-            fits = {"Date32": -719528 <= days <= 2932896, "DateTime64(9)": ticks == "ns"}
+            fits = {
+                "Date32": -719528 <= days <= 2932896,
+                "DateTime64(9)": ticks == "ns" and days > 0,
+            }
             if fits.get(kind):
                 assert decoded.rows == 1, (kind, number)
             else:

@@ -89,7 +89,9 @@ class MappedFormat(TypedFormat):
         # By numbers: an expression may name a field like another column.
         selected = ", ".join(f"{v} AS _sluice_{n}" for n, v in enumerate(values.values()))
         nothing = f"null({literal(self._structure)})"
-        query = f"DESCRIBE (SELECT {selected} FROM {nothing}) {self._clause()}"
+        # Named tuples would be described in several lines.
+        in_one_line = self._clause(print_pretty_type_names=0)
+        query = f"DESCRIBE (SELECT {selected} FROM {nothing}) {in_one_line}"
         try:
             lines = run(query, "TSVRaw").bytes().decode().rstrip("\n").split("\n")
         except Exception as error:
@@ -102,10 +104,9 @@ class MappedFormat(TypedFormat):
         found = zip(values.items(), types, strict=True)
         return tuple(Natural(name, type_text, value) for (name, value), type_text in found)
 
-    def _clause(self) -> str:
+    def _clause(self, **more: object) -> str:
         zone = literal(self._table.time_zone)
-        # Named tuples are described in one line then.
-        return settings_clause(session_timezone=zone, print_pretty_type_names=0, **READS_NO_CLOCK)
+        return settings_clause(session_timezone=zone, **READS_NO_CLOCK, **more)
 
     def _verdict_query(self) -> str:
         """Number of each row that breaks a test, and of the first test that it breaks, from 1."""

@@ -77,10 +77,10 @@ class _Json:
             what = "the message is an object"
         elif text.startswith(b"[") and text[1:].strip(JSON_WHITESPACE) == b"]":
             what = "the array is empty"
+        elif begins_like(value):
+            what = f"the message is not one {noun}: it begins like {begins_like(value)}"
         elif not text.startswith(self.kind[:1]):
-            like = begins_like(value)
             what = f"the message does not start with {opening}"
-            what += f"; it begins like {like}" if like else ""
         else:
             try:
                 json.loads(text)

@@ -1,0 +1,68 @@
+"""JSON of writers that have one kind of number, or write booleans as text.
+
+`1.0` and `1e3` are the integers that they are, and "true" and "false" are booleans, in fields whose
+columns are such. What is no exact integer stays as it is, and its column refuses it.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from decimal import Context, Decimal
+
+import numpy as np
+
+from sluice.core.load_spec import TableSpec
+from sluice.decode.engine.types import parse_type
+from sluice.decode.messages.buffer import MessageBuffer, Value
+from sluice.decode.messages.fault import Fault
+from sluice.decode.values.members import Member, members_of, object_of
+from sluice.decode.values.steps import Step
+
+_WITH_POINT = re.compile(r"-?[0-9]{1,80}(?:\.[0-9]{0,80})?(?:[eE][+-]?[0-9]{1,3})?")
+_INTEGER = re.compile("U?Int[0-9]+")
+_BOOLEANS = {'"true"': "true", '"false"': "false"}
+#: More digits no integer has.
+_DIGITS_MAX = 78
+_EXACT = Context(prec=1000)
+
+
+class LenientJson(Step):
+    """Rewrites the fields of objects; anything else is left to the decoder."""
+
+    def __init__(self, table: TableSpec) -> None:
+        names = {column.name: parse_type(column.type).bare().name for column in table.columns}
+        self._integers = {name for name, kind in names.items() if _INTEGER.fullmatch(kind)}
+        self._booleans = {name for name, kind in names.items() if kind == "Bool"}
+
+    def values(self, buffer: MessageBuffer) -> Iterator[Value | Fault]:
+        """As the port says."""
+        for value in buffer.iterate(np.arange(buffer.messages)):
+            yield self._rewritten(value)
+
+    def _rewritten(self, value: Value) -> Value:
+        try:
+            members = members_of(value.decode("latin-1"))
+        except ValueError:
+            return value
+        changed = False
+        for name, one in members.items():
+            text = one.value
+            if name in self._integers:
+                text = _whole(text) or text
+            elif name in self._booleans:
+                text = _BOOLEANS.get(text, text)
+            if text is not one.value:
+                members[name] = Member(one.key, text)
+                changed = True
+        return object_of(list(members.values())).encode("latin-1") if changed else value
+
+
+def _whole(text: str) -> str:
+    """An integer that is written with a point or an exponent; "" if it is none."""
+    if text.lstrip("-").isdecimal() or not _WITH_POINT.fullmatch(text):
+        return ""
+    number = Decimal(text)
+    if number.adjusted() >= _DIGITS_MAX or number != number.to_integral_value(context=_EXACT):
+        return ""
+    return str(int(number))
