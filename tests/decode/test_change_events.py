@@ -142,6 +142,26 @@ def test_a_deletion_that_no_column_tells_is_a_dead_letter(is_avro: bool) -> None
     assert (index, reason) == (1, "no-row") and "no column of the entry tells" in error
 
 
+@pytest.mark.parametrize("is_avro", [False, True])
+def test_only_fields_of_the_row_are_unknown(is_avro: bool) -> None:
+    schema = avro_schema()
+    some = [event("c", None, row(1)), event("u", row(1), row(2))]
+    known = {"mapping": (), "unknown_fields": "refuse"}
+    values = list(map(as_json, some))
+    if is_avro:
+        number = SCHEMAS.add(schema)
+        values = [framed(number, body(schema, one)) for one in some]
+        known |= {"format": "AvroConfluent", "options": (("registry", URL),)}
+    columns = (Column("id", "UInt64"), Column("name", "Nullable(String)"))
+    price = Column("price", "Float64")
+    assert rows(decode(debezium(*columns, price, **known), values)) == [
+        ["1", "n", 1.25],
+        ["2", "n", 1.25],
+    ]
+    refused = decode(debezium(*columns, **known), values)
+    assert [bad.reason for bad in refused.bad] == ["unknown-field"] * 2
+
+
 def test_what_is_no_change_event_is_said() -> None:
     values = [
         b'{"id":1}',

@@ -14,11 +14,12 @@ from sluice.config import Configuration, Quorum, ShardConfiguration
 from sluice.core.errors import ConfigurationError, TerminalError, TransientError
 from sluice.core.load_spec import Column, LoadSpec, Sharding, parse_spec
 from sluice.decode import RULES
+from sluice.decode.messages.facts import facts_named
 from sluice.decode.version import decoder_version
 from sluice.driver.refreshing import refreshed
 from sluice.driver.specs import access_of, build_spec, kafka_access, read_spec, read_today
 from sluice.testbed.local.children import free_ports
-from tests.config.support import load_text
+from tests.config.support import MINIMAL, load_text
 
 LINEAGE = "_topic String, _partition UInt32, _offset UInt64, _row UInt32"
 ENGINE = "ENGINE = MergeTree PARTITION BY toYYYYMM(d) ORDER BY id"
@@ -373,3 +374,19 @@ def test_the_zone_matters_where_rows_or_hashes_depend_on_it(recorded: LoadSpec) 
     assert why_not_executable(spec, today_of(facts, **moved), "a") is None
     for today in (today_of(behind, **moved), today_of(facts, tokens=False, **moved)):
         assert "time zone was UTC" in (why_not_executable(spec, today, "a") or "")
+
+
+def test_keys_and_values_have_the_registry_of_the_file(tmp_path: Path) -> None:
+    text = f"""{MINIMAL}
+format = "JSONEachRow"
+lineage = false
+key = {{ format = "AvroConfluent", options = {{ schema_id = "header" }} }}
+columns = {{ id = {{ key = "id" }} }}
+[registry]
+url = "http://registry:8081"
+"""
+    configuration = load_text(tmp_path, text)
+    (table,) = build_spec(configuration, "dc1", {"orders": facts_of()}, "UTC", "chdb").tables
+    assert table.key is not None and table.options == ()
+    assert table.registry == "http://registry:8081" == dict(table.key.options)["registry"]
+    assert facts_named(table) == ("_key", "_headers")

@@ -130,11 +130,15 @@ class ChangeEvents(TypedFormat):
                 default = f"defaultValueOfTypeName({literal(node.inner().text)})"
                 old = f"toNullable(ifNull({old}, {default}))"
             yield Natural(name, node.text, f"if(isNull({after}), {old}, {new})")
-        yield Natural(OPERATION, "String", f"toString({op})")
-        yield Natural(DELETED, "Bool", f"toBool({op} = 'd')")
+        told = [
+            Natural(OPERATION, "String", f"toString({op})"),
+            Natural(DELETED, "Bool", f"toBool({op} = 'd')"),
+        ]
         for name, of in ((TIME_MS, "ts_ms"), (SOURCE, "source")):
             if of in by_name:
-                yield Natural(name, by_name[of].type, _value(by_name[of]))
+                told.append(Natural(name, by_name[of].type, _value(by_name[of])))
+        # What no column asks for is no field of the row.
+        yield from (one for one in told if one.name in self._types)
 
     def _without_row(
         self, group: Group, source: str, by_name: dict[str, Natural], row: TypeNode
