@@ -18,7 +18,7 @@ from sluice.core.schema_ids import guid_of
 from sluice.decode.formats import framing_of, make_decoder
 from sluice.decode.messages.buffer import MessageBuffer
 from sluice.decode.messages.decoded import Decoded
-from sluice.decode.messages.facts import Headers, MessageFacts
+from sluice.decode.messages.facts import Headers, MessageFacts, facts_named
 from sluice.decode.messages.origins import alone
 from sluice.decode.schema.registry import RegisteredSchema, UnknownSchemasError, provide
 from sluice.kafka.registry import RegistryAccess, RegistryClient
@@ -186,6 +186,7 @@ def test_guids_in_headers_name_the_schema() -> None:
         if name == "JSONConfluent":
             options["validate"] = "true"
         text = entry(Column("id", "UInt8"), format=name, url="mock://guids", options=options)
+        assert facts_named(text) == ("_headers",)
         guid = tuple(context.headers)
         broken = (("__value_schema_id", guid[0][1][:9]),)
         decoded = decode(text, [written, written, written], [guid, (), broken])

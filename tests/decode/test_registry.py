@@ -13,6 +13,7 @@ from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
+from uuid import UUID
 
 import pytest
 from confluent_kafka.schema_registry import SchemaRegistryClient
@@ -25,6 +26,7 @@ from google.protobuf.message_factory import GetMessageClass
 from sluice.core.errors import TerminalError, TransientError
 from sluice.core.load_spec import Column
 from sluice.core.receipts import UnknownSchemas
+from sluice.core.schema_ids import number_of_guid
 from sluice.decode.messages.buffer import MessageBuffer
 from sluice.decode.messages.framing import BYTES
 from sluice.decode.messages.origins import alone
@@ -201,6 +203,16 @@ def test_credentials_are_sent() -> None:
             RegistryClient(RegistryAccess(script.url, "ann", "wrong")).schema(1)
         assert "[registry]" in refused.value.hint
         assert "wrong" not in refused.value.message
+
+
+def test_a_guid_is_asked_for_as_one() -> None:
+    guid = UUID("0f2b5a3c-0000-4000-8000-000000000007")
+    with scripted(200, ANSWER) as script:
+        found = RegistryClient(RegistryAccess(script.url)).schema(number_of_guid(guid.bytes))
+        assert found is not None and found.text == RECORD
+        assert [path.partition("?")[0] for path in script.asked] == [
+            f"/apis/ccompat/v7/schemas/guids/{guid}"
+        ]
 
 
 def test_a_token_is_sent() -> None:

@@ -44,7 +44,7 @@ def rewrites(fields: Any, types: Mapping[str, str]) -> dict[str, Rewrite]:
         if not isinstance(one, dict) or one.get("field") not in types:
             continue
         name, kind = str(one.get("name", "")), types[one["field"]]
-        takes_moments = any(word in kind for word in ("Date", "Variant", "Dynamic"))
+        takes_moments = "Date" in kind
         if name in _TICKS and takes_moments:
             found[one["field"]] = _moment_of(_TICKS[name])
         elif name in _DAYS and takes_moments:
