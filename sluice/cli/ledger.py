@@ -110,6 +110,9 @@ def _details(entry: Mapping[str, Any]) -> Iterator[str]:
         yield f"{entry['seconds']['total']} s"
     elif kind == "text":
         yield f"{entry['digest']}, {len(entry['text'])} characters"
+    elif kind in ("freeze", "resume"):
+        what = f"table {entry['table']}" if entry["what"] == "table" else f"the {entry['what']}"
+        yield f"{what}, by {entry['by']}: {entry['why']}"
     elif kind == "checkpoint":
         yield f"the last records of {len(entry['records'])} partitions"
     elif kind == "suspect":

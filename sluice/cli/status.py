@@ -84,6 +84,9 @@ def status(config: Path, as_json: bool, replicas: bool) -> int:
             )
         )
     print_table(_HEADERS, rows)
+    frozen = {(each.connector, line): None for each in partitions for line in each.frozen}
+    for connector, line in frozen:
+        print(cell_text(f"connector {connector}: {line}"))
     _show_claims(configuration)
     _show_leftovers(configuration)
     return ExitStatus.DONE

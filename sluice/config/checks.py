@@ -81,6 +81,9 @@ def _double_loading(tables: Iterable[TableConfiguration]) -> Iterator[tuple[str,
             )
 
 
+_OWN_TOPICS = ("dead_letters", "ledger", "parking", "deduplication", "decisions")
+
+
 def _own_topics(configuration: Configuration) -> Iterator[tuple[str, str]]:
     """Sluice's own topics are no sources, and differ from each other."""
     names = {
@@ -88,13 +91,14 @@ def _own_topics(configuration: Configuration) -> Iterator[tuple[str, str]]:
         "dead_letters": configuration.dead_letters_topic,
         "parking": configuration.parking_topic,
         "deduplication": configuration.duplicates_topic,
+        "decisions": configuration.decisions_topic,
     }
     for connector in configuration.connectors:
         for topic in connector.topics:
             if topic in names.values():
                 what = f'"{topic}" is written by this pipeline itself'
                 yield f"connector[{connector.name}].topics", what
-    for other, name in combinations(("dead_letters", "ledger", "parking", "deduplication"), 2):
+    for other, name in combinations(_OWN_TOPICS, 2):
         if names[name] == names[other]:
             yield f"{name}.topic", f"is also {other}.topic; choose another"
 

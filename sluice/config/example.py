@@ -115,6 +115,9 @@ topic = "sluice.orders.parking"       # default: sluice.<pipeline>.parking
 [ledger]
 topic = "sluice.orders.ledger"        # default: sluice.<pipeline>.ledger
 
+[decisions]                           # of `sluice freeze` and `sluice resume`
+topic = "sluice.orders.decisions"     # default: sluice.<pipeline>.decisions
+
 # [deduplication]                     # where the keys of events are kept; for deduplicate
 # store = "local"                     # a directory of this machine: the default with master
                                       # local[…]. Others: "redis://host:6379/0", "rediss://…",

@@ -64,6 +64,7 @@ class _File(Section):
     dead_letters: _DeadLetters = field(default_factory=_DeadLetters)
     parking: _OwnTopic = field(default_factory=_OwnTopic)
     ledger: _OwnTopic = field(default_factory=_OwnTopic)
+    decisions: _OwnTopic = field(default_factory=_OwnTopic)
     metrics: MetricsConfiguration | None = None
     registry: RegistryConfiguration | None = None
     deduplication: DeduplicationConfiguration | None = None
@@ -174,6 +175,7 @@ def _completed(file: _File, path: Path) -> Configuration:
         dead_letters_topic=dead_letters.topic or f"{own}.dead-letters",
         dead_letter_limit=DeadLetterLimit(dead_letters.max_ratio, dead_letters.min_dead_letters),
         ledger_topic=file.ledger.topic or f"{own}.ledger",
+        decisions_topic=file.decisions.topic or f"{own}.decisions",
         parking_topic=file.parking.topic or f"{own}.parking",
         duplicates_topic=(file.deduplication and file.deduplication.topic) or f"{own}.duplicates",
         metrics=file.metrics,

@@ -142,6 +142,8 @@ class Configuration:
     tables: tuple[TableConfiguration, ...]
     dead_letters_topic: str
     ledger_topic: str
+    #: Of what persons decide for drivers that run.
+    decisions_topic: str
     metrics: MetricsConfiguration | None
     registry: RegistryConfiguration | None = None
     dead_letter_limit: DeadLetterLimit = field(default_factory=DeadLetterLimit)
@@ -156,7 +158,8 @@ class Configuration:
         """The topics that the pipeline writes."""
         parking = (self.parking_topic,) if self.parkable else ()
         duplicates = (self.duplicates_topic,) if self.keeps_duplicates else ()
-        return (self.ledger_topic, self.dead_letters_topic, *parking, *duplicates)
+        own = (self.ledger_topic, self.dead_letters_topic, self.decisions_topic)
+        return (*own, *parking, *duplicates)
 
     @property
     def keeps_duplicates(self) -> bool:
@@ -181,6 +184,16 @@ class Configuration:
         names = ", ".join(connector.name for connector in self.connectors)
         raise ConfigurationError(
             f'{self.path}: connector: none is named "{name}"', f"Name one of: {names}."
+        )
+
+    def table(self, name: str) -> TableConfiguration:
+        """:raises ConfigurationError: there is no table entry of this name."""
+        for table in self.tables:
+            if table.name == name:
+                return table
+        names = ", ".join(table.name for table in self.tables)
+        raise ConfigurationError(
+            f'{self.path}: no [[table]] is named "{name}"', f"Name one of: {names}."
         )
 
     def scope_of(self, table: TableConfiguration) -> str:

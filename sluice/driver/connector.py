@@ -25,6 +25,7 @@ from sluice.driver.beginning import ask_group
 from sluice.driver.claims import SETTLE_MS, ClaimsKeeper, Me, why_other_claims
 from sluice.driver.claims_rebuild import has_rows, rebuild
 from sluice.driver.discovering import TopicFinder, topics_to_load
+from sluice.driver.freezing import FreezeWatch
 from sluice.driver.loop import ConnectorLoop
 from sluice.driver.monitor import WindowMonitor
 from sluice.driver.parking import Parking
@@ -153,7 +154,16 @@ class ConnectorRun:
                 loop.run(targets, grace_seconds)
             stopped = [s for s in loop.states.values() if s.stopped is not None]
             doubtful = [s for s in loop.in_doubt() if s.stopped is None]
-            goes_on = doubtful or self.has_lost_spark
+            # What is frozen is not caught up when the rest is.
+            frozen = (
+                targets is not None
+                and not self._stopping.is_set()
+                and not all(
+                    s.stopped is not None or s.settled >= targets.get(s.source, 0)
+                    for s in loop.states.values()
+                )
+            )
+            goes_on = doubtful or self.has_lost_spark or frozen
             self.status = IN_DOUBT if goes_on else BROKEN if stopped else DONE
             for state in doubtful:
                 _logger.warning("%s stays in doubt", state.block_range)
@@ -174,6 +184,7 @@ class _Assembly:
         self.run = run
         self.schema: SchemaReader | None = None
         self.watch: ReplicaWatch | None = None
+        self.freezes: FreezeWatch | None = None
         self.inbox = Inbox()
         self.kafka = kafka_access(configuration, connector.name)
         self.clickhouse = access_of(configuration, connector.name).patient()
@@ -263,6 +274,8 @@ class _Assembly:
             self.schema.stop()
         if self.watch is not None:
             self.watch.stop()
+        if self.freezes is not None:
+            self.freezes.stop()
         self.monitor.stop()
         self.staging.stop()
         self.prober.close()
@@ -316,6 +329,8 @@ class _Assembly:
             configuration, self.spec, now_ms, lambda: self.run._examine(name), self.inbox.put
         )
         self.watch = ReplicaWatch(configuration, name, self.spec, now_ms, self._use)
+        freezes = FreezeWatch(self.kafka, configuration.decisions_topic, self.inbox.put)
+        standing, self.freezes = freezes.start(), freezes
         loop_parts = LoopParts(
             log=self.recorder,
             offsets=self.log,
@@ -336,9 +351,8 @@ class _Assembly:
             else None,
             replicas=self.watch,
             find_cuts=partial(find_cuts, self.kafka),
-            schema_patience_ms=PATIENCE_MS
-            if configuration.registry is None
-            else int(configuration.registry.patience_seconds * 1000),
+            schema_patience_ms=_patience_ms(configuration),
+            frozen=standing,
         )
         self.schema.start()
         self.watch.start()
@@ -397,3 +411,9 @@ class _Assembly:
 
     def _why_no_probe(self, spec: LoadSpec, topic: str, is_recorded: bool) -> str | None:
         return why_no_probe_now(self.clickhouse, spec, topic, is_recorded=is_recorded)
+
+
+def _patience_ms(configuration: Configuration) -> int:
+    """How long a schema that the registry does not know is waited for."""
+    registry = configuration.registry
+    return PATIENCE_MS if registry is None else int(registry.patience_seconds * 1000)

@@ -32,12 +32,14 @@ class Waits:
         wait.
     :param records: transactions in a row that could not be committed: nothing is settled.
     :param parked: whether a table entry is parked now, of those that may be: its messages wait.
+    :param frozen: whether a person has frozen a table entry, or what it belongs to.
     """
 
     windows: Mapping[TargetShard, bool]
     kafka: bool
     records: int
     parked: Mapping[str, bool]
+    frozen: Mapping[str, bool]
 
 
 #: Within how many seconds a store of claims may have answered for a block.

@@ -35,10 +35,12 @@ from sluice.driver.effects import (
     ReadTables,
     StopPartition,
 )
+from sluice.driver.freezing import Freezing
 from sluice.driver.observing import TopicObserver
 from sluice.driver.pending import Pending
 from sluice.driver.ports import (
     ClusterRead,
+    FreezesRead,
     LoopParts,
     SchemaRead,
     ShardWindow,
@@ -112,17 +114,16 @@ class ConnectorLoop:
         self.dead_letters = self._reports.dead_letters
         self.replicas, self.claims = parts.replicas, parts.claims
         self._specs, self._planner = dict(specs), planner
-        self._schema = SchemaChanges(
-            *(self.states, planner, self._specs, parts.parking),
-            is_read=parts.read_schema is not None,
-        )
+        is_read, known = parts.read_schema is not None, (self.states, planner, self._specs)
+        self._schema = SchemaChanges(*known, parts.parking, is_read=is_read)
+        self.freezing = Freezing(parts.frozen, planner, self._schema, is_read=is_read)
         shards = environment.clickhouse.shards
         self._flights = InFlight(parts.inflight_inserts_max, shards, parts.jobs.slots)
         self._use(environment.clickhouse)
-        self._pending = Pending(self.states, planner, parts.offsets.leader_of)
+        self._pending = Pending(self.states, planner, parts.offsets.leader_of, self.freezing)
         self._round_planner = RoundPlanner(
             *(self.states, planner, holds, parts.windows, parts.jobs.slots),
-            *(self._schema, self._flights, parts.offsets.leader_of, self._pending),
+            *(self._schema, self._flights, parts.offsets.leader_of, self._pending, self.freezing),
         )
         self._topics = TopicObserver(
             self.states,
@@ -193,7 +194,8 @@ class ConnectorLoop:
             target_shard: windows.outage(target_shard) is not None
             for target_shard in windows.current()
         }
-        return Waits(unread, not self._topics.is_answered, self._recorder.failures, parked)
+        frozen = {t.entry: bool(self.freezing.hold([t.entry])) for t in self._planner.spec.tables}
+        return Waits(unread, not self._topics.is_answered, self._recorder.failures, parked, frozen)
 
     def in_doubt(self) -> list[PartitionState]:
         """Partitions whose record names a range that may be loaded or not."""
@@ -203,9 +205,10 @@ class ConnectorLoop:
         stopping = self.stopping.is_set()
         for target_shard in self._schema.parkable_target_shards():
             refusal = self._parts.windows.refusal(target_shard)
-            if refusal is not None:
+            if refusal is not None and not self.freezing.hold([target_shard.entry]):
                 self._apply([ParkEntry(target_shard.entry, refusal)])
-        self._apply(self._schema.barred())
+        barred, frozen = self._schema.barred(), self.freezing.of
+        self._apply(stop for stop in barred if not frozen(self.states[stop.source]))
         if self._parts.claims is not None:
             of = self._round_planner
             self._parts.claims.see(self.states.values(), self._holds, of.spec, of.spec_of, now_ms)
@@ -225,7 +228,7 @@ class ConnectorLoop:
             ready += self._recorder.record(updates, self._environment.specs, now_ms)
         self._dispatcher.dispatch(ready, self._environment)
         self._dispatcher.cancel_hung(now_ms)
-        self._dispatcher.probe(under_way, now_ms)
+        self._dispatcher.probe((state for state in under_way if not frozen(state)), now_ms)
         self._dispatcher.keep_warm(now_ms)
 
     def _patience_seconds(self) -> float:
@@ -236,12 +239,19 @@ class ConnectorLoop:
 
     def _is_settled(self) -> bool:
         return all(
-            state.stopped is not None or not state.record.in_doubt for state in self.states.values()
+            state.stopped is not None or not state.record.in_doubt or self._stands(state)
+            for state in self.states.values()
         )
+
+    def _stands(self, state: PartitionState) -> bool:
+        """Whether nothing will happen to a partition while it is frozen."""
+        is_moving = state.out or state.loaded is not None
+        return not is_moving and bool(self.freezing.of(state))
 
     def _reached(self, targets: Mapping[TopicPartition, int]) -> bool:
         return all(
             state.stopped is not None
+            or self._stands(state)
             or (not state.record.in_doubt and state.settled >= targets.get(source, 0))
             for source, state in self.states.items()
         )
@@ -255,6 +265,7 @@ class ConnectorLoop:
             self._dispatcher.worked(now_ms)
             self._topics.clock_went_back(now_ms)
             self._holds.clock_went_back(now_ms)
+            self.freezing.clock_went_back(now_ms)
             for state in self.states.values():
                 state.clock_went_back(now_ms)
             self._pending.file_all()
@@ -292,8 +303,13 @@ class ConnectorLoop:
                 before = self._planner.spec
                 specs = self._schema.take(event, self._environment.specs)
                 self._environment = replace(self._environment, specs=specs)
-                if self._planner.spec is not before:
+                if self.freezing.saw_tables(event.started_ms) or self._planner.spec is not before:
                     self._pending.file_all()
+                continue
+            if isinstance(event, FreezesRead):
+                if self.freezing.take(event.standing, self._parts.now_ms()):
+                    self._apply([ReadTables()])
+                self._pending.file_all()
                 continue
             if isinstance(event, ClusterRead):
                 self._use(event.access)

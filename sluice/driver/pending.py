@@ -10,6 +10,7 @@ from sluice.core.planning import Backlog, Limits, is_due, is_full, stretched_del
 from sluice.core.ranges import TopicPartition
 from sluice.core.records import Kind
 from sluice.driver.bundling import Together, Waiting
+from sluice.driver.freezing import Freezing
 from sluice.driver.ports import ShardWindow
 from sluice.driver.record_updates import RESETTLE_MS, RecordPlanner, TopicGroup
 from sluice.driver.state import PartitionState
@@ -62,6 +63,7 @@ class Pending:
 
     :param states: the loop's own mapping; partitions may join it later.
     :param leader_of: the id of the broker that leads a partition, -1 where it is not known.
+    :param freezing: whose partitions wait for nothing, until all of them are filed again.
     """
 
     def __init__(
@@ -69,10 +71,12 @@ class Pending:
         states: Mapping[TopicPartition, PartitionState],
         planner: RecordPlanner,
         leader_of: Callable[[TopicPartition], int],
+        freezing: Freezing,
     ) -> None:
         self._states = states
         self._planner = planner
         self._leader_of = leader_of
+        self._freezing = freezing
         self._under_way: dict[TopicPartition, PartitionState] = {}
         self._crowds: dict[Together, _Crowd] = {}
         self._filed: dict[TopicPartition, Together] = {}
@@ -93,7 +97,7 @@ class Pending:
         self.forget(state.source)
         if state.record.kind is not Kind.SETTLE:
             self._under_way[state.source] = state
-        if state.may_be_given_a_range:
+        if self._may_be_given_a_range(state):
             group = self._planner.group_of(state.source.topic)
             together = group, self._leader_of(state.source)
             crowd = self._crowds.get(together)
@@ -109,8 +113,13 @@ class Pending:
             source
             for source, state in self._states.items()
             if (state.record.kind is not Kind.SETTLE and source not in self._under_way)
-            or (state.may_be_given_a_range and source not in self._filed)
+            or (self._may_be_given_a_range(state) and source not in self._filed)
         ]
+
+    def _may_be_given_a_range(self, state: PartitionState) -> bool:
+        if not state.may_be_given_a_range:
+            return False
+        return not self._freezing.hold(self._planner.group_of(state.source.topic).entries)
 
     def forget(self, source: TopicPartition) -> None:
         """A partition is not looked at any more."""

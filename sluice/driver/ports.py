@@ -13,6 +13,7 @@ from sluice.core.budget import TargetShard, WindowState
 from sluice.core.dead_letters import DeadLetterLimit
 from sluice.core.errors import SluiceError
 from sluice.core.flights import INFLIGHT_INSERTS_MAX
+from sluice.core.freezes import Standing
 from sluice.core.health import ReplicaHealth
 from sluice.core.ledger import Commit, Rest, Stored
 from sluice.core.load_spec import LoadSpec
@@ -185,6 +186,13 @@ class ClusterRead:
 
 
 @dataclass(frozen=True, slots=True)
+class FreezesRead:
+    """A person has frozen or resumed something: this is frozen now."""
+
+    standing: Standing
+
+
+@dataclass(frozen=True, slots=True)
 class ReplicaState:
     """A replica, and how it is doing."""
 
@@ -309,6 +317,7 @@ class LoopParts:
     :param claims: None where no entry deduplicates.
     :param schema_patience_ms: see `unknown_schemas`.
     :param staging: None where nobody looks after staging tables.
+    :param frozen: what is frozen at the start; a `FreezesRead` tells of changes.
     """
 
     log: IntentLog
@@ -329,3 +338,4 @@ class LoopParts:
     find_cuts: FindCuts = no_cuts
     schema_patience_ms: int = PATIENCE_MS
     staging: Staging | None = None
+    frozen: Standing = ()

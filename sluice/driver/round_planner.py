@@ -21,6 +21,7 @@ from sluice.driver.bundling import (
 )
 from sluice.driver.changes import SchemaChanges
 from sluice.driver.effects import Effect, StopPartition
+from sluice.driver.freezing import Freezing, stand_still
 from sluice.driver.pending import Pending
 from sluice.driver.ports import Windows
 from sluice.driver.probed import ProbedRanges, found_nothing, from_now_on
@@ -65,6 +66,7 @@ class RoundPlanner:
     :param flights: how many ranges each replica is given.
     :param leader_of: the id of the broker that leads a partition, -1 where it is not known.
     :param pending: who may be given a range.
+    :param freezing: what nothing is done for.
     """
 
     def __init__(
@@ -78,15 +80,11 @@ class RoundPlanner:
         flights: InFlight,
         leader_of: Callable[[TopicPartition], int],
         pending: Pending,
+        freezing: Freezing,
     ) -> None:
-        self._states = states
-        self._pending = pending
-        self._planner = planner
-        self._holds = holds
-        self._windows = windows
-        self._slots = slots
-        self._schema = schema
-        self._flights = flights
+        self._states, self._pending, self._freezing = states, pending, freezing
+        self._planner, self._schema, self._holds = planner, schema, holds
+        self._windows, self._flights, self._slots = windows, flights, slots
         self._leader_of = leader_of
         #: Of the round that is being decided.
         self._effects: list[Effect] = []
@@ -129,6 +127,10 @@ class RoundPlanner:
         for members in grouped_by_bundle(s for s in free if s.record.in_doubt):
             if any(state.loaded is not None for state in members):
                 continue  # idle: they are settled below, and then this is no whole bundle
+            if self._freezing.of(members[0]):
+                updates += stand_still(members)
+                resting.append(members)
+                continue
             found, runs = again_together(
                 members,
                 lambda state: self._again(state, budget, now_ms),

@@ -47,17 +47,23 @@ class Tail:
     """Reads one partition from an offset on. Not thread-safe.
 
     :param begin: where to begin; None for the log's begin.
+    :param own: further properties of the consumer.
     :raises SluiceError: the partition cannot be read.
     """
 
     def __init__(
-        self, access: KafkaAccess, topic: str, partition: int = 0, begin: int | None = None
+        self,
+        access: KafkaAccess,
+        topic: str,
+        partition: int = 0,
+        begin: int | None = None,
+        **own: int,
     ) -> None:
         self.topic = topic
         self.partition = partition
         self._name = f"{topic}[{partition}]"
         self._where = ck.TopicPartition(topic, partition)
-        self._consumer = make_consumer(access, _READER_GROUP)
+        self._consumer = make_consumer(access, _READER_GROUP, **own)
         try:
             self.log_begin, self.stable_end = self._ends()
         except BaseException:

@@ -52,6 +52,8 @@ class RecorderNames:
     #: "" where no table entry may be parked; likewise that of duplicates.
     parking_topic: str = ""
     duplicates_topic: str = ""
+    #: Where entries that are decisions stand, too; "" for who decides nothing.
+    decisions_topic: str = ""
     transaction_timeout_ms: int = 60_000
 
     def topic_of(self, letter: DeadLetter) -> str:
@@ -113,6 +115,8 @@ def _write(producer: ck.Producer, content: Content) -> None:
     names = content.names
     for key, value in encode_entries(content.connector, content.now_ms, content.commit.entries):
         _produce(producer, names.ledger_topic, key, value, [])
+        if names.decisions_topic:
+            _produce(producer, names.decisions_topic, key, value, [])
     waiting, is_answered = 0, True
     for letter in content.commit.dead_letters:
         wrapped = wrap(letter, names.dead_letter_bytes_max)
@@ -183,7 +187,7 @@ def weight_of_offset(source: TopicPartition, metadata: str) -> int:
 
 def _split(records: Mapping[TopicPartition, Record]) -> list[list[ck.TopicPartition]]:
     """Cut one transaction's offsets into sends below the broker's batch limit (H19)."""
-    parts: list[list[ck.TopicPartition]] = [[]]
+    parts: list[list[ck.TopicPartition]] = [[]] if records else []
     size = 0
     for source, record in sorted(records.items()):
         metadata = encode(record)

@@ -270,7 +270,7 @@ def _look_at_own_topics(
         topic = _describe(found, cluster, name)
         if topic is not None:
             check_replication(found, topic, len(cluster.brokers), connector.brokers)
-            if name == configuration.ledger_topic:
+            if name in (configuration.ledger_topic, configuration.decisions_topic):
                 check_ledger(found, topic, connector.brokers)
             else:
                 keeps = name != configuration.duplicates_topic

@@ -9,8 +9,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from sluice.config import Configuration, TableConfiguration
+from sluice.config import Configuration
 from sluice.core.errors import ConfigurationError, TransientError
+from sluice.core.freezes import FREEZE, RESUME
 from sluice.core.ledger import entries_in
 from sluice.core.ranges import TopicPartition
 from sluice.driver.specs import kafka_access
@@ -115,17 +116,7 @@ def check(configuration: Configuration, selection: LedgerSelection) -> None:
             f"Name one of: {', '.join(topics)}." if topics else "No topic_pattern takes it.",
         )
     if selection.table is not None:
-        _table(configuration, selection.table)
-
-
-def _table(configuration: Configuration, name: str) -> TableConfiguration:
-    for table in configuration.tables:
-        if table.name == name:
-            return table
-    names = ", ".join(table.name for table in configuration.tables)
-    raise ConfigurationError(
-        f'{configuration.path}: no [[table]] is named "{name}"', f"Name one of: {names}."
-    )
+        configuration.table(selection.table)
 
 
 def _open(configuration: Configuration, connector: str, selection: LedgerSelection) -> Tail | None:
@@ -189,7 +180,9 @@ def is_chosen(configuration: Configuration, selection: LedgerSelection, entry: E
         return False
     if selection.table is None:
         return True
+    if entry["type"] in (FREEZE, RESUME):
+        return bool(entry.get("table") in ("", selection.table))
     if entry["type"] == "receipt":
         return bool(entry.get("entry") == selection.table)
-    table = _table(configuration, selection.table)
+    table = configuration.table(selection.table)
     return entry["type"] == "text" or table.takes(str(entry.get("topic", "")))

@@ -215,6 +215,12 @@ def _waits(loops: list[ConnectorLoop]) -> Iterator[Metric]:
         "Transactions in a row that could not be committed: nothing is settled meanwhile.",
         labels=["connector"],
     )
+    frozen = GaugeMetricFamily(
+        "sluice_frozen",
+        "1 while a person has frozen a table entry, its connector or its pipeline: nothing is "
+        "loaded into it.",
+        labels=["connector", "table"],
+    )
     parked = GaugeMetricFamily(
         "sluice_parked",
         "1 while a table entry is parked: its messages go to the parking topic, until a person "
@@ -229,9 +235,11 @@ def _waits(loops: list[ConnectorLoop]) -> Iterator[Metric]:
             )
         kafka.add_metric([loop.name], float(waits.kafka))
         records.add_metric([loop.name], float(waits.records))
+        for entry, is_frozen in waits.frozen.items():
+            frozen.add_metric([loop.name, entry], float(is_frozen))
         for entry, is_parked in waits.parked.items():
             parked.add_metric([loop.name, entry], float(is_parked))
-    yield from (windows, kafka, records, parked)
+    yield from (windows, kafka, records, parked, frozen)
 
 
 def _crowding(loops: list[ConnectorLoop]) -> Iterator[Metric]:

@@ -8,7 +8,9 @@ from typing import Literal
 
 from sluice.config import Configuration, ConnectorConfiguration
 from sluice.core.errors import SluiceError
+from sluice.core.freezes import holding
 from sluice.core.ranges import TopicPartition
+from sluice.ops.freezing import read_frozen
 from sluice.ops.partitions import ConnectorReader, PartitionFacts
 
 _logger = logging.getLogger("sluice.status")
@@ -39,6 +41,7 @@ class PartitionStatus:
     :param shards: that its rows go to as configured: a range is settled when all of them have it.
     :param lag: offsets from the settled position to the last stable offset, holes included; None
         where the settled position is not known. Without any record, what the log holds.
+    :param frozen: what a person has frozen that it belongs to, in words.
     """
 
     connector: str
@@ -51,6 +54,7 @@ class PartitionStatus:
     batch: int | None
     owner: str | None
     shards: tuple[str, ...] = ()
+    frozen: tuple[str, ...] = ()
 
 
 def read_status(configuration: Configuration) -> list[PartitionStatus]:
@@ -93,12 +97,14 @@ def _of_connector(
             reader.group,
             ", ".join(hanging),
         )
-    return [
-        replace(
-            status_of(connector.name, item), shards=_shards_of(configuration, item.source.topic)
-        )
-        for item in facts
-    ]
+    standing = read_frozen(configuration, connector.name)
+    statuses = []
+    for item in facts:
+        entries = [table.name for table in configuration.tables_of(item.source.topic)]
+        frozen = tuple(each.line() for each in holding(standing, entries))
+        shards = _shards_of(configuration, item.source.topic)
+        statuses.append(replace(status_of(connector.name, item), shards=shards, frozen=frozen))
+    return statuses
 
 
 def _shards_of(configuration: Configuration, topic: str) -> tuple[str, ...]:

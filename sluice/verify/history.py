@@ -25,6 +25,7 @@ from collections.abc import Mapping
 from typing import Any, Protocol
 
 from sluice.core import rests
+from sluice.core.freezes import FREEZE, RESUME
 from sluice.core.instances import (
     Acknowledged,
     Event,
@@ -213,8 +214,8 @@ def _event(connector: str, place: Place, body: Mapping[str, Any]) -> Event | Non
     at_ms = int(body["at_ms"])
     if body["type"] == "text":
         return _spec(connector, place, at_ms, body)
-    if body["type"] == "checkpoint":
-        return None  # it repeats records
+    if body["type"] in ("checkpoint", FREEZE, RESUME):
+        return None  # it repeats records, or is about no partition
     source = TopicPartition(str(body["topic"]), int(body["partition"]))
     if body["type"] == "record":
         return _record(connector, source, place, at_ms, body)

@@ -30,6 +30,8 @@ COMMANDS = {
     "prove",
     "quorum",
     "status",
+    "freeze",
+    "resume",
     "resolve",
     "adopt",
     "rewind",

@@ -207,6 +207,7 @@ def test_copies_of_duplicates_have_a_topic(tmp_path: Path) -> None:
     assert configuration.own_topics == (
         "sluice.orders.ledger",
         "sluice.orders.dead-letters",
+        "sluice.orders.decisions",
         "again",
     )
     (finding,) = findings_of(tmp_path, with_section('topic = "sluice.orders.ledger"', kept))

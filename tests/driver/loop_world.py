@@ -18,6 +18,7 @@ from sluice.core.bundles import Member, is_whole
 from sluice.core.dead_letters import DeadLetterLimit
 from sluice.core.errors import OwnerChangedError, SluiceError, TerminalError, TransientError
 from sluice.core.flights import INFLIGHT_INSERTS_MAX
+from sluice.core.freezes import Standing
 from sluice.core.ledger import Background, Commit, LedgerEntry, Rest
 from sluice.core.load_spec import LINEAGE_TYPES, LoadSpec, TableSpec
 from sluice.core.planning import Limits
@@ -161,9 +162,9 @@ class Sources:
         self.topic_requests += 1
         found = {}
         for name in names:
+            if name not in self.ids and partial:
+                continue
             if name not in self.ids:
-                if partial:
-                    continue
                 raise TopicMissingError(f"topic {name} does not exist")
             found[name] = (self.ids[name], sum(source.topic == name for source in self.ends))
         return found
@@ -210,7 +211,7 @@ class World(Inbox, Sources):
         self.task_attempt = self.topic_requests = 0
         self.may_land = self.may_lack_part = False
         self.read_schema: Callable[[], None] | None = None
-        self.parking = Parking()
+        self.parking, self.frozen = Parking(), Standing()
         self.dead_letter_limit: DeadLetterLimit | None = None
         self.topic_finder: Topics | None = None
         self.want_columns: Callable[[Wanted], None] | None = None
@@ -310,9 +311,7 @@ class World(Inbox, Sources):
         outcomes = [self.script(self, assignment) for assignment in job.assignments]
         if any(outcome is None for outcome in outcomes):
             return
-        lost = [
-            outcome for outcome in outcomes if isinstance(outcome, JobLostError | SparkGoneError)
-        ]
+        lost = [each for each in outcomes if isinstance(each, JobLostError | SparkGoneError)]
         if lost:
             self.at(TASK_MS, lambda: self.put(JobResult(job, error=lost[0])))
             return
@@ -436,6 +435,7 @@ class World(Inbox, Sources):
                 inflight_inserts_max=self.inflight_inserts_max,
                 find_cuts=self.find_cuts,
                 schema_patience_ms=self.schema_patience_ms,
+                frozen=self.frozen,
             ),
             self.planner,
             environment,
@@ -479,8 +479,8 @@ def _found(world: World, sought: Sequence[Sought], spec: LoadSpec) -> ProbeEnded
 
 def _wanted(assignment: Assignment, entry: str) -> list[int]:
     """The offsets that a task inserts into a table."""
-    block_range, rest = assignment.block_range, assignment.rest
-    offsets = range(block_range.begin, block_range.end)
+    rest = assignment.rest
+    offsets = range(assignment.block_range.begin, assignment.block_range.end)
     return [offset for offset in offsets if not rest or contains(rest[entry], offset)]
 
 

@@ -25,7 +25,8 @@ def pending_of(members_max: int) -> tuple[World, list[PartitionState], Pending]:
     world.planner = replace(world.planner, limits=limits, members_max=members_max)
     states = [world.settled(source) for source in SOURCES]
     by_source = {state.source: state for state in states}
-    return world, states, Pending(by_source, world.planner, world.leader_of)
+    freezing = world.loop(states).freezing
+    return world, states, Pending(by_source, world.planner, world.leader_of, freezing)
 
 
 def change(world: World, state: PartitionState, dice: random.Random) -> None:

@@ -9,6 +9,7 @@ from typing import Any, cast
 from prometheus_client import CollectorRegistry
 
 from sluice.claims.port import StoreFacts
+from sluice.core.freezes import Frozen, Subject
 from sluice.core.ranges import TopicPartition
 from sluice.core.receipts import ClaimedRows, Loaded
 from sluice.driver.loop import ConnectorLoop
@@ -99,6 +100,23 @@ def test_a_parked_table_shows_until_it_is_tried_again() -> None:
     world.ends[P0] = 30
     run(world, loop)
     assert parked() == {"bad": 0}
+
+
+def test_a_frozen_table_shows() -> None:
+    world = World([P0], (table_spec("t", ("a",)), table_spec("u", ("a",))))
+    loop = world.loop()
+
+    def frozen() -> dict[str, float]:
+        registry = CollectorRegistry()
+        registry.register(LoopCollector([lambda: loop]))
+        samples = next(f for f in registry.collect() if f.name == "sluice_frozen").samples
+        return {sample.labels["table"]: sample.value for sample in samples}
+
+    assert frozen() == {"t": 0, "u": 0}
+    loop.freezing.take((Frozen(Subject("table", "t"), "alice", "why", 1),), world.now)
+    assert frozen() == {"t": 1, "u": 0}
+    loop.freezing.take((Frozen(Subject("connector"), "alice", "why", 1),), world.now)
+    assert frozen() == {"t": 1, "u": 1}
 
 
 def test_what_each_replica_took_of_each_table() -> None:

@@ -70,6 +70,7 @@ def test_settled_and_in_doubt(kafka: Kafka, tmp_path: Path) -> None:
         "batch",
         "owner",
         "shards",
+        "frozen",
     ]
     assert list(asdict(first)["intent"]) == ["kind", "begin", "end", "state"]
     pipeline.close()

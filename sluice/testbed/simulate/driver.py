@@ -20,6 +20,7 @@ from sluice.config import (
     TableConfiguration,
 )
 from sluice.core.errors import OwnerChangedError, SluiceError
+from sluice.core.freezes import holding
 from sluice.core.load_spec import LoadSpec, Sharding
 from sluice.driver.claims import ClaimsKeeper
 from sluice.driver.connector import ConnectorRun
@@ -29,6 +30,7 @@ from sluice.driver.ports import Clock, ProbeEnded, Sought
 from sluice.driver.probing import ClickHouseProber
 from sluice.driver.refreshing import SchemaReader
 from sluice.driver.staging import StagingCollector
+from sluice.driver.state import PartitionState, Probing
 from sluice.driver.watching import ReplicaWatch
 from sluice.spark.jobs import Inbox
 from sluice.testbed.simulate import faults, registry
@@ -207,9 +209,25 @@ class SimulatedLoop(ConnectorLoop):
     world: World
 
     def _round(self, *arguments: Any, **named: Any) -> None:
+        frozen = [
+            state
+            for state in (self.states.values() if self.freezing.standing else ())
+            if self._is_frozen(state) and not (state.out or isinstance(state.stage, Probing))
+        ]
         super()._round(*arguments, **named)
+        for state in frozen:
+            if state.out:
+                self.world.violate(f"{state.block_range} was sent while it is frozen")
+            if isinstance(state.stage, Probing):
+                self.world.violate(f"{state.block_range} is probed while it is frozen")
         for source in self._pending.misfiled():
             self.world.violate(f"{source} has changed, and no round looks at it")
+
+    def _is_frozen(self, state: PartitionState) -> bool:
+        """By what the world knows, not by what the loop makes of it."""
+        plan, topic = self.world.plan, state.source.topic
+        entries = [entry for entry in plan.entries if topic in plan.topics_of(entry)]
+        return bool(holding(self.freezing.standing, entries))
 
 
 class _Ready:
@@ -326,6 +344,7 @@ def make_configuration(world: World) -> Configuration:
         ),
         dead_letters_topic=plan.dead_letters,
         ledger_topic=plan.ledger,
+        decisions_topic=plan.decisions,
         parking_topic=plan.parking,
         duplicates_topic=plan.duplicates,
         metrics=None,

@@ -236,6 +236,9 @@ CONTENT_OF_STAGED = (
     "staging: stored block dropped",
 )
 
+#: What a person does, in worlds that have one.
+CONTENT_OF_FREEZES = ("frozen by a person", "resumed by a person")
+
 _TABLES = (
     *(READ_OFFSETS, LIST_OFFSETS, LEDGER_ENDS, FETCH, INITIALISE, SEND, COMMIT, ABORT, QUERY),
     *(REGISTRY, LOCKS, PING, BEFORE_POST, INSERT, JOB, NEMESIS, STOPPING),
@@ -247,7 +250,7 @@ ALL_KINDS = tuple(
     dict.fromkeys(
         [
             *(*_OF_ALL_WORLDS, *OF_CLAIMS, *CONTENT_OF_CLAIMS, *CONTENT_OF_REPLACING),
-            *(*STATEMENT, *CONTENT_OF_STAGED),
+            *(*STATEMENT, *CONTENT_OF_STAGED, *CONTENT_OF_FREEZES),
         ]
     )
 )

@@ -42,6 +42,7 @@ class Nemesis:
         self._registry = parts.registry
         self._producers = parts.producers
         self._kept = parts.kept
+        self._person = parts.person
         self._supervisor = supervisor
         self._of_clickhouse = ClickHouseFaults(parts)
         self._actions: Actions = {
@@ -55,6 +56,7 @@ class Nemesis:
     def start(self) -> None:
         """Begin to produce; in some worlds a table refuses its blocks soon, and for long."""
         self._producers.start()
+        self._person.start()
         if self._world.plan.refuses:
             # Before the first block, or soon after it.
             delay_ms = self._world.rng.choice((0, 5_000))
@@ -98,6 +100,7 @@ class Nemesis:
             for worker in driver.workers:
                 worker.skew_ms = 0
         self._producers.heal()
+        self._person.heal()
         self._supervisor.ensure_driver()
 
 

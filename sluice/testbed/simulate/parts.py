@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from sluice.testbed.simulate.adversary import Adversary
 from sluice.testbed.simulate.claim_rules import ClaimRules
 from sluice.testbed.simulate.claims import Events, Kept
+from sluice.testbed.simulate.freezes import Person
 from sluice.testbed.simulate.inserters import Inserters
 from sluice.testbed.simulate.invariants import Invariants
 from sluice.testbed.simulate.locks import SimulatedLocks
@@ -36,6 +37,7 @@ class Parts:
     inserters: Inserters
     invariants: Invariants
     claim_rules: ClaimRules
+    person: Person
 
 
 def make_parts(world: World) -> Parts:
@@ -61,4 +63,5 @@ def make_parts(world: World) -> Parts:
         inserters=inserters,
         invariants=invariants,
         claim_rules=ClaimRules(world, kept, events, inserters, registry),
+        person=Person(world),
     )

@@ -159,6 +159,10 @@ def _of_spark(parts: Parts) -> list[tuple[Any, str, Any]]:
     def bound(kind: type) -> type:
         return type(kind.__name__, (kind,), {"world": world, "invariants": parts.invariants})
 
+    def freeze_watch(*_: object) -> SimpleNamespace:
+        """Who starts reads what is frozen; the person tells of changes."""
+        return SimpleNamespace(start=lambda: parts.person.standing, stop=lambda: None)
+
     def read_owner() -> SimpleNamespace:
         return SimpleNamespace(hex=world.driver.owner.removeprefix("run-"))
 
@@ -181,6 +185,7 @@ def _of_spark(parts: Parts) -> list[tuple[Any, str, Any]]:
         (connector, "SchemaReader", bound(driver.SimulatedSchemaReader)),
         # To look through all that a process has takes it longer than a driver's life here.
         (connector, "relaxed_collector", nullcontext),
+        (connector, "FreezeWatch", freeze_watch),
         (connector, "StagingCollector", bound(driver.SimulatedStagingCollector)),
         (connector, "ReplicaWatch", bound(driver.SimulatedReplicaWatch)),
         (leases, "time", _clock(world)),

@@ -135,6 +135,7 @@ class Plan:
     dead_letters: str = "sluice.letters"
     parking: str = "sluice.parking"
     duplicates: str = "sluice.duplicates"
+    decisions: str = "sluice.decisions"
 
     def topics_of(self, entry: str) -> tuple[str, ...]:
         """The topics that a table entry takes."""

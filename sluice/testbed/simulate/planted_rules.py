@@ -26,6 +26,7 @@ from sluice.driver import (
     start,
     state,
 )
+from sluice.driver.freezing import Freezing
 from sluice.driver.monitor import WindowMonitor
 from sluice.driver.observing import TopicObserver
 from sluice.driver.record_updates import Budget, RecordPlanner
@@ -281,7 +282,13 @@ def _probe_does_not_wait_for_replicas() -> AbstractContextManager[None]:
     return patched((probing, "replicas_in_sync", lambda *_: SyncState(True)))
 
 
+def _what_is_frozen_is_sent() -> AbstractContextManager[None]:
+    """A freeze keeps new ranges back, and repeats ranges in doubt (R23)."""
+    return patched((Freezing, "of", lambda freezing, state: ()))
+
+
 RULE_BUGS: dict[str, Plant] = {
+    "what-is-frozen-is-sent": _what_is_frozen_is_sent,
     "renewals-are-young": _renewals_are_young,
     "second-attempts-insert": _second_attempts_insert,
     "newest-hold-only": _newest_hold_only,

@@ -56,6 +56,7 @@ class World:
     """
 
     def __init__(self, seed: int, rate: float, late_ms: int, *, is_shown: bool = False) -> None:
+        self.seed = seed
         self.rng = random.Random(seed)
         #: Chance of all that is about claims: worlds without them are the same as ever.
         self.claims_rng = random.Random(f"{seed}/claims")

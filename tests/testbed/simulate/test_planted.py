@@ -23,6 +23,7 @@ BUDGETS = ((60, 1_000), (400, 2_500))
 #: minutes. When it notices no more (a change of the loader may change the schedule of a seed), all
 #: are searched again, and `pytest -s` prints which one it is now.
 CAUGHT_BY = {
+    "what-is-frozen-is-sent": 105,
     "settle-before-acknowledgement": 3,
     "token-without-table": 2,
     "token-without-partition": 7,

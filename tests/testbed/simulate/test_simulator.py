@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from collections import Counter
 
 import pytest
 
@@ -16,6 +17,9 @@ SEEDS, STEPS = 60, 2_500
 #: They draw what comes once in about seventy seeds: a lock that is lost, a load spec that its first
 #: task refuses; a store of claims that gives no answer, an event that comes again long after.
 SELDOM_SEEDS = (167, 99)
+
+#: Of worlds in which a person freezes and resumes.
+FREEZING_SEEDS = (105, 112, 119)
 
 #: Faults that a seed may draw, and what they are called here.
 HAZARDS = {
@@ -59,9 +63,20 @@ def test_a_fixed_budget_of_seeds_breaks_no_promise_and_draws_every_fault() -> No
         assert not seldom.violations
         drawn = drawn + seldom.counts
     never = {kind for kind in faults.ALL_KINDS if not drawn[kind]}
+    never -= {*faults.CONTENT_OF_FREEZES}  # they have a test of their own
     assert never - faults.RARE == set()
     assert set(summary.counts) <= set(faults.ALL_KINDS)
     assert set(HAZARDS.values()) <= set(faults.ALL_KINDS)
+
+
+def test_a_person_freezes_and_resumes() -> None:
+    """R23, in worlds where everything else breaks, too."""
+    drawn = Counter[str]()
+    for seed in FREEZING_SEEDS:
+        result = run_seed(seed, STEPS)
+        assert not result.violations
+        drawn += result.counts
+    assert all(drawn[kind] for kind in faults.CONTENT_OF_FREEZES)
 
 
 def test_a_seed_is_a_schedule() -> None:

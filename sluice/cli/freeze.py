@@ -1,0 +1,50 @@
+"""`sluice freeze` and `sluice resume`: a part of a pipeline stands still for a while."""
+
+from __future__ import annotations
+
+import getpass
+from pathlib import Path
+
+import click
+
+from sluice.cli.arguments import command, config_argument, load_configuration, together
+from sluice.cli.exit import ExitStatus
+from sluice.cli.output import cell_text
+
+_selected = together(
+    config_argument,
+    click.option("--connector", default="", metavar="NAME", help="only this connector"),
+    click.option("--table", default="", metavar="ENTRY", help="only this table entry"),
+    click.option("--why", required=True, metavar="TEXT", help="the reason, which everybody sees"),
+    click.option("--by", metavar="NAME", help="who decides; default: the user's name"),
+)
+
+
+@command("freeze", 'sluice freeze sluice.toml --table orders --why "a disk is changed"')
+@_selected
+def freeze(config: Path, connector: str, table: str, why: str, by: str | None) -> int:
+    """Let a pipeline, a connector or a table stand still, until it is resumed.
+
+    What is out is settled. Then nothing of it is loaded, whatever is started again.
+    """
+    configuration = load_configuration(config)
+    from sluice.ops import freezing
+
+    who = by or getpass.getuser()
+    for line in freezing.freeze(configuration, connector=connector, table=table, by=who, why=why):
+        print(cell_text(line))
+    return ExitStatus.DONE
+
+
+@command("resume", 'sluice resume sluice.toml --table orders --why "the disk is new"')
+@_selected
+def resume(config: Path, connector: str, table: str, why: str, by: str | None) -> int:
+    """Let go on what was frozen, with the same words as it was frozen by."""
+    configuration = load_configuration(config)
+    from sluice.ops import freezing
+
+    who = by or getpass.getuser()
+    lines = freezing.resume(configuration, connector=connector, table=table, by=who, why=why)
+    for line in lines or ["nothing is frozen"]:
+        print(cell_text(line))
+    return ExitStatus.DONE

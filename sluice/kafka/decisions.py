@@ -1,0 +1,99 @@
+"""The topic of decisions: what persons decided for drivers that run.
+
+Each decision stands in the ledger, among everything else that happened, and by the same
+transaction in a topic of its own, which is short: who starts reads all of it, and who runs follows
+it, without reading the ledger.
+"""
+
+from __future__ import annotations
+
+import json
+import threading
+import uuid
+from collections.abc import Sequence
+
+from sluice.core.freezes import Standing, after
+from sluice.core.ledger import Commit, LedgerEntry
+from sluice.kafka.clients import KafkaAccess, make_admin, make_producer
+from sluice.kafka.errors import KafkaTerminalError
+from sluice.kafka.tail import LogMessage, Tail
+from sluice.kafka.topics import ensure_own_topics
+from sluice.kafka.transactions import Content, RecorderNames, initialise, transact
+
+_TRANSACTION_MS = 30_000
+#: A broker answers a fetch of a topic without news after so long: this topic rarely has any.
+_FETCH_WAIT_MS = 10_000
+
+
+class DecisionReader:
+    """Follows the decisions of one connector. Not thread-safe.
+
+    :param standing: what is known to be frozen already. Only a decision takes it away: where the
+        topic lost messages, what was frozen stays so.
+    :raises SluiceError: the topic cannot be read.
+    """
+
+    def __init__(self, access: KafkaAccess, topic: str, standing: Standing = ()) -> None:
+        self.standing = standing
+        self._connector = access.connector
+        self._tail = Tail(access, topic, fetch_wait_max_ms=_FETCH_WAIT_MS)
+
+    def read_all(self) -> Standing:
+        """Read to the end of today."""
+        self._tail.ask_end()
+        while not self._tail.caught_up:
+            self.poll(0.5)
+        return self.standing
+
+    def poll(self, timeout_seconds: float) -> bool:
+        """Read what has come; whether something is frozen now that was not, or the other way."""
+        before = self.standing
+        for message in self._tail.poll(timeout_seconds):
+            self._take(message)
+        return self.standing != before
+
+    def close(self) -> None:
+        """Close the consumer."""
+        self._tail.close()
+
+    def _take(self, message: LogMessage) -> None:
+        try:
+            entry = json.loads(message.value or b"")
+            if entry["connector"] == self._connector:
+                self.standing = after(self.standing, entry)
+        except (ValueError, TypeError, KeyError) as error:
+            raise KafkaTerminalError(
+                f"topic {self._tail.topic} holds a message at offset {message.offset} that is no "
+                f"decision: {error}",
+                "Only Sluice may write to it: find the other producer, and name another topic in "
+                "[decisions] or remove the message (delete-records).",
+            ) from None
+
+
+def write_decisions(
+    access: KafkaAccess,
+    ledger_topic: str,
+    decisions_topic: str,
+    entries: Sequence[LedgerEntry],
+    now_ms: int,
+) -> None:
+    """Write decisions into the ledger and into their own topic, all of them or none.
+
+    :raises TransientError: nothing was written.
+    :raises UnknownCommitError: nobody knows whether it was.
+    """
+    ensure_own_topics(make_admin(access), (ledger_topic, decisions_topic))
+    names = RecorderNames(
+        group="",
+        ledger_topic=ledger_topic,
+        dead_letter_topic="",
+        owner="",
+        decisions_topic=decisions_topic,
+    )
+    identity = f"sluice.decision.{uuid.uuid4().hex}"
+    producer = make_producer(access, identity, _TRANSACTION_MS)
+    failure = initialise(producer)
+    if failure is not None:
+        raise failure
+    content = Content(access.connector, names, now_ms, Commit({}, tuple(entries)))
+    transact(producer, content, None, threading.Event())

@@ -1,0 +1,63 @@
+"""A person who freezes parts of a pipeline and resumes them, in some worlds."""
+
+from __future__ import annotations
+
+import random
+
+from sluice.core.freezes import Frozen, Standing, Subject
+from sluice.driver.ports import FreezesRead
+from sluice.testbed.simulate.world import World
+
+#: Of how many seeds one has such a person. Those below a hundred have none: planted bugs are known
+#: by their seeds.
+_ONE_OF = 7
+_FIRST_SEED = 100
+#: How long until the next decision: before a lease is over, after it, and when windows forgot.
+_PAUSES_MS = (2_000, 30_000, 300_000)
+
+
+class Person:
+    """Decides at times of a chance of its own, so that other worlds stay what they are."""
+
+    def __init__(self, world: World) -> None:
+        self._world = world
+        self._rng = random.Random(f"{world.seed}/freezes")
+        self._is_there = world.seed >= _FIRST_SEED and world.seed % _ONE_OF == 0
+        self.standing: Standing = ()
+
+    def start(self) -> None:
+        """Begin to decide."""
+        if self._is_there:
+            self._later()
+
+    def heal(self) -> None:
+        """Everything goes on."""
+        self._is_there = False
+        self._tell(())
+
+    def _later(self) -> None:
+        self._world.scheduler.at(self._rng.randrange(self._rng.choice(_PAUSES_MS)), self._decide)
+
+    def _decide(self) -> None:
+        if not self._is_there:
+            return
+        self._later()
+        world, rng = self._world, self._rng
+        if self.standing and rng.random() < 0.6:
+            world.faults.note("resumed by a person")
+            gone = rng.choice(self.standing)
+            self._tell(tuple(each for each in self.standing if each is not gone))
+            return
+        tables = [Subject("table", entry) for entry in sorted(world.plan.entries)]
+        subject = rng.choice([Subject("connector"), *tables])
+        if all(each.subject != subject for each in self.standing):
+            world.faults.note("frozen by a person")
+            self._tell((*self.standing, Frozen(subject, "alice", "drawn", world.now)))
+
+    def _tell(self, standing: Standing) -> None:
+        """Who runs hears of it a little later; who starts reads it."""
+        self.standing = standing
+        for driver in list(self._world.drivers):
+            assembly = driver.connector_run._assembly
+            if assembly is not None and assembly.freezes is not None:
+                assembly.inbox.put(FreezesRead(standing))
