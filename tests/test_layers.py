@@ -68,6 +68,8 @@ CONFINED = {
     "argparse": {"testbed.local"},
     "click": {"cli"},
     "rich": {"cli"},
+    "starlette": {"ops"},
+    "uvicorn": {"ops"},
     "kazoo": {"locks"},
     "pydantic": {"config"},
     "pydantic_core": {"config"},

@@ -12,10 +12,10 @@ import click
 from sluice.cli.arguments import a_duration_seconds, command, config_argument, load_configuration
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Sequence
 
     from sluice.config import Configuration
-    from sluice.driver.loop import ConnectorLoop
+    from sluice.driver.connector import ConnectorRun
 
 log = logging.getLogger(__name__)
 
@@ -45,14 +45,13 @@ def run(config: Path, until_caught_up: bool, grace: float) -> int:
     if "PYSPARK_GATEWAY_PORT" not in os.environ:  # spark-submit has started its Java already
         set_java_home()
 
-    def observe(loops: Sequence[Callable[[], ConnectorLoop | None]]) -> None:
-        if configuration.metrics is not None:
-            from sluice.ops.metrics import serve
+    def observe(runs: Sequence[ConnectorRun]) -> None:
+        if configuration.http is not None:
+            from sluice.ops.http.server import HttpServer
 
-            port = serve(configuration.metrics, loops)
-            log.info(
-                "metrics", extra={"url": f"http://{configuration.metrics.host}:{port}/metrics"}
-            )
+            host = configuration.http.host
+            port = HttpServer(configuration.http, configuration, runs).port
+            log.info("http", extra={"url": f"http://{f'[{host}]' if ':' in host else host}:{port}"})
 
     return int(
         run_pipeline(

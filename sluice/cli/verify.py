@@ -82,7 +82,7 @@ def _follow(
     if metrics_port is not None:
         from sluice.ops.verify_metrics import serve
 
-        host = "127.0.0.1" if configuration.metrics is None else configuration.metrics.host
+        host = "127.0.0.1" if configuration.http is None else configuration.http.host
         port = serve(metrics_port, verifier, host)
         log.info("metrics", extra={"url": f"http://{host}:{port}/metrics"})
     with stop_on_signals() as stop:

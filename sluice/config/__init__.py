@@ -14,7 +14,7 @@ from sluice.config.loading import load
 from sluice.config.model import (
     BatchConfiguration,
     Configuration,
-    MetricsConfiguration,
+    HttpConfiguration,
     RegistryConfiguration,
     SparkConfiguration,
 )
@@ -30,7 +30,7 @@ __all__ = [
     "DeduplicationConfiguration",
     "Durability",
     "GroupStart",
-    "MetricsConfiguration",
+    "HttpConfiguration",
     "Quorum",
     "Reader",
     "RegistryConfiguration",

@@ -128,6 +128,9 @@ topic = "sluice.orders.decisions"     # default: sluice.<pipeline>.decisions
 # ca_file = "ca.pem"                  # for rediss: what its certificate is checked against
 # topic = "sluice.orders.duplicates"  # for duplicates = "topic"; sluice.<pipeline>.duplicates
 
-# [metrics]
-# listen = "127.0.0.1:9464"           # off by default
+# [http]                              # off without it: metrics, health, status, a page for people
+# listen = "127.0.0.1:9464"
+# hosts = ["sluice.example.com"]      # names by which it may be asked; default: any, on a loopback
+                                      # address only its own
+# tokens_file = "sluice-tokens"       # who may freeze and resume there: lines "NAME TOKEN"
 """

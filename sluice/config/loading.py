@@ -21,7 +21,7 @@ from sluice.config.model import (
     MESSAGES_MAX,
     BatchConfiguration,
     Configuration,
-    MetricsConfiguration,
+    HttpConfiguration,
     RegistryConfiguration,
     SparkConfiguration,
 )
@@ -65,7 +65,7 @@ class _File(Section):
     parking: _OwnTopic = field(default_factory=_OwnTopic)
     ledger: _OwnTopic = field(default_factory=_OwnTopic)
     decisions: _OwnTopic = field(default_factory=_OwnTopic)
-    metrics: MetricsConfiguration | None = None
+    http: HttpConfiguration | None = None
     registry: RegistryConfiguration | None = None
     deduplication: DeduplicationConfiguration | None = None
 
@@ -178,7 +178,7 @@ def _completed(file: _File, path: Path) -> Configuration:
         decisions_topic=file.decisions.topic or f"{own}.decisions",
         parking_topic=file.parking.topic or f"{own}.parking",
         duplicates_topic=(file.deduplication and file.deduplication.topic) or f"{own}.duplicates",
-        metrics=file.metrics,
+        http=file.http,
         registry=file.registry,
         deduplication=_completed_deduplication(file, path.absolute().parent),
     )

@@ -18,9 +18,10 @@ from sluice.config.connector import ConnectorConfiguration
 from sluice.config.deduplication import DeduplicationConfiguration
 from sluice.config.properties import properties_but, refuse_spark_property
 from sluice.config.secret import Secret, reveal_all
-from sluice.config.section import Conflict, Section
+from sluice.config.section import Conflict, Listed, Section
 from sluice.config.table import TableConfiguration
 from sluice.config.values import (
+    FileName,
     RegistryUrl,
     SecretText,
     Text,
@@ -105,13 +106,17 @@ class RegistryConfiguration(Section):
 
 
 @dataclass(frozen=True, slots=True)
-class MetricsConfiguration(Section):
-    """Where metrics are served.
+class HttpConfiguration(Section):
+    """Where a driver answers: metrics, health, status, the page, and freezing.
 
     :param listen: host and port; port 0 takes a free one.
+    :param hosts: names by which it may be asked; none: any, but on a loopback address its own only.
+    :param tokens_file: who may freeze and resume, a line with name and token each; "": nobody.
     """
 
-    listen: Annotated[tuple[str, int], PlainValidator(a_listen_address)]
+    listen: Annotated[tuple[str, int], PlainValidator(a_listen_address)] = ("127.0.0.1", 9464)
+    hosts: Listed[Text] = ()
+    tokens_file: FileName = ""
 
     @property
     def host(self) -> str:
@@ -127,7 +132,7 @@ class Configuration:
     """The whole file.
 
     :param path: the file as the user named it.
-    :param metrics: None: no metrics are served.
+    :param http: None: a driver does not listen.
     :param registry: None: no format needs one.
     :param deduplication: None: no claims are kept.
     :param dead_letter_limit: from when on dead letters stop their partition.
@@ -144,7 +149,7 @@ class Configuration:
     ledger_topic: str
     #: Of what persons decide for drivers that run.
     decisions_topic: str
-    metrics: MetricsConfiguration | None
+    http: HttpConfiguration | None
     registry: RegistryConfiguration | None = None
     dead_letter_limit: DeadLetterLimit = field(default_factory=DeadLetterLimit)
     #: Of messages whose table takes nothing for now.

@@ -86,6 +86,10 @@ class ConnectorRun:
         self.connector = connector
         self.status = DONE
         self.has_lost_spark = False
+        #: What it is doing before it has a loop, and why that, or all of it, has failed.
+        self.doing = "waiting for its turn"
+        self.error: SluiceError | None = None
+        self.is_ended = False
         self.loop: ConnectorLoop | None = None
         self._configuration = configuration
         self._jobs = jobs
@@ -122,21 +126,26 @@ class ConnectorRun:
         """Run until done or stopped; sets `status`."""
         try:
             self._run(until_caught_up, grace_seconds)
-        except OwnerChangedError as error:
-            _logger.error("connector %s: %s. Try: %s", self.connector.name, error, error.hint)
-            self.status = OWNER_CHANGED
-        except ConfigurationError as error:
-            _logger.error("connector %s: %s. Try: %s", self.connector.name, error, error.hint)
-            self.status = CONFIGURATION
         except SluiceError as error:
+            self.error = error
             _logger.error("connector %s: %s. Try: %s", self.connector.name, error, error.hint)
-            doubtful = self.loop is not None and self.loop.in_doubt()
-            # Without Spark no promise is broken: the next start goes on.
-            goes_on = doubtful or self._stopping.is_set() or isinstance(error, SparkGoneError)
-            self.status = IN_DOUBT if goes_on else BROKEN
+            self.status = self._status_of(error)
         except Exception:
             _logger.exception("connector %s ends on a bug", self.connector.name)
             self.status = BROKEN
+        finally:
+            self.is_ended = True
+
+    def _status_of(self, error: SluiceError) -> int:
+        """The status that it ends with."""
+        if isinstance(error, OwnerChangedError):
+            return OWNER_CHANGED
+        if isinstance(error, ConfigurationError):
+            return CONFIGURATION
+        doubtful = self.loop is not None and self.loop.in_doubt()
+        # Without Spark no promise is broken: the next start goes on.
+        goes_on = doubtful or self._stopping.is_set() or isinstance(error, SparkGoneError)
+        return IN_DOUBT if goes_on else BROKEN
 
     def _run(self, until_caught_up: bool, grace_seconds: float) -> None:
         self._patiently("being examined", lambda: self._examine(self.connector.name))
@@ -171,7 +180,12 @@ class ConnectorRun:
             assembled.close()
 
     def _patiently(self, action: str, attempt: Callable[[], _Made]) -> _Made:
-        return patiently(f"connector {self.connector.name} is {action}", attempt, self._stopping)
+        what = f"connector {self.connector.name} is {action}"
+        self.doing, self.error = action, None
+        return patiently(what, attempt, self._stopping, self._failed)
+
+    def _failed(self, error: SluiceError) -> None:
+        self.error = error
 
 
 class _Assembly:

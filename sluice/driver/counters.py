@@ -27,7 +27,8 @@ class Inserted:
 class Waits:
     """What a loop waits for without sending anything, so that no failure is counted.
 
-    :param windows: whether the window of a table in a shard cannot be read now: its ranges wait.
+    :param windows: why the window of a table in a shard cannot be read now, so that its ranges
+        wait; None where it can.
     :param kafka: Kafka did not answer when it was last asked for last stable offsets: all ranges
         wait.
     :param records: transactions in a row that could not be committed: nothing is settled.
@@ -35,7 +36,7 @@ class Waits:
     :param frozen: whether a person has frozen a table entry, or what it belongs to.
     """
 
-    windows: Mapping[TargetShard, bool]
+    windows: Mapping[TargetShard, str | None]
     kafka: bool
     records: int
     parked: Mapping[str, bool]

@@ -100,7 +100,7 @@ class ConnectorLoop:
         self.stopping = threading.Event()
         self._parts = parts
         self._environment = environment
-        self._holds = holds
+        self.holds = holds
         self._reports = ReportHandler(
             name,
             self.states,
@@ -113,7 +113,7 @@ class ConnectorLoop:
         )
         self.dead_letters = self._reports.dead_letters
         self.replicas, self.claims = parts.replicas, parts.claims
-        self._specs, self._planner = dict(specs), planner
+        self._specs, self.planner = dict(specs), planner
         is_read, known = parts.read_schema is not None, (self.states, planner, self._specs)
         self._schema = SchemaChanges(*known, parts.parking, is_read=is_read)
         self.freezing = Freezing(parts.frozen, planner, self._schema, is_read=is_read)
@@ -147,7 +147,7 @@ class ConnectorLoop:
         every_ms = planner.limits.delay_ms_max // OBSERVE_DELAY_SHARE
         self._observe_every_ms = max(OBSERVE_EVERY_MS, min(every_ms, OBSERVE_EVERY_MS_MAX))
         self._observe_again_at_ms = 0
-        self._round_at_ms = parts.now_ms()
+        self.round_at_ms = parts.now_ms()
 
     # The loop
 
@@ -190,12 +190,9 @@ class ConnectorLoop:
     def waits(self) -> Waits:
         """What it waits for, without an attempt that could fail."""
         windows, parked = self._parts.windows, self._parts.parking.parked
-        unread = {
-            target_shard: windows.outage(target_shard) is not None
-            for target_shard in windows.current()
-        }
-        frozen = {t.entry: bool(self.freezing.hold([t.entry])) for t in self._planner.spec.tables}
-        return Waits(unread, not self._topics.is_answered, self._recorder.failures, parked, frozen)
+        outages = {target_shard: windows.outage(target_shard) for target_shard in windows.current()}
+        frozen = {t.entry: bool(self.freezing.hold([t.entry])) for t in self.planner.spec.tables}
+        return Waits(outages, not self._topics.is_answered, self._recorder.failures, parked, frozen)
 
     def in_doubt(self) -> list[PartitionState]:
         """Partitions whose record names a range that may be loaded or not."""
@@ -211,11 +208,11 @@ class ConnectorLoop:
         self._apply(stop for stop in barred if not frozen(self.states[stop.source]))
         if self._parts.claims is not None:
             of = self._round_planner
-            self._parts.claims.see(self.states.values(), self._holds, of.spec, of.spec_of, now_ms)
+            self._parts.claims.see(self.states.values(), self.holds, of.spec, of.spec_of, now_ms)
         if self._parts.staging is not None:
             self._parts.staging.see(self.states.values(), now_ms)
         under_way = self._pending.under_way(now_ms)
-        self._planner.batch = self._recorder.batch + 1
+        self.planner.batch = self._recorder.batch + 1
         planned = self._round_planner.plan(under_way, now_ms, flush=flush, stopping=stopping)
         self._apply(planned.effects)
         updates, ready = planned.updates, planned.ready
@@ -258,18 +255,18 @@ class ConnectorLoop:
 
     def _notice_clock(self, now_ms: int) -> None:
         """A wall clock that was set back must not make the loop wait until it has caught up."""
-        if now_ms < self._round_at_ms - CLOCK_STEP_MS:
-            back_ms = self._round_at_ms - now_ms
+        if now_ms < self.round_at_ms - CLOCK_STEP_MS:
+            back_ms = self.round_at_ms - now_ms
             _logger.warning("connector %s: the clock went back by %d ms", self.name, back_ms)
             self._observe_again_at_ms = self._recorder.again_at_ms = now_ms
             self._dispatcher.worked(now_ms)
             self._topics.clock_went_back(now_ms)
-            self._holds.clock_went_back(now_ms)
+            self.holds.clock_went_back(now_ms)
             self.freezing.clock_went_back(now_ms)
             for state in self.states.values():
                 state.clock_went_back(now_ms)
             self._pending.file_all()
-        self._round_at_ms = now_ms
+        self.round_at_ms = now_ms
 
     def _apply(self, effects: Iterable[Effect]) -> None:
         """Do what follows from a report, a plan or a look at the topics, in this order."""
@@ -300,10 +297,10 @@ class ConnectorLoop:
     def _gather(self, timeout_seconds: float) -> None:
         for event in self._parts.inbox.take(timeout_seconds):
             if isinstance(event, SchemaRead):
-                before = self._planner.spec
+                before = self.planner.spec
                 specs = self._schema.take(event, self._environment.specs)
                 self._environment = replace(self._environment, specs=specs)
-                if self.freezing.saw_tables(event.started_ms) or self._planner.spec is not before:
+                if self.freezing.saw_tables(event.started_ms) or self.planner.spec is not before:
                     self._pending.file_all()
                 continue
             if isinstance(event, FreezesRead):
@@ -364,7 +361,7 @@ class ConnectorLoop:
         self._environment = replace(
             self._environment, specs={**self._environment.specs, **started.canonical}
         )
-        self._holds.add_late_inserts(started.late_inserts)
+        self.holds.add_late_inserts(started.late_inserts)
         self._recorder.took_over(started)
         self.states.update({state.source: state for state in started.states})
         for state in started.states:

@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING
 
 from sluice.config import Configuration
 from sluice.driver.connector import ConnectorRun, now_ms
-from sluice.driver.loop import ConnectorLoop
 from sluice.driver.progress import Reporter
 from sluice.driver.signals import on_signals
 from sluice.spark.class_archive import archive_options
@@ -35,13 +34,13 @@ def run_pipeline(
     grace_seconds: float,
     *,
     examine: Callable[[str], None] = lambda connector: None,
-    observe: Callable[[Sequence[Callable[[], ConnectorLoop | None]]], None] = lambda loops: None,
+    observe: Callable[[Sequence[ConnectorRun]], None] = lambda runs: None,
 ) -> int:
     """Run all connectors; returns the exit status of `sluice run`.
 
     :param examine: called with a connector's name before its first range; raises what
         keeps that connector from loading. The other connectors go on.
-    :param observe: called once with a getter for each loop, e.g. to serve metrics.
+    :param observe: called once with all of them, before they begin, e.g. to serve metrics.
     """
     stopping = threading.Event()
     runs: list[ConnectorRun] = []
@@ -60,7 +59,7 @@ def run_pipeline(
             for connector in configuration.connectors
         ]
         loops = [run.progress for run in runs]
-        observe(loops)
+        observe(runs)
         threads = [
             threading.Thread(
                 target=run.run, args=(until_caught_up, grace_seconds), name=run.connector.name

@@ -132,6 +132,7 @@ class RoundRecorder:
                     PossibleLateInsert(state.background.insert_counters, state.late_insert_until_ms)
                 )
             state.late_insert_until_ms = 0
+            state.settled_at_ms = now_ms
         state.recorded(record, update.background, now_ms)
         self._changed(state)
         if state.retiring and not state.record.in_doubt:

@@ -98,6 +98,8 @@ class PartitionState:
         the configuration allows; 0: none did.
     :param alone: it leaves the bundle that it is recorded in, if any, and goes into no other one
         until it was loaded.
+    :param error: why its range last came back unloaded.
+    :param settled_at_ms: when a range of it was last settled; 0: none was by this driver.
     :param retiring: its topic is not configured any more: it is let go once it is settled.
     """
 
@@ -124,6 +126,8 @@ class PartitionState:
     is_unrecorded: bool = False
     insert_seconds: float = 0.0
     alone: bool = False
+    error: SluiceError | None = None
+    settled_at_ms: int = 0
     retiring: bool = False
 
     @property
@@ -236,6 +240,7 @@ class PartitionState:
     def fail(self, error: SluiceError, retry_at_ms: int) -> None:
         """A range came back unloaded; it is sent again at `retry_at_ms`."""
         self.failures += 1
+        self.error = error
         self.retry_at_ms = retry_at_ms
 
     def stop(self, error: SluiceError) -> None:

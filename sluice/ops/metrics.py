@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
-from prometheus_client import CollectorRegistry, start_http_server
 from prometheus_client.core import (
     CounterMetricFamily,
     GaugeMetricFamily,
@@ -16,9 +15,7 @@ from prometheus_client.core import (
 )
 from prometheus_client.registry import Collector
 
-from sluice.config import MetricsConfiguration
 from sluice.core.claims import CLAIMS
-from sluice.core.errors import ConfigurationError
 from sluice.driver.counters import CLAIM_SECONDS, Counters, Inserted
 from sluice.driver.loop import ConnectorLoop
 from sluice.driver.ports import Replicas
@@ -229,9 +226,9 @@ def _waits(loops: list[ConnectorLoop]) -> Iterator[Metric]:
     )
     for loop in loops:
         waits = loop.waits
-        for target_shard, is_unreadable in waits.windows.items():
+        for target_shard, outage in waits.windows.items():
             windows.add_metric(
-                [loop.name, target_shard.name, target_shard.shard], float(is_unreadable)
+                [loop.name, target_shard.name, target_shard.shard], float(outage is not None)
             )
         kafka.add_metric([loop.name], float(waits.kafka))
         records.add_metric([loop.name], float(waits.records))
@@ -339,23 +336,6 @@ def _dead_letters(loops: list[ConnectorLoop]) -> Iterator[Metric]:
                 ratios.add_metric(labels, window.ratio(table))
     yield counts
     yield ratios
-
-
-def serve(where: MetricsConfiguration, loops: Loops) -> int:
-    """Serve the metrics over HTTP in a thread; gives the port.
-
-    :raises ConfigurationError: the address cannot be listened on.
-    """
-    registry = CollectorRegistry()
-    registry.register(LoopCollector(loops))
-    try:
-        server, _ = start_http_server(where.port, addr=where.host, registry=registry)
-    except OSError as error:
-        raise ConfigurationError(
-            f"metrics.listen: {where.host}:{where.port} cannot be listened on: {error}",
-            "Choose another address in [metrics] listen, or leave the section out.",
-        ) from None
-    return int(server.server_port)
 
 
 #: name -> help; a value for each replica

@@ -109,7 +109,7 @@ def test_defaults_are_those_of_the_contract(tmp_path: Path) -> None:
         == DeadLetterLimit(max_ratio=0.5, min_dead_letters=100)
     )
     assert least.ledger_topic == full.ledger_topic == "sluice.orders.ledger"
-    assert least.metrics is None
+    assert least.http is None
     for name in ("format", "lineage", "unknown_fields", "on_null", "sort", "on_error"):
         assert getattr(least.tables[0], name) == getattr(full.tables[0], name)
 
@@ -166,12 +166,12 @@ def test_files_are_named_relative_to_the_configuration(tmp_path: Path) -> None:
 
 
 def test_the_commented_lines_of_the_example_load_too(tmp_path: Path) -> None:
-    text = EXAMPLE.replace("# password =", "password =").replace("# [metrics]", "[metrics]")
+    text = EXAMPLE.replace("# password =", "password =").replace("# [http]", "[http]")
     text = text.replace("# listen", "listen")
     example = load_text(tmp_path, text, {"CLICKHOUSE_PASSWORD": "x"})
     assert example.clickhouse.password == Secret("x")
-    assert example.metrics is not None
-    assert (example.metrics.host, example.metrics.port) == ("127.0.0.1", 9464)
+    assert example.http is not None
+    assert (example.http.host, example.http.port) == ("127.0.0.1", 9464)
 
 
 def test_names_that_follow_from_the_pipeline(tmp_path: Path) -> None:

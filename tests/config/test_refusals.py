@@ -77,14 +77,18 @@ CASES = [
         "dead_letters.min_dead_letters",
         "out of range",
     ),
-    ("[batch]", '[metrics]\nlisten = "a:1"\nport = 1', "metrics.port", "known here: listen"),
+    (
+        "[batch]",
+        '[http]\nlisten = "a:1"\nport = 1',
+        "http.port",
+        "known here: hosts, listen, tokens_file",
+    ),
     # missing keys
     (_PIPELINE, "[pipeline]\n", "pipeline.name", "is missing"),
     ('brokers = "localhost:9092"\n', "", "connector[dc1].brokers", "is missing"),
     ('[[table]]\nname = "orders"', "[[table]]", "table[1].name", "is missing"),
     ('topics = ["orders"]\n[batch]', "[batch]", "connector[dc1].topics", "is missing"),
     (f"shards = {{ s1 = [{_REPLICA}] }}", "", "clickhouse.shards", "is missing"),
-    ("[batch]", "[metrics]", "metrics.listen", "is missing"),
     # names
     (_PIPELINE, '[pipeline]\nname = "or ders"\n', "pipeline.name", '"or ders" is not a name'),
     (_PIPELINE, f'[pipeline]\nname = "{"n" * 49}"\n', "pipeline.name", "1 to 48 characters"),
@@ -198,8 +202,8 @@ CASES = [
     (_TABLE, f'{_TABLE}on_null = "skip"\n', "table[orders].on_null", '"dead-letter" or "default"'),
     (_TABLE, f'{_TABLE}on_error = "go"\n', "table[orders].on_error", '"stop-partition"'),
     # metrics
-    ("[batch]", '[metrics]\nlisten = "9464"', "metrics.listen", "is not an address"),
-    ("[batch]", '[metrics]\nlisten = "a:99999"', "metrics.listen", "is not an address"),
+    ("[batch]", '[http]\nlisten = "9464"', "http.listen", "is not an address"),
+    ("[batch]", '[http]\nlisten = "a:99999"', "http.listen", "is not an address"),
     # properties
     ("[batch]", "kafka = 3\n[batch]", "connector[dc1].kafka", "must be a table, not 3"),
     (

@@ -73,7 +73,7 @@ def test_repr_masks_and_properties_reveal(tmp_path: Path) -> None:
         ("[batch]", '[batch]\nmax_bytes = "${SECRET}"'),
         ("[batch]", '[batch]\nlease = "${SECRET}"'),
         ("[batch]", 'start = "${SECRET}"\n[batch]'),
-        ("[batch]", '[metrics]\nlisten = "${SECRET}"'),
+        ("[batch]", '[http]\nlisten = "${SECRET}"'),
         ('["orders"]\n[batch]', '["${SECRET} x"]\n[batch]'),
         ("[batch]", f'[deduplication]\nstore = "redis://me:{SECRET}@host"'),
         ("[batch]", f'[deduplication]\nstore = "redis://:a@{SECRET}@host"'),

@@ -298,7 +298,7 @@ def test_what_may_land_late_is_a_late_insert_whatever_the_outcome_was() -> None:
     world.script = script
     loop = run(world)
     assert len(attempts) == 2
-    (late_insert,) = loop._holds.late_inserts
+    (late_insert,) = loop.holds.late_inserts
     assert late_insert.deadline_ms >= attempts[0].record.deadline_ms
 
 
@@ -311,8 +311,8 @@ def test_hours_leave_nothing_behind() -> None:
     world.at(2 * 3_600_000, loop.stopping.set)
     loop.run(None, 5.0)
     assert world.rows_of(P0) == [1] * 290
-    assert loop._holds.late_inserts == []
-    assert len(loop._holds.ended) <= 1
+    assert loop.holds.late_inserts == []
+    assert len(loop.holds.ended) <= 1
 
 
 def test_an_idle_partition_is_settled_again_before_its_offset_expires(
@@ -338,7 +338,7 @@ def test_an_insert_in_doubt_holds_its_place_in_the_window_until_its_lease_is_ove
 
     world.script = script
     loop = run(world)
-    (late_insert,) = loop._holds.late_inserts
+    (late_insert,) = loop.holds.late_inserts
     assert late_insert.deadline_ms >= tries[0]
     written = [entry.body for entry in world.ledger if entry.body["type"] == "suspect"]
     assert [(body["end"], body["deadline_ms"]) for body in written] == [
@@ -346,7 +346,7 @@ def test_an_insert_in_doubt_holds_its_place_in_the_window_until_its_lease_is_ove
     ]
     world.at(late_insert.deadline_ms - world.now + 60_000, loop.stopping.set)
     loop.run(None, 5.0)
-    assert loop._holds.late_inserts == []
+    assert loop.holds.late_inserts == []
 
 
 def test_a_replica_that_did_not_answer_holds_a_place_though_another_one_has_the_block() -> None:
@@ -364,7 +364,7 @@ def test_a_replica_that_did_not_answer_holds_a_place_though_another_one_has_the_
 
     world.script = script
     loop = run(world)
-    (late_insert,) = loop._holds.late_inserts
+    (late_insert,) = loop.holds.late_inserts
     assert late_insert.deadline_ms > world.now
     assert loop.counters.failovers == 1
     written = [entry.body for entry in world.ledger if entry.body["type"] == "suspect"]

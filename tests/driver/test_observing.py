@@ -169,7 +169,7 @@ def test_a_new_partition_brings_its_late_inserts_and_specs_along() -> None:
         assert digests <= environment.specs.keys() and digests <= loop._specs.keys()
     (sent_at,) = (job.assignments[0].sent_at_ms for job in world.jobs if sources_of(job) == {P0})
     assert sent_at > START_MS + LATE_MS
-    assert [late_insert.deadline_ms for late_insert in loop._holds.late_inserts] == []
+    assert [late_insert.deadline_ms for late_insert in loop.holds.late_inserts] == []
 
 
 def sources_of(job: Job) -> set[TopicPartition]:

@@ -143,11 +143,11 @@ def test_metrics_tell_what_was_loaded(world: World) -> None:
     world.produce("orders-metrics", 3_000, truth, partitions=2, bad_every=500)
     configuration = world.configure({"metered": ["orders-metrics"]})
     with configuration.open("a") as file:
-        file.write('[metrics]\nlisten = "127.0.0.1:0"\n')
+        file.write('[http]\nlisten = "127.0.0.1:0"\n')
     driver = world.run(configuration)
     world.wait_for_rows("metered", truth.rows, driver)
-    logged = [json.loads(line) for line in driver.text().splitlines() if '"metrics"' in line]
-    url = logged[0]["url"]
+    logged = [json.loads(line) for line in driver.text().splitlines() if '"http"' in line]
+    url = f"{logged[0]['url']}/metrics"
 
     def loaded() -> bool:
         text = urllib.request.urlopen(url, timeout=10).read().decode()

@@ -347,7 +347,7 @@ def make_configuration(world: World) -> Configuration:
         decisions_topic=plan.decisions,
         parking_topic=plan.parking,
         duplicates_topic=plan.duplicates,
-        metrics=None,
+        http=None,
         deduplication=DeduplicationConfiguration(store="redis://simulated") if rules else None,
         registry=RegistryConfiguration(registry.URL, patience_seconds=plan.patience_seconds),
     )

@@ -191,7 +191,7 @@ class Invariants:
         """Who reserves entries counts every late insert of what is settled (R10)."""
         loop, world = driver.connector_run.loop, self._world
         assert loop is not None
-        held = max((s.deadline_ms for s in loop._holds.late_inserts), default=0)
+        held = max((s.deadline_ms for s in loop.holds.late_inserts), default=0)
         for each in self._inserters.all_of():
             for source, record in each.records.items():
                 is_ours = source in loop.states and world.owner_of(source) == driver.owner

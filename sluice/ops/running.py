@@ -1,0 +1,381 @@
+"""How a driver that runs gets on, for people: of each connector, table and partition a verdict, and
+its reason in words.
+
+Everything is read from the loops by other threads than theirs; the loops never wait for it.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, deque
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Literal
+
+from sluice.core.budget import BOUNDLESS, TargetShard, room
+from sluice.core.freezes import holding
+from sluice.core.ranges import TopicPartition
+from sluice.driver.connector import ConnectorRun
+from sluice.driver.loop import ConnectorLoop
+from sluice.driver.ports import ReplicaState
+from sluice.driver.state import PartitionState, Probed
+
+#: The worse ones first: of several, the first one is told.
+Verdict = Literal["ended", "stopped", "waits", "frozen", "starting", "parked", "loading", "idle"]
+_WORST_FIRST: tuple[Verdict, ...] = (
+    *("ended", "stopped", "waits", "frozen", "starting", "parked", "loading", "idle"),
+)
+#: Something moves, or has nothing to do.
+HEALTHY: frozenset[Verdict] = frozenset({"loading", "idle"})
+
+#: A loop goes round at least once a second, unless Kafka does not answer.
+ROUND_PATIENCE_MS = 30_000
+#: A message that waits for longer waits for something.
+WAIT_PATIENCE_MS = 30_000
+#: Partitions with a verdict of their own to show, of each connector.
+TROUBLED_MAX = 50
+#: How far back a rate looks.
+RATE_MS = 30_000
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionNow:
+    """A partition.
+
+    :param intent: begin and end of its range in doubt.
+    :param intent_age_seconds: since that range was first intended.
+    :param behind_seconds: since when at least its oldest message that is not settled is there.
+    """
+
+    topic: str
+    partition: int
+    verdict: Verdict
+    reason: str
+    settled: int
+    stable_end: int
+    lag_messages: int
+    intent: tuple[int, int] | None
+    intent_age_seconds: float | None
+    behind_seconds: float
+    last_settled_ms: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class WindowNow:
+    """A deduplication window: which share is left of what ranges may fill of it (R10)."""
+
+    shard: str
+    table: str
+    left: float
+
+
+@dataclass(frozen=True, slots=True)
+class Amounts:
+    """Sums over partitions.
+
+    :param partitions: how many have each verdict.
+    """
+
+    partitions: Mapping[Verdict, int]
+    lag_messages: int
+    behind_seconds: float
+    in_doubt: int
+    oldest_intent_seconds: float | None
+    last_settled_ms: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class TableNow:
+    """A table entry."""
+
+    name: str
+    target: str
+    topics: tuple[str, ...]
+    verdict: Verdict
+    reason: str
+    amounts: Amounts
+    rows: int
+    rows_per_second: float | None
+    dead_letters: Mapping[str, int]
+    is_parked: bool
+    frozen: tuple[str, ...]
+    windows: tuple[WindowNow, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class ReplicaNow:
+    """A replica, as its last reading says."""
+
+    shard: str
+    url: str
+    answers: bool
+    delay_seconds: float | None
+    queue: int | None
+    why_last: str
+
+
+@dataclass(frozen=True, slots=True)
+class ConnectorNow:
+    """A connector.
+
+    :param is_moving: something of it loads, or has nothing to load.
+    :param troubled: partitions that neither load nor are idle, the worst first, or as many of them
+        as are shown.
+    """
+
+    name: str
+    verdict: Verdict
+    reason: str
+    amounts: Amounts
+    rows: int
+    rows_per_second: float | None
+    is_moving: bool = False
+    tables: tuple[TableNow, ...] = ()
+    replicas: tuple[ReplicaNow, ...] = ()
+    frozen: tuple[str, ...] = ()
+    troubled: tuple[PartitionNow, ...] = ()
+
+
+@dataclass(slots=True)
+class Rates:
+    """Rows in a second, from what was counted at the looks before."""
+
+    _seen: dict[tuple[str, str], deque[tuple[int, int]]] = field(default_factory=dict)
+
+    def rate(self, connector: str, target: str, rows: int, now_ms: int) -> float | None:
+        """Over the last half minute, or since the first look; None at the first one."""
+        seen = self._seen.setdefault((connector, target), deque())
+        while seen and now_ms - seen[0][0] > RATE_MS:
+            seen.popleft()
+        if not seen or now_ms - seen[-1][0] >= 1_000:
+            seen.append((now_ms, rows))
+        since_ms, before = seen[0]
+        return None if now_ms <= since_ms else (rows - before) * 1000 / (now_ms - since_ms)
+
+
+class Look:
+    """One look at a loop."""
+
+    def __init__(self, loop: ConnectorLoop, now_ms: int) -> None:
+        self.loop, self.now_ms = loop, now_ms
+        self.spec = loop.planner.spec
+        self.waits = loop.waits
+        self._entries: dict[str, tuple[str, ...]] = {}
+        self._outages: dict[str, str] = {}
+        for target_shard, outage in self.waits.windows.items():
+            if outage is not None:
+                what = f"waits for shard {target_shard.shard}: {outage}"
+                self._outages.setdefault(target_shard.entry, what)
+
+    def entries_of(self, topic: str) -> tuple[str, ...]:
+        """The table entries that a topic goes to."""
+        if topic not in self._entries:
+            self._entries[topic] = tuple(table.entry for table in self.spec.tables_of(topic))
+        return self._entries[topic]
+
+    def partitions(self) -> list[PartitionNow]:
+        """All of them."""
+        return [self._partition(state) for _, state in sorted(self.loop.states.copy().items())]
+
+    def _partition(self, state: PartitionState) -> PartitionNow:
+        verdict, reason = self._verdict(state)
+        source, record = state.source, state.record
+        began_ms = state.waiting_since_ms
+        if record.in_doubt:
+            began_ms = state.background.since_ms or began_ms
+        behind = 0.0 if began_ms is None else max(0.0, (self.now_ms - began_ms) / 1000)
+        return PartitionNow(
+            topic=source.topic,
+            partition=source.partition,
+            verdict=verdict,
+            reason=reason,
+            settled=state.settled,
+            stable_end=state.stable_end,
+            lag_messages=max(0, state.stable_end - state.settled),
+            intent=(record.begin, record.end) if record.in_doubt else None,
+            intent_age_seconds=behind if record.in_doubt else None,
+            behind_seconds=behind,
+            last_settled_ms=state.settled_at_ms or None,
+        )
+
+    def _verdict(self, state: PartitionState) -> tuple[Verdict, str]:
+        error, entries = state.stopped, self.entries_of(state.source.topic)
+        if error is not None:
+            return "stopped", f"stopped at {state.settled}: {error}. Try: {error.hint}"
+        standing = self.loop.freezing.hold(entries)
+        if standing:
+            return "frozen", standing[0].line()
+        is_waiting = state.record.in_doubt or state.waiting_since_ms is not None
+        outage = next((self._outages[entry] for entry in entries if entry in self._outages), None)
+        if is_waiting and outage is not None:
+            return "waits", outage
+        if state.has_to_be_probed or isinstance(state.stage, Probed):
+            return "waits", f"{state.block_range} is looked for in its tables"
+        if state.record.in_doubt and state.failures:
+            again = max(0.0, (state.retry_at_ms - self.now_ms) / 1000)
+            failed = f"{state.block_range} failed {state.failures} times, now by {state.error}"
+            return "waits", failed if state.out else f"{failed}; next try in {again:.0f} s"
+        waits_ms = self.now_ms - (state.waiting_since_ms or self.now_ms)
+        if not state.record.in_doubt and waits_ms > max(WAIT_PATIENCE_MS, 3 * self._delay_ms):
+            return "waits", (
+                f"messages wait since {waits_ms / 1000:.0f} s for a free task, or for room in a "
+                "deduplication window"
+            )
+        return ("loading", "loads") if is_waiting else ("idle", "has loaded everything")
+
+    @property
+    def _delay_ms(self) -> int:
+        return self.loop.planner.limits.delay_ms_max
+
+    def windows(self, entry: str) -> tuple[WindowNow, ...]:
+        """What is left of the windows of a table entry; those without bounds are not told."""
+        states = list(self.loop.states.copy().values())
+        return tuple(
+            WindowNow(at.shard, window.state.table or at.name, self._left(at, states))
+            for at, window in self.loop.windows.items()
+            if at.entry == entry and at.has_window and window.state.blocks < BOUNDLESS
+        )
+
+    def _left(self, at: TargetShard, states: list[PartitionState]) -> float:
+        window = self.loop.windows[at].state
+        held = self.loop.holds.at(at, states, self.now_ms)
+        return round(max(0, room(window, held)) / max(1, window.usable), 4)
+
+
+def look_at(run: ConnectorRun, rates: Rates, now_ms: int) -> ConnectorNow:
+    """How a connector gets on."""
+    name, loop, error = run.connector.name, run.loop, run.error
+    if run.is_ended:
+        why = "" if error is None else f": {error}. Try: {error.hint}"
+        return _without_loop(name, "ended", f"has ended with status {run.status}{why}")
+    if loop is None:
+        why = "" if error is None else f", which failed, and is tried again: {error}"
+        return _without_loop(name, "starting", f"is {run.doing}{why}")
+    look = Look(loop, now_ms)
+    partitions = look.partitions()
+    tables = tuple(_tables(look, partitions, rates))
+    amounts = _sum(partitions)
+    rows = loop.counters.rows
+    held = _of_loop(look)
+    verdict, reason = held or _worst(partitions, amounts)
+    troubled = [each for each in partitions if each.verdict not in HEALTHY]
+    troubled.sort(key=lambda each: _WORST_FIRST.index(each.verdict))
+    return ConnectorNow(
+        name=name,
+        verdict=verdict,
+        reason=reason,
+        amounts=amounts,
+        rows=rows,
+        rows_per_second=rates.rate(name, "", rows, now_ms),
+        is_moving=held is None and not HEALTHY.isdisjoint(amounts.partitions),
+        tables=tables,
+        replicas=_replicas(loop),
+        frozen=tuple(each.line() for each in loop.freezing.standing),
+        troubled=tuple(troubled[:TROUBLED_MAX]),
+    )
+
+
+def _without_loop(name: str, verdict: Verdict, reason: str) -> ConnectorNow:
+    return ConnectorNow(name, verdict, reason, _sum([]), 0, None)
+
+
+def _of_loop(look: Look) -> tuple[Verdict, str] | None:
+    """What is so for all partitions of a loop, whatever they are at."""
+    loop = look.loop
+    silent_ms = look.now_ms - loop.round_at_ms
+    if look.waits.kafka:
+        return "waits", "waits for Kafka, which does not answer"
+    if look.waits.records:
+        return "waits", f"cannot record: {look.waits.records} transactions in a row failed"
+    if silent_ms > ROUND_PATIENCE_MS:
+        return "waits", f"has made no round for {silent_ms / 1000:.0f} s"
+    if not loop.states:
+        return "waits", "has no partitions: none of its topics has any yet"
+    whole = holding(loop.freezing.standing, ())
+    return ("frozen", whole[0].line()) if whole else None
+
+
+def _tables(look: Look, partitions: Sequence[PartitionNow], rates: Rates) -> Iterable[TableNow]:
+    loop = look.loop
+    rows = Counter[str]()
+    for (target, _, _), inserted in list(loop.counters.inserted.items()):
+        rows[target] += inserted.rows
+    letters: dict[str, dict[str, int]] = {}
+    for (entry, reason), count in list(loop.dead_letters.counts.items()):
+        letters.setdefault(entry, {})[reason] = count
+    for table in look.spec.tables:
+        own = [each for each in partitions if table.entry in look.entries_of(each.topic)]
+        amounts, target = _sum(own), table.target
+        is_parked = look.waits.parked.get(table.entry, False)
+        verdict, reason = _worst(own, amounts)
+        if is_parked and verdict in HEALTHY:
+            verdict, reason = "parked", "is parked: its messages go to the parking topic"
+        frozen = holding(loop.freezing.standing, [table.entry])
+        yield TableNow(
+            name=table.entry,
+            target=target,
+            topics=tuple(sorted({each.topic for each in own})),
+            verdict=verdict,
+            reason=reason,
+            amounts=amounts,
+            rows=rows[target],
+            rows_per_second=rates.rate(loop.name, target, rows[target], look.now_ms),
+            dead_letters=letters.get(table.entry, {}),
+            is_parked=is_parked,
+            frozen=tuple(each.line() for each in frozen),
+            windows=look.windows(table.entry),
+        )
+
+
+def _sum(partitions: Sequence[PartitionNow]) -> Amounts:
+    ages = [p.intent_age_seconds for p in partitions if p.intent_age_seconds is not None]
+    settled = [p.last_settled_ms for p in partitions if p.last_settled_ms is not None]
+    return Amounts(
+        partitions=dict(Counter(p.verdict for p in partitions)),
+        lag_messages=sum(p.lag_messages for p in partitions),
+        behind_seconds=max((p.behind_seconds for p in partitions), default=0.0),
+        in_doubt=len(ages),
+        oldest_intent_seconds=max(ages, default=None),
+        last_settled_ms=max(settled, default=None),
+    )
+
+
+def _worst(partitions: Sequence[PartitionNow], amounts: Amounts) -> tuple[Verdict, str]:
+    """The worst verdict of some partitions, with the reason of the first that has it."""
+    if not partitions:
+        return "idle", "has no partitions"
+    worst = min(partitions, key=lambda each: _WORST_FIRST.index(each.verdict))
+    if worst.verdict == "loading":
+        return "loading", f"loading, {amounts.behind_seconds:.0f} s behind"
+    if worst.verdict == "idle":
+        return "idle", "has loaded everything"
+    count, total = amounts.partitions[worst.verdict], len(partitions)
+    where = f"{TopicPartition(worst.topic, worst.partition)}"
+    if worst.verdict == "frozen" and count == total:
+        return "frozen", worst.reason
+    return worst.verdict, f"{count} of {total} partitions, {where} first: {worst.reason}"
+
+
+def _replicas(loop: ConnectorLoop) -> tuple[ReplicaNow, ...]:
+    found = loop.replicas.current() if loop.replicas is not None else ()
+    return tuple(_replica(each) for each in found)
+
+
+def _replica(state: ReplicaState) -> ReplicaNow:
+    read = state.health.condition
+    delay, queue = (None, None) if read is None else (float(read.delay_seconds), read.queue)
+    return ReplicaNow(state.shard, state.url, read is not None, delay, queue, state.health.why)
+
+
+def why_not_ready(connectors: Sequence[ConnectorNow]) -> list[str]:
+    """Why nothing may rely on this driver; empty if it loads, or has nothing to load.
+
+    Never empty while a connector has no partitions, or while nothing of it moves.
+    """
+    return [f"connector {each.name}: {each.reason}" for each in connectors if not each.is_moving]
+
+
+def why_not_alive(connectors: Sequence[ConnectorNow]) -> list[str]:
+    """Why it should be started again; empty while any connector has not ended: the others go on."""
+    if all(each.verdict == "ended" for each in connectors):
+        return [f"connector {each.name}: {each.reason}" for each in connectors]
+    return []

@@ -1,0 +1,289 @@
+"""What the HTTP server answers, and whom it refuses, over a real socket."""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+
+from sluice.config import HttpConfiguration
+from sluice.core.errors import ConfigurationError, TransientError
+from sluice.core.freezes import Frozen, Subject
+from sluice.core.ranges import TopicPartition
+from sluice.driver.loop import ConnectorLoop
+from sluice.kafka.errors import UnknownCommitError
+from sluice.ops.deciding import DecisionRefusedError
+from sluice.ops.http import app, server
+from sluice.ops.http.openapi import described
+from sluice.ops.http.server import HttpServer, hosts_of
+from tests.driver.loop_world import World, run
+from tests.ops.http.scene import ALICE, Served, run_of
+
+P0 = TopicPartition("a", 0)
+Serve = Callable[..., Served]
+
+
+@pytest.fixture
+def serve(tmp_path: Path) -> Iterator[Serve]:
+    with contextlib.ExitStack() as stack:
+
+        def start(*runs: Any, **more: Any) -> Served:
+            served = Served(tmp_path, runs, **more)
+            stack.callback(served.server.stop)
+            return served
+
+        yield start
+
+
+@pytest.fixture
+def said(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, str]]:
+    """What was decided; nothing is written anywhere."""
+    heard: list[dict[str, str]] = []
+
+    def decide(configuration: object, **words: str) -> list[str]:
+        heard.append(words)
+        return ["connector dc1: it is frozen"]
+
+    monkeypatch.setattr(app, "freeze", decide)
+    monkeypatch.setattr(app, "resume", decide)
+    return heard
+
+
+def loaded(count: int = 25) -> ConnectorLoop:
+    world = World([P0])
+    world.ends[P0] = count
+    loop = run(world)
+    # The server's clock is the real one.
+    loop.round_at_ms = time.time_ns() // 1_000_000
+    return loop
+
+
+def test_metrics_status_and_health_of_a_driver_that_has_loaded(serve: Serve) -> None:
+    served = serve(run_of(loaded()))
+    families = {
+        f.name for f in text_string_to_metric_families(served.ask("/metrics").body.decode())
+    }
+    assert {"sluice_rows", "sluice_lag_messages", "sluice_frozen"} <= families
+    assert served.ask("/live").json() == {"live": True, "reasons": []}
+    ready = served.ask("/ready")
+    assert (ready.status, ready.json()) == (200, {"ready": True, "reasons": []})
+    status = served.ask("/status").json()
+    (connector,) = status["connectors"]
+    assert (status["pipeline"], connector["name"], connector["verdict"]) == (
+        "orders",
+        "dc1",
+        "idle",
+    )
+    (table,) = connector["tables"]
+    assert (table["name"], table["target"], table["rows"]) == ("t", "d.t", 25)
+    assert table["windows"][0]["left"] > 0.9
+    assert table["amounts"]["last_settled_ms"] > 0
+
+
+def test_it_is_not_ready_while_nothing_is_assigned_or_nothing_moves(serve: Serve) -> None:
+    def reasons(*runs: Any) -> list[str]:
+        served = serve(*runs)
+        answer = served.ask("/ready")
+        assert answer.status == (503 if answer.json()["reasons"] else 200)
+        assert answer.json()["ready"] is not bool(answer.json()["reasons"])
+        return list(answer.json()["reasons"])
+
+    starting = run_of(None, doing="taking over", error=TransientError("Kafka is away"))
+    assert reasons(starting) == [
+        "connector dc1: is taking over, which failed, and is tried again: Kafka is away"
+    ]
+    empty = World([]).loop()
+    empty.round_at_ms = time.time_ns() // 1_000_000
+    assert "has no partitions" in reasons(run_of(empty))[0]
+    still = loaded()
+    still.round_at_ms -= 60_000
+    assert "has made no round for 60 s" in reasons(run_of(still))[0]
+    frozen = loaded()
+    frozen.freezing.take((Frozen(Subject(), "alice", "why", 1),), 1)
+    assert "the pipeline is frozen by alice" in reasons(run_of(frozen))[0]
+    stopped = loaded()
+    stopped.states[P0].stop(TransientError("gone"))
+    assert "stopped at 25: gone" in reasons(run_of(stopped))[0]
+    assert reasons(run_of(loaded()), run_of(None, "dc2")) == ["connector dc2: is starting"]
+    ended = run_of(None, is_ended=True, status=2)
+    assert "has ended with status 2" in reasons(ended)[0]
+    served = serve(ended)
+    assert served.ask("/live").status == 503
+    assert serve(ended, run_of(loaded(), "dc2")).ask("/live").status == 200
+
+
+def test_a_freeze_names_whose_token_it_was(serve: Serve, said: list[dict[str, str]]) -> None:
+    served = serve()
+    answer = served.decide("/freeze", {"why": "a disk", "table": "t"})
+    assert (answer.status, answer.json()) == (
+        200,
+        {"by": "alice", "frozen": ["connector dc1: it is frozen"]},
+    )
+    assert served.decide("/resume", {"why": "done"}).status == 200
+    assert said == [
+        {"by": "alice", "why": "a disk", "table": "t", "connector": ""},
+        {"by": "alice", "why": "done", "table": "", "connector": ""},
+    ]
+
+
+def test_tokens_are_rotated_without_a_restart(serve: Serve, said: list[dict[str, str]]) -> None:
+    served = serve(tokens=f"# who may\n\nbob@example.com {'b' * 30}\nalice {ALICE}\n")
+    assert served.decide("/freeze", {"why": "x"}).json()["by"] == "alice"
+    bearer = f"Bearer {'b' * 30}"
+    assert served.decide("/freeze", {"why": "x"}, Authorization=bearer).json()["by"] == (
+        "bob@example.com"
+    )
+    served.tokens.write_text(f"carol {'c' * 30}\n")
+    assert served.decide("/freeze", {"why": "x"}).status == 401
+    served.tokens.write_text("carol short\n")
+    refused = served.decide("/freeze", {"why": "x"})
+    assert refused.status == 503 and b"short" not in refused.body
+    served.tokens.unlink()
+    assert served.decide("/freeze", {"why": "x"}).status == 503
+    assert len(said) == 2
+
+
+@pytest.mark.parametrize(
+    ("headers", "status"),
+    [
+        ({"Authorization": ""}, 401),
+        ({"Authorization": "Bearer "}, 401),
+        ({"Authorization": f"Basic {ALICE}"}, 401),
+        ({"Authorization": f"Bearer {ALICE}x"}, 401),
+        ({"Authorization": f"Bearer {ALICE[:-1]}"}, 401),
+        ({"Origin": "http://evil.example"}, 403),
+        ({"Origin": "null"}, 403),
+        ({"Sec_Fetch_Site": "cross-site"}, 403),
+        ({"Sec_Fetch_Site": "same-site"}, 403),
+        ({"Content_Type": "text/plain"}, 415),
+        ({"Content_Type": "application/x-www-form-urlencoded"}, 415),
+        ({"Host": "evil.example"}, 400),
+    ],
+)
+def test_who_may_not_decide(
+    serve: Serve, said: list[dict[str, str]], headers: dict[str, str], status: int
+) -> None:
+    answer = serve().decide("/freeze", {"why": "x"}, **headers)
+    assert answer.status == status and ALICE.encode() not in answer.body
+    assert said == []
+
+
+@pytest.mark.parametrize(
+    ("body", "status"),
+    [
+        (b"", 400),
+        (b"{", 400),
+        (b"[" * 4000, 400),
+        (b"[]", 400),
+        (b"\xff", 400),
+        (b'{"table": "t"}', 400),
+        (b'{"why": 1}', 400),
+        (b'{"why": "x", "by": "bob"}', 400),
+        (b'{"why": "' + b"x" * 5000 + b'"}', 413),
+    ],
+)
+def test_bodies_that_are_refused(
+    serve: Serve, said: list[dict[str, str]], body: bytes, status: int
+) -> None:
+    answer = serve().decide("/freeze", body)
+    assert answer.status == status, answer.body
+    assert said == []
+
+
+def test_nobody_decides_without_tokens_and_nobody_tries_for_long(
+    serve: Serve, said: list[dict[str, str]]
+) -> None:
+    served = serve(tokens="")
+    found = [served.decide("/freeze", {"why": "x"}).status for _ in range(13)]
+    assert found == [401] * app.REFUSALS_PER_MINUTE + [429] * 3
+    served = serve()
+    found = [served.decide("/freeze", {"why": "x"}).status for _ in range(32)]
+    assert found == [200] * app.DECISIONS_PER_MINUTE + [429] * 2
+    # Who tries without a token does not keep those out who have one.
+    served = serve()
+    for _ in range(13):
+        served.decide("/freeze", {"why": "x"}, Authorization="")
+    assert served.decide("/freeze", {"why": "x"}).status == 200
+
+
+def test_what_goes_wrong_behind_it_is_told(serve: Serve, monkeypatch: pytest.MonkeyPatch) -> None:
+    served = serve()
+    for error, status in (
+        (ConfigurationError("no [[table]] is named"), 404),
+        (DecisionRefusedError("is not frozen", "Nothing is frozen."), 409),
+        (TransientError("Kafka is away"), 503),
+        (UnknownCommitError("nobody knows"), 500),
+    ):
+
+        def fail(*_: object, error: Exception = error, **__: object) -> list[str]:
+            raise error
+
+        monkeypatch.setattr(app, "resume", fail)
+        answer = served.decide("/resume", {"why": "x"})
+        assert answer.status == status
+        assert str(error) in answer.json()["error"]
+
+
+def test_paths_methods_and_headers(serve: Serve) -> None:
+    served = serve(run_of(loaded()))
+    for path in (
+        "/../page.py",
+        "/%2e%2e/app.py",
+        "/page.css/../app.py",
+        "//etc/passwd",
+        "/x",
+        "/a%00",
+    ):
+        assert served.ask(path).status == 404, path
+    for path in ("/freeze", "/resume"):
+        assert served.ask(path).status == 405
+    for path in ("/", "/status", "/metrics"):
+        assert served.ask(path, "POST", "x").status == 405
+        headers = {name.lower(): value for name, value in served.ask(path).headers.items()}
+        assert "default-src 'none'" in headers["content-security-policy"]
+        assert headers["x-content-type-options"] == "nosniff"
+        assert "access-control-allow-origin" not in headers and "server" not in headers
+    assert served.ask("/status", headers={"Host": "evil.example"}).status == 400
+    assert served.ask("/status", headers={"Host": f"localhost:{served.port}"}).status == 200
+    assert served.ask("/", headers={"X": "y" * 100_000}).status == 431
+
+
+def test_what_is_served_is_described(serve: Serve) -> None:
+    served = serve()
+    document = served.ask("/openapi.json").json()
+    assert document == described(document["info"]["version"])
+    routes = app.make_app(served.configuration, [], None, ["*"]).routes  # type: ignore[arg-type]
+    assert {(r.path, "POST" in r.methods) for r in routes} == {  # type: ignore[attr-defined]
+        (path, "post" in methods) for path, methods in document["paths"].items()
+    }
+
+
+def test_who_takes_his_time_over_a_request_is_cut_off(
+    serve: Serve, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(server, "SILENT_SECONDS", 0.2)
+    served = serve()
+    with socket.create_connection(("127.0.0.1", served.port)) as connection:
+        connection.settimeout(10)
+        connection.sendall(b"GET / HTTP/1.1\r\nHost: localh")
+        with contextlib.suppress(ConnectionResetError):
+            assert connection.recv(100) == b""
+    assert served.ask("/").status == 200
+
+
+def test_an_address_that_is_taken_and_names(serve: Serve) -> None:
+    served = serve()
+    with pytest.raises(ConfigurationError, match="cannot be listened on"):
+        taken = HttpConfiguration(("127.0.0.1", served.port))
+        HttpServer(taken, served.configuration, [])
+    with pytest.raises(ConfigurationError, match="cannot be read: No such file"):
+        HttpServer(HttpConfiguration(("127.0.0.1", 0), (), "/nowhere"), served.configuration, [])
+    assert hosts_of(HttpConfiguration(("0.0.0.0", 1))) == ("*",)
+    assert hosts_of(HttpConfiguration(("localhost", 1))) == hosts_of(HttpConfiguration(("::1", 1)))
+    assert hosts_of(HttpConfiguration(("::1", 1), ("sluice.example",))) == ("sluice.example",)

@@ -1,0 +1,90 @@
+"""What is said of a loop while something is wrong with it, in words."""
+
+from __future__ import annotations
+
+from sluice.core.errors import TransientError
+from sluice.core.ranges import TopicPartition
+from sluice.core.receipts import Failed
+from sluice.driver.loop import ConnectorLoop
+from sluice.driver.parking import Parking
+from sluice.ops.running import ConnectorNow, Rates, look_at
+from tests.driver.loop_world import World, run, table_spec
+from tests.ops.http.scene import run_of
+from tests.ops.http.test_page import Watch
+
+P0, OTHER = TopicPartition("a", 0), TopicPartition("b", 0)
+
+
+def two_tables() -> World:
+    return World([P0, OTHER], (table_spec("t", ("a",)), table_spec("u", ("b",))))
+
+
+def stopped_at(world: World, after_ms: int) -> ConnectorLoop:
+    """As the loop is after so long, out of its thread."""
+    loop = world.loop()
+    world.at(after_ms, loop.stopping.set)
+    loop.run(None, 0.0)
+    return loop
+
+
+def look(world: World, loop: ConnectorLoop, rates: Rates | None = None) -> ConnectorNow:
+    loop.round_at_ms = world.now
+    return look_at(run_of(loop), rates or Rates(), world.now)
+
+
+def test_a_range_that_fails_says_why_and_when_it_is_tried_again() -> None:
+    world = two_tables()
+    world.ends.update({P0: 10, OTHER: 10})
+
+    def script(world: World, assignment: object) -> object:
+        if assignment.block_range.source == P0:  # type: ignore[attr-defined]
+            return Failed(TransientError("r2 is read-only"), "t", False)
+        return world.load(assignment)  # type: ignore[arg-type]
+
+    world.script = script  # type: ignore[assignment]
+    loop = stopped_at(world, 20_000)
+    found = look(world, loop)
+    first, second = found.tables
+    assert first.verdict == found.verdict == "waits" and second.verdict == "idle"
+    assert "1 of 1 partitions, a[0] first: a[0][0, 10) failed" in first.reason
+    assert "now by r2 is read-only; next try in" in first.reason
+    assert first.amounts.in_doubt == 1 and second.amounts.in_doubt == 0
+    assert 15 < (first.amounts.oldest_intent_seconds or 0) < 25
+    assert found.amounts.oldest_intent_seconds == first.amounts.oldest_intent_seconds
+    assert [each.intent for each in found.troubled] == [(0, 10)]
+    assert found.is_moving  # the other one
+
+
+def test_what_is_waited_for_is_named() -> None:
+    world = two_tables()
+    loop = run(world)
+    world.outages["s1"] = "nobody answers"
+    loop.states[P0].waiting_since_ms = world.now
+    found = look(world, loop)
+    assert found.tables[0].reason.endswith("a[0] first: waits for shard s1: nobody answers")
+    assert found.tables[1].verdict == "idle"  # it has nothing to load
+    world.unreadable |= {P0, OTHER}
+    loop._observe_again_at_ms = 0
+    loop._observe(world.now)
+    assert look(world, loop).reason == "waits for Kafka, which does not answer"
+    assert not look(world, loop).is_moving
+
+
+def test_parked_tables_replicas_and_rates() -> None:
+    world = two_tables()
+    world.parking = Parking(["t"])
+    world.ends.update({P0: 10, OTHER: 30})
+    rates, loop = Rates(), world.loop()
+    assert look(world, loop, rates).rows_per_second is None
+    run(world, loop)
+    world.now += 5_000
+    world.parking.refuse("t", TransientError("no rights"))
+    loop.replicas = Watch()
+    found = look(world, loop, rates)
+    assert found.rows_per_second is not None and 5 < found.rows_per_second < 8
+    assert (found.tables[0].verdict, found.tables[0].is_parked) == ("parked", True)
+    assert found.tables[1].rows == 30
+    assert [each.why_last for each in found.replicas] == ["", "away"]
+    assert [each.delay_seconds for each in found.replicas] == [2.0, None]
+    world.now += 60_000
+    assert look(world, loop, rates).rows_per_second is None
