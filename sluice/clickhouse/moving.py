@@ -19,6 +19,8 @@ from sluice.clickhouse.structure import known_uuid
 
 #: A table, or its new name, that another attempt was quicker with.
 UNKNOWN_TABLE, TABLE_EXISTS = 60, 57
+#: What a server says of a partition whose table has other columns than the one that it is to go to.
+OTHER_STRUCTURE = 122
 #: Of a server that does not say which process serves it.
 RUN_UNKNOWN = "0" * 16
 #: A server says when it started to the second, give or take one (`core/server_runs.py`).

@@ -1,9 +1,9 @@
 """The tables through which a block of a staged entry comes into its target, and their names (R21).
 
-Beside a target `t`, for each block: the *marker* `t__sluice_<block>`, and the *stored block*
-`t__sluice_<block>_<attempt>`, to which a claim adds who moves it (`clickhouse/moving.py`). What
-views make of the block is in tables of the same name and `_t<number>`, and copies of the views are
-called `_v<number>` (`clickhouse/copying.py`).
+Beside a target `t`, for each block: the *marker* `t__sluice_<block>`, which says in the end that
+the block is moved, and the *stored block* `t__sluice_<block>_<attempt>`, to which a claim adds who
+moves it (`clickhouse/moving.py`). What views make of the block is in tables of the same name and
+`_t<number>`, and copies of the views are called `_v<number>` (`clickhouse/copying.py`).
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import hashlib
 import json
 import re
 from collections.abc import Collection, Iterable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 
 from sluice.clickhouse.copying import why_not_copied
 from sluice.clickhouse.http import Server
@@ -28,10 +28,19 @@ _NAME = re.compile(
     r"(?:_(?P<attempt>[0-9a-f]{16})(?:_(?P<kind>[tv])(?P<behind>[0-9]+))?"
     r"(?:_(?P<by>[0-9a-f]{16})_(?P<number>[0-9a-f]+)_(?P<run>[0-9a-f]{16}))?)?"
 )
-#: A setting of tables: each part has a uuid, which it keeps when it is moved [measured].
-_UUIDS = "assign_part_uuids"
+#: Settings of stored blocks: each part has a uuid, which it keeps when it is moved [measured], and
+#: nothing is merged: a TTL of the target would take rows away that are counted [measured].
+_OWN_SETTINGS = {
+    "assign_part_uuids": "1",
+    "max_bytes_to_merge_at_max_space_in_pool": "1",
+    "max_bytes_to_merge_at_min_space_in_pool": "1",
+}
 #: A name is a name of files: ClickHouse takes 206 characters at most, less what it adds.
 TARGET_CHARACTERS_MAX = 100
+#: A column that a marker gets when its block is moved. All servers can add one to such a table.
+_DONE = "done"
+#: What they say of a column that is there already: those from 19.14 on, and those before.
+COLUMN_EXISTS = (15, 44)
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +53,9 @@ class Marker:
     :param deadline_ms: the end of the lease of the attempt.
     :param uuid: of the target; "" where tables have none.
     :param behind: database, name and uuid of the tables that views write to, as they are numbered.
+    :param rows_behind: that are stored for each of them; None: an older version sealed the block,
+        and drops its tables one by one, without a word that it is moved.
+    :param is_done: all of the block is in its targets.
     """
 
     attempt: str
@@ -57,12 +69,13 @@ class Marker:
     checksum: str
     deadline_ms: int
     behind: tuple[tuple[str, str, str], ...] = ()
+    rows_behind: tuple[int, ...] | None = None
+    is_done: bool = False
 
     def statement(self, database: str, name: str, engine: str) -> str:
         """Creates the marker, which fails where there is one."""
         told = asdict(self)
-        if not self.behind:
-            del told["behind"]  # older versions know no such thing
+        del told["is_done"]
         note = identifier(json.dumps(told, sort_keys=True, separators=(",", ":")))
         return f"CREATE TABLE {qualified(database, name)} ({note} UInt8) ENGINE = {engine}"
 
@@ -71,7 +84,8 @@ class Marker:
         """What the marker's column says."""
         told = json.loads(column)
         behind = tuple((database, table, uuid) for database, table, uuid in told.pop("behind", ()))
-        return Marker(**told, behind=behind)
+        rows = told.pop("rows_behind", None)
+        return Marker(**told, behind=behind, rows_behind=None if rows is None else tuple(rows))
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,7 +178,29 @@ def read_markers(server: Server, database: str, names: Iterable[str]) -> dict[st
         "WHERE database = {database:String} AND has({names:Array(String)}, table)",
         {"database": database, "names": sorted(names)},
     )
-    return {str(row["marker"]): Marker.read(str(row["note"])) for row in rows}
+    done = {str(row["marker"]) for row in rows if row["note"] == _DONE}
+    markers = {
+        str(row["marker"]): Marker.read(str(row["note"])) for row in rows if row["note"] != _DONE
+    }
+    return {name: replace(marker, is_done=name in done) for name, marker in markers.items()}
+
+
+def done_statement(database: str, marker: str) -> str:
+    """Has a marker say that its block is moved, which it does not take back."""
+    return f"ALTER TABLE {qualified(database, marker)} ADD COLUMN {_DONE} UInt8"
+
+
+def stored_rows(server: Server, database: str, names: Collection[str]) -> dict[str, int]:
+    """How many rows these tables have, by name, as the server counts them without reading.
+
+    :raises ServerError: terminal or transient.
+    """
+    rows = server.query(
+        "SELECT table, sum(rows) AS stored FROM system.parts WHERE active "
+        "AND database = {database:String} AND has({names:Array(String)}, table) GROUP BY table",
+        {"database": database, "names": sorted(names)},
+    )
+    return dict.fromkeys(names, 0) | {str(row["table"]): int(row["stored"]) for row in rows}
 
 
 def stored_name(marker: str, attempt: str, behind: int = 0) -> str:
@@ -197,20 +233,28 @@ def create_like(facts: TableFacts, database: str, name: str, *, moves: bool) -> 
             f"{facts.engine_full[:200]}",
             'Create it with ENGINE = … ORDER BY …; or delivery = "block".',
         )
-    if moves and _UUIDS not in table_settings(facts.engine_full):
-        clauses += f"{',' if 'SETTINGS' in TOKENS.findall(clauses) else ' SETTINGS'} {_UUIDS} = 1"
+    for name, value in _OWN_SETTINGS.items() if moves else ():
+        if name in table_settings(facts.engine_full):
+            clauses = re.sub(rf"\b{name} = [^,\s]+", f"{name} = {value}", clauses)
+        else:
+            comma = "," if "SETTINGS" in TOKENS.findall(clauses) else " SETTINGS"
+            clauses += f"{comma} {name} = {value}"
     return f"{create} ENGINE = MergeTree {clauses.strip()}"
 
 
-def add_columns_of(
-    facts: TableFacts, database: str, name: str, known: Collection[str]
-) -> str | None:
-    """The statement that gives a stored block the columns that its target got since; None: there
-    are none. What is stored has the defaults there, as in the target.
+def add_columns_of(server: Server, facts: TableFacts, database: str, name: str) -> str | None:
+    """The statement that gives a staging table the columns that its target got since it was made;
+    None: there are none. What is stored has the defaults there, as in the target.
 
-    :param facts: of the target.
-    :param known: the columns that it has.
+    :param facts: of the target, as it is now.
+    :raises ServerError: terminal or transient.
     """
+    rows = server.query(
+        "SELECT name FROM system.columns "
+        "WHERE database = {database:String} AND table = {table:String}",
+        {"database": database, "table": name},
+    )
+    known = {str(row["name"]) for row in rows}
     added, after = [], "FIRST"
     for column in facts.columns:
         if column.name not in known:

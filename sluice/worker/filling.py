@@ -9,7 +9,6 @@ from dataclasses import dataclass, field
 
 from sluice.clickhouse.copying import copies, tables_behind
 from sluice.clickhouse.insert import InsertPlan
-from sluice.clickhouse.moving import read_parts, stored_rows_of
 from sluice.clickhouse.schema import TableFacts
 from sluice.clickhouse.sql import qualified
 from sluice.clickhouse.staging import (
@@ -19,6 +18,7 @@ from sluice.clickhouse.staging import (
     create_like,
     parsed,
     stored_name,
+    stored_rows,
 )
 from sluice.core.errors import InDoubtError
 from sluice.decode.messages.decoded import Block
@@ -33,6 +33,7 @@ class Filling:
     :param facts: of the target.
     :param marker: the name of the block's marker, with which theirs begin.
     :param attempt: what their names say; another one for each insert that the server refused.
+    :param rows_behind: that are stored for each table behind the target, once they are.
     """
 
     statements: Statements
@@ -40,6 +41,7 @@ class Filling:
     marker: str
     deadline_ms: int
     attempt: str = ""
+    rows_behind: tuple[int, ...] = ()
     _created: list[str] = field(default_factory=list)
 
     def fill(self, block: Block, check: Callable[[], float]) -> None:
@@ -103,10 +105,12 @@ class Filling:
         :raises InDoubtError: it is not; nothing of it is sealed.
         """
         server, database = self.statements.server, self.statements.database
-        name = stored_name(self.marker, self.attempt)
-        rows = sum(stored_rows_of(read_parts(server, database, name)).values())
+        found = stored_rows(server, database, [each.name for each in self.stored()])
+        rows, *behind = (found[each.name] for each in self.stored())
         if rows != block.rows:
             raise InDoubtError(
-                f"{database}.{name} on {server.url} has {rows} rows of a block of {block.rows}",
+                f"{database}.{stored_name(self.marker, self.attempt)} on {server.url} has {rows} "
+                f"rows of a block of {block.rows}",
                 "The block is stored anew; no action is needed.",
             )
+        self.rows_behind = tuple(behind)

@@ -1,11 +1,12 @@
-"""Moves one table of a stored block into its own target: claimed, moved, dropped (R21)."""
+"""Moves one table of a stored block into its own target: counted, claimed, moved (R21)."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from sluice.clickhouse.moving import (
+    OTHER_STRUCTURE,
     RUN_UNKNOWN,
     UNKNOWN_TABLE,
     Claim,
@@ -26,20 +27,18 @@ from sluice.core.errors import TerminalError
 from sluice.worker.errors import OvertakenError
 from sluice.worker.statements import Statements
 
-_OTHER_STRUCTURE = 122
-
 
 @dataclass(frozen=True, slots=True)
 class Rows:
     """How rows of a block tell whether they are in a target.
 
-    :param of_block: how many there are.
+    :param of_block: how many there are; None: nobody has counted them.
     :param are_unique: no other block has the same rows.
     :param why_unknown: why they do not tell, asked when it matters; None: they do.
     :param count: how many the target has of them, by ClickHouse partition.
     """
 
-    of_block: int
+    of_block: int | None
     are_unique: bool
     why_unknown: Callable[[TableFacts], str | None]
     count: Callable[[TableFacts], dict[str, int]]
@@ -56,40 +55,39 @@ class Mover:
     target: TableFacts
     rows: Rows
 
-    def move(self, stored: StagingTable) -> bool:
-        """Claim a table, move what is not moved yet, and drop it.
+    def move(self, stored: StagingTable) -> str | None:
+        """Claim a table, and move what is not moved yet.
 
-        :returns: False: somebody else was quicker, and nothing of it was done here.
+        :returns: its new name: all of it is in the target; None: somebody else was quicker, and
+            nothing of it was done here.
         :raises OvertakenError: somebody else claimed it meanwhile.
         :raises TerminalError: nobody can tell what was moved, or it does not fit any more.
         """
-        name = self._claim(stored)
+        name = self._claim(stored) if self._has_all(stored) else None
         if name is None:
-            return False
+            return None
         source = (self.statements.database, name)
         # Nobody moves any more: what one process of the server did until now is done or not.
         is_clear = stored.claim is None or stored.claim.is_clear(self._run_now())
-        self._require_all(stored, name)
         left = self._all_of(name) if is_clear else self._open(stored, name)
         try:
             try:
                 self._move_all(source, left)
             except ServerError as error:
-                if error.code != _OTHER_STRUCTURE or not self._add_columns(name):
+                if error.code != OTHER_STRUCTURE or not self._add_columns(name):
                     raise
                 self._move_all(source, left)
-            self.statements.run(f"DROP TABLE {qualified(*source)}")
         except ServerError as error:
             if error.code == UNKNOWN_TABLE:
                 self._describe()  # says so, if it is the target that has gone
                 raise OvertakenError(f"another attempt moves {name} by now: {error}") from error
-            if error.code == _OTHER_STRUCTURE:
+            if error.code == OTHER_STRUCTURE:
                 raise TerminalError(
                     f"{self.target.target} was altered after a block for it was sealed: {error}",
                     f"Alter {'.'.join(source)} the same way; the block is moved then.",
                 ) from error
             raise
-        return True
+        return name
 
     def _claim(self, stored: StagingTable) -> str | None:
         """The table's new name; None: somebody was quicker. Then nobody else can begin to move any
@@ -128,14 +126,8 @@ class Mover:
 
     def _add_columns(self, name: str) -> bool:
         """Give a stored block the columns that the target got since; whether there were any."""
-        statements = self.statements
-        rows = statements.server.query(
-            "SELECT name FROM system.columns "
-            "WHERE database = {database:String} AND table = {table:String}",
-            {"database": statements.database, "table": name},
-        )
-        known = {str(row["name"]) for row in rows}
-        statement = add_columns_of(self._describe(), statements.database, name, known)
+        statements, facts = self.statements, self._describe()
+        statement = add_columns_of(statements.server, facts, statements.database, name)
         if statement is not None:
             statements.run(statement)
         return statement is not None
@@ -146,31 +138,56 @@ class Mover:
     def _parts(self, name: str) -> dict[str, int]:
         return stored_rows_of(read_parts(self.statements.server, self.statements.database, name))
 
-    def _require_all(self, stored: StagingTable, name: str) -> None:
-        """A table that is still whole has all rows that were sealed.
+    def _has_all(self, stored: StagingTable) -> bool:
+        """Whether a table of which nothing was moved is there. It is counted before it is claimed:
+        what a claimed one lacks counts as moved.
 
-        :param stored: as it was before it was claimed.
-        :raises OvertakenError: it is not there any more.
-        :raises TerminalError: it has lost some, as after a power failure.
+        :raises TerminalError: it has lost rows that were sealed, as after a power failure.
         """
-        is_whole = stored.claim is None or not self.statements.moves
-        if stored.behind or not is_whole:
-            return
+        rows, is_whole = self.rows.of_block, stored.claim is None or not self.statements.moves
+        if rows is None or not is_whole:
+            return True
         server, database = self.statements.server, self.statements.database
-        rows = sum(self._parts(name).values())
-        if rows != self.rows.of_block:
-            if not any(each.name == name for each in staging_tables(server, database, name)):
-                raise OvertakenError(f"another attempt has claimed {name}")
-            raise TerminalError(
-                f"{database}.{name} on {server.url} has {rows} of "
-                f"the {self.rows.of_block} rows that were sealed in it: the server has lost some "
-                f"before they came into {self.target.target}",
-                "Look at the server's log and at its detached parts. Then compare the table with "
-                "the topic (`sluice audit`), and decide with `sluice resolve`.",
-            )
+        for _ in range(2):
+            found = sum(self._parts(stored.name).values())
+            if found == rows:
+                return True
+            # Whoever renames it meanwhile is done with that then.
+            self.statements.wait_for_others()
+            if not any(
+                each.name == stored.name for each in staging_tables(server, database, stored.name)
+            ):
+                return False
+        raise TerminalError(
+            f"{database}.{stored.name} on {server.url} has {found} of the {rows} rows that were "
+            f"sealed in it: the server has lost some before they came into {self.target.target}",
+            "Look at the server's log and at its detached parts. Then compare the table with "
+            "the topic (`sluice audit`), and decide with `sluice resolve`.",
+        )
 
     def _all_of(self, name: str) -> list[str]:
         return list(self._parts(name))
+
+    def _require_moved(self, facts: TableFacts, left: Sequence[int]) -> None:
+        """What a claimed table lacks is in the target, as far as rows of the target tell.
+
+        :param left: how many rows the partitions have that are not moved.
+        :raises TerminalError: it is not, as after a power failure.
+        """
+        if self.rows.of_block is None or self.rows.why_unknown(facts) is not None:
+            return
+        try:
+            there = sum(self.rows.count(facts).values())
+        except CannotTellError:
+            return
+        if there + sum(left) != self.rows.of_block:
+            raise TerminalError(
+                f"{facts.target} on {facts.url} has {there} rows of a block of "
+                f"{self.rows.of_block}, of which {sum(left)} are not moved yet: the server was "
+                "started again while it moved them, and has lost or doubled some",
+                "Look at the server's log and at its detached parts. Then compare the table with "
+                "the topic (`sluice audit`), and decide with `sluice resolve`.",
+            )
 
     def _open(self, before: StagingTable, name: str) -> list[str]:
         """What is left to move, where a move may have been done of which nobody knows.
@@ -187,9 +204,12 @@ class Mover:
             for each in stored_rows_of(parts)
         }
         if None not in answers.values():
-            return [each for each, moved in answers.items() if not moved]
+            unmoved = [each for each, moved in answers.items() if not moved]
+            self._require_moved(facts, [stored_rows_of(parts)[each] for each in unmoved])
+            return unmoved
         why = self.rows.why_unknown(facts)
         if why is None:
+            assert self.rows.of_block is not None
             there_now = self.rows.count(facts)
             left = left_to_move(stored_rows_of(parts), there_now, self.rows.of_block)
             if left is not None:
@@ -202,6 +222,6 @@ class Mover:
             f"were moved into {facts.target}: nobody can tell whether {unknown} were moved, since "
             f"the target has other parts by now, and its rows do not tell: {why}",
             f"Compare the two tables. Drop from {stored} the partitions whose rows are in the "
-            "target; move the others (ALTER TABLE … MOVE PARTITION ID … TO TABLE …), and drop the "
-            "table: then the block counts as loaded.",
+            "target; move the others (ALTER TABLE … MOVE PARTITION ID … TO TABLE …). Leave the "
+            "empty table: the next attempt goes on from there.",
         )

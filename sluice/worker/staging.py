@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
@@ -21,24 +21,22 @@ from sluice.clickhouse.copying import read_definitions, tables_behind
 from sluice.clickhouse.http import Server
 from sluice.clickhouse.moving import TABLE_EXISTS, UNKNOWN_TABLE
 from sluice.clickhouse.parts import crowding
-from sluice.clickhouse.probe import rows_by_partition
 from sluice.clickhouse.reactions import ServerError
 from sluice.clickhouse.replicas import refuse_other_table
 from sluice.clickhouse.schema import TableFacts, check_header, describe_table
+from sluice.clickhouse.sql import qualified
 from sluice.clickhouse.staging import (
+    COLUMN_EXISTS,
     Marker,
     StagingTable,
     attempt_of,
+    done_statement,
     marker_name,
-    read_markers,
     staging_prefix,
     staging_tables,
     why_not_staged,
 )
 from sluice.clickhouse.vanishing import (
-    require_all_rows,
-    require_unchanged,
-    seeing_all,
     why_rows_go,
 )
 from sluice.core.errors import InDoubtError, SluiceError, TerminalError, TransientError
@@ -54,6 +52,7 @@ from sluice.worker.filling import Filling
 from sluice.worker.inserting import seconds_for
 from sluice.worker.leases import HeldLease
 from sluice.worker.moving import Mover, Rows
+from sluice.worker.sealed import Sealed, rows_there
 from sluice.worker.statements import Statements
 from sluice.worker.worker_cache import WorkerCache
 
@@ -154,6 +153,7 @@ class StagedBlock:
         self._may_be_sealed = False
         self._seconds = 0.0
         self._left: list[tuple[StagingTable, TableFacts]] = []
+        self._marker: Marker | None = None
 
     def seal(self) -> None:
         """Have the block sealed, by this attempt if by none before. Its rows go from memory."""
@@ -165,7 +165,7 @@ class StagedBlock:
         """Move what is sealed into the target, and into the tables behind it."""
         with self._as_block():
             for _ in range(_LOOKS):
-                if all(self._mover(stored, facts).move(stored) for stored, facts in self._left):
+                if self._move_all():
                     break
                 self._seal()  # there is a marker: another look
             else:
@@ -273,9 +273,12 @@ class StagedBlock:
             found = staging_tables(self._server, database, self._marker_name)
             if any(each.name == self._marker_name for each in found):
                 self._may_be_sealed = True
-                marker = self._marker(facts)
-                targets = self._targets(facts, marker)
-                self._left = [(each, targets[each.behind]) for each in self._stored(marker, found)]
+                sealed = Sealed(self._statements, self._marker_name, self._bundle.first)
+                marker = sealed.marker()
+                self._require_mine(facts, marker)
+                targets = sealed.targets(facts, marker)
+                self._marker, stored = sealed.stored(marker, found)
+                self._left = [(each, targets[each.behind]) for each in stored]
                 return
             if self._block is None:
                 break
@@ -308,7 +311,7 @@ class StagedBlock:
         filling = Filling(self._statements, facts, self._marker_name, self._bundle.deadline_ms)
         filling.fill(block, check)
         self._may_be_sealed = True
-        marker = self._marker_of(facts, filling.attempt, block)
+        marker = self._marker_of(facts, filling, block)
         try:
             self._statements.run(marker.statement(self._table.database, self._marker_name, "Null"))
         except ServerError as error:
@@ -317,13 +320,14 @@ class StagedBlock:
             filling.drop()
             return False
         targets = (facts, *tables_behind(facts))
+        self._marker = marker
         self._left = [(each, targets[each.behind]) for each in filling.stored()]
         return True
 
-    def _marker_of(self, facts: TableFacts, attempt: str, block: Block) -> Marker:
+    def _marker_of(self, facts: TableFacts, filling: Filling, block: Block) -> Marker:
         block_range = self._bundle.first
         return Marker(
-            attempt=attempt,
+            attempt=filling.attempt,
             uuid=facts.uuid,
             loader=self._loader,
             topic=block_range.source.topic,
@@ -334,19 +338,13 @@ class StagedBlock:
             checksum=block.checksum,
             deadline_ms=self._bundle.deadline_ms,
             behind=tuple((each.database, each.table, each.uuid) for each in tables_behind(facts)),
+            rows_behind=filling.rows_behind,
         )
 
     # What others have sealed
 
-    def _marker(self, facts: TableFacts) -> Marker:
-        """What is sealed.
-
-        :raises TerminalError: other rows than those of this attempt.
-        """
-        markers = read_markers(self._server, self._table.database, [self._marker_name])
-        marker = markers.get(self._marker_name)
-        if marker is None:
-            raise OvertakenError(f"the marker {self._marker_name} has gone")
+    def _require_mine(self, facts: TableFacts, marker: Marker) -> None:
+        """:raises TerminalError: what is sealed are other rows than those of this attempt."""
         self._require_same_table(facts, is_first=False)
         mine = self._receipt
         if (marker.rows, marker.checksum) != (mine.rows, mine.checksum):
@@ -359,50 +357,42 @@ class StagedBlock:
                 "before; or compare the table with the topic (`sluice audit`), then `sluice "
                 "resolve`.",
             )
-        return marker
-
-    def _targets(self, facts: TableFacts, marker: Marker) -> list[TableFacts]:
-        """The tables that a sealed block is for, in the order of their numbers.
-
-        :raises TerminalError: one is gone, or another one is in its place.
-        """
-        found = [facts]
-        for database, table, _ in marker.behind:
-            found.append(describe_table(self._server, database, table))
-        uuids = (marker.uuid, *(uuid for _, _, uuid in marker.behind))
-        for each, uuid in zip(found, uuids, strict=True):
-            if each.uuid != uuid:
-                raise TerminalError(
-                    f"{each.target} on {self._server.url} is another table than the one that the "
-                    f"block of {self._bundle.first} was sealed for: some of it may be in the other",
-                    "Compare the table with the topic (`sluice audit`), then `sluice resolve`.",
-                )
-        return found
-
-    def _stored(self, marker: Marker, found: list[StagingTable]) -> list[StagingTable]:
-        """The tables of a sealed block that are not moved yet.
-
-        A server may list a table under neither name while it renames it [measured, 26.9]. So one is
-        gone only if several looks miss it, and what ran during one has ended before the next: an
-        attempt renames it once.
-
-        :param found: by the first look.
-        """
-        seen: dict[int, StagingTable] = {}
-        for _ in range(_LOOKS):
-            seen |= _by_number(found, marker.attempt)
-            if len(seen) > len(marker.behind):
-                break
-            self._statements.wait_for_others()
-            found = staging_tables(self._server, self._table.database, self._marker_name)
-        return [seen[number] for number in sorted(seen)]
 
     # Moving
 
-    def _mover(self, stored: StagingTable, target: TableFacts) -> Mover:
+    def _move_all(self) -> bool:
+        """Have all of what is sealed in its targets; False: somebody else was quicker."""
+        assert self._marker is not None
+        names: list[str] = []
+        for stored, facts in self._left:
+            name = stored.name
+            if not self._marker.is_done:
+                moved = self._mover(stored, facts, self._marker).move(stored)
+                if moved is None:
+                    return False
+                name = moved
+            names.append(name)
+        if not self._marker.is_done:
+            self._run(done_statement(self._table.database, self._marker_name), COLUMN_EXISTS)
+        for name in names:
+            drop = f"DROP TABLE {qualified(self._table.database, name)}"
+            self._run(drop, (UNKNOWN_TABLE,))
+        return True
+
+    def _run(self, sql: str, harmless: Collection[int]) -> None:
+        """A statement that another attempt may have been quicker with."""
+        try:
+            self._statements.run(sql)
+        except ServerError as error:
+            if error.code not in harmless:
+                raise
+
+    def _mover(self, stored: StagingTable, target: TableFacts, marker: Marker) -> Mover:
         """Of a table of the block."""
         if stored.behind:
-            rows = Rows(0, False, lambda _: "what views make has no lineage", lambda _: {})
+            counted = marker.rows_behind
+            of_it = None if counted is None else counted[stored.behind - 1]
+            rows = Rows(of_it, False, lambda _: "what views make has no lineage", lambda _: {})
         else:
             lacking = lacking_lineage(self._table.lineage, self._table.rows)
             why = f"{target.target} has no lineage column {', '.join(lacking)}" if lacking else None
@@ -410,22 +400,9 @@ class StagedBlock:
                 self._receipt.rows,
                 not lacking,
                 lambda facts: why or why_rows_go(facts),
-                partial(_rows_there, self._server, self._bundle, self._loader),
+                partial(rows_there, self._server, self._bundle, self._loader),
             )
         return Mover(self._statements, target, rows)
-
-
-def _by_number(found: list[StagingTable], attempt: str) -> dict[int, StagingTable]:
-    """The tables of an attempt by what they are behind.
-
-    :raises OvertakenError: one has two names, as while a server without UUIDs renames it.
-    """
-    own = [each for each in found if each.attempt == attempt]
-    by_number = {each.behind: each for each in own}
-    if len(by_number) < len(own):
-        names = ", ".join(each.name for each in own)
-        raise OvertakenError(f"a table of the block has two names at once, of {names}")
-    return by_number
 
 
 @contextmanager
@@ -438,23 +415,3 @@ def _overtaken(table: TableSpec) -> Iterator[None]:
         if error.code != UNKNOWN_TABLE or staging_prefix(table.table) not in str(error):
             raise
         raise OvertakenError(f"another attempt was quicker: {error}") from error
-
-
-def _rows_there(server: Server, bundle: Bundle, loader: str, facts: TableFacts) -> dict[str, int]:
-    """How many rows of the block the target has, by ClickHouse partition (R11)."""
-    block_range = bundle.first
-    settings = seeing_all(server)
-    require_unchanged(server, facts, bundle.since_ms)
-    require_all_rows(server, facts, settings)
-    found = rows_by_partition(
-        server,
-        facts,
-        block_range.source.topic,
-        block_range.source.partition,
-        block_range.begin,
-        block_range.end,
-        loader,
-        settings,
-    )
-    require_unchanged(server, facts, bundle.since_ms)
-    return found

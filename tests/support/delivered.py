@@ -75,6 +75,8 @@ class DeliveredTable:
     :param has_lineage: its rows say where they are from, and who loaded them.
     :param has_views: a view adds its rows up by three numbers, in two ClickHouse partitions, and
         another one copies what that table gets.
+    :param block_rows: of each block.
+    :param partitions: ClickHouse partitions that a block has rows of.
     """
 
     url: str
@@ -83,6 +85,8 @@ class DeliveredTable:
     has_lineage: bool = True
     settings: str = ""
     has_views: bool = False
+    block_rows: int = ROWS
+    partitions: int = PARTITIONS
     name: str = field(default_factory=lambda: f"t{uuid.uuid4().hex[:8]}")
     #: By block: what is recorded of the table before the first attempt.
     then: dict[int, tuple[int, str]] = field(default_factory=dict)
@@ -96,8 +100,8 @@ class DeliveredTable:
                 self.settings = "SETTINGS non_replicated_deduplication_window = 1000"
             server.execute(
                 f"CREATE TABLE {self.name} (id UInt64{', ' + lineage if self.has_lineage else ''}) "
-                f"ENGINE = {self._engine(server)} PARTITION BY id % {PARTITIONS} ORDER BY ({keys}) "
-                f"{self.settings}"
+                f"ENGINE = {self._engine(server)} PARTITION BY id % {self.partitions} "
+                f"ORDER BY ({keys}) {self.settings}"
             )
             if self.has_views:
                 self._create_views(server)
@@ -173,41 +177,61 @@ class DeliveredTable:
         :param number: of the block.
         :param salt: another one makes other rows.
         """
-        self.server = SteppedServer(self.url, step)
         cache = WorkerCache()
-        cache.servers[self.url] = self.server
-        begin = number * ROWS
-        loader = row_source(
-            pipeline="p", connector="dc1", topic_id="topic", entry=self.name, generation=0
-        )
+        cache.servers[self.url] = self.server = SteppedServer(self.url, step)
+        decoded = self.decoded(number, salt)
+        return self.deliver(cache, decoded, number, self.spec, deadline_ms)
+
+    def decoded(self, number: int, salt: int = 0) -> Decoded:
+        """The rows of a block; see `attempt`."""
+        begin, rows = number * self.block_rows, self.block_rows
         lineage = (
             f", 'a' AS _topic, toUInt32(0) AS _partition, number + {begin} AS _offset, "
-            f"toUInt32(0) AS _row, '{loader}' AS _source"
+            f"toUInt32(0) AS _row, '{self._loader}' AS _source"
         )
         select = f"SELECT number + {begin + salt} AS id{lineage if self.has_lineage else ''} "
         with Server(self.url) as server:
-            block = native(server, f"{select} FROM numbers({ROWS})")
-        block_range = Range(TopicPartition("a", 0), begin, begin + ROWS)
-        what = (Kind.INTEND, 1, 1, begin, begin + ROWS, "a", 0, "topic", "text", PARTITIONS)
-        record = Record(*what, deadline_ms)
-        insert_counter, run = self._recorded(number)
-        since_ms = time.time_ns() // 1_000_000 - 60_000
+            block = native(server, f"{select} FROM numbers({rows})")
+        return Decoded(
+            native=memoryview(block),
+            rows=rows,
+            columns=COLUMNS if self.has_lineage else COLUMNS[:1],
+            offsets=np.arange(begin, begin + rows, dtype=np.uint64),
+            bad=(),
+            clickhouse_partitions=self.partitions,
+            checksum=checksum(block),
+            messages=rows,
+        )
+
+    @property
+    def _loader(self) -> str:
+        told = {"pipeline": "p", "connector": "dc1", "topic_id": "topic", "entry": self.name}
+        return row_source(**told, generation=0)
+
+    def deliver(
+        self,
+        cache: WorkerCache,
+        decoded: Decoded,
+        number: int,
+        spec: TableSpec,
+        deadline_ms: int = FOREVER_MS,
+        *,
+        is_first: bool = False,
+    ) -> Receipt:
+        """One attempt of a worker at a block; see `attempt`.
+
+        :param is_first: nobody tried before.
+        """
+        begin, end = number * self.block_rows, (number + 1) * self.block_rows
+        block_range = Range(TopicPartition("a", 0), begin, end)
+        what = (Kind.INTEND, 1, 1, begin, end, "a", 0, "topic", "text", self.partitions)
+        insert_counter, run = (0, "") if is_first else self._recorded(number)
         assignment = Assignment(
-            *(block_range, record, {}, 1 << 30, 0),
-            is_first=False,
+            *(block_range, Record(*what, deadline_ms), {}, 1 << 30, 0),
+            is_first=is_first,
             insert_counters={f"{self.name}/s1": insert_counter},
             servers={"s1": run} if run else {},
-            since_ms=since_ms,
-        )
-        decoded = Decoded(
-            native=memoryview(block),
-            rows=ROWS,
-            columns=COLUMNS if self.has_lineage else COLUMNS[:1],
-            offsets=np.arange(begin, begin + ROWS, dtype=np.uint64),
-            bad=(),
-            clickhouse_partitions=PARTITIONS,
-            checksum=checksum(block),
-            messages=ROWS,
+            since_ms=time.time_ns() // 1_000_000 - 60_000,
         )
         environment = TaskEnvironment(
             "p",
@@ -216,9 +240,8 @@ class DeliveredTable:
             {},
         )
         lease = HeldLease(block_range, deadline_ms, 0)
-        bundle = Bundle((assignment,))
-        deliver = stage_block if self.delivery == "staged" else insert_block
-        return deliver(cache, environment, bundle, self.spec, "s1", decoded, lease)
+        put = stage_block if self.delivery == "staged" else insert_block
+        return put(cache, environment, Bundle((assignment,)), spec, "s1", decoded, lease)
 
     def _recorded(self, number: int) -> tuple[int, str]:
         """The insert counter, and which process served the table, before a block's first attempt;

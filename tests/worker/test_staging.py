@@ -8,19 +8,20 @@ from dataclasses import replace
 
 import pytest
 
+from sluice.clickhouse import staging as clickhouse_staging
 from sluice.clickhouse.http import Server
 from sluice.clickhouse.schema import describe_table
 from sluice.clickhouse.staging import StagingTable, staging_tables, why_not_staged
 from sluice.core.errors import InDoubtError, TerminalError
 from sluice.core.lease import LeaseOverError
-from sluice.worker import staging
+from sluice.worker import sealed, staging
 from sluice.worker.errors import BlockRefusedError, SealedError
 from tests.support.clickhouse_server import ClickHouseServer
-from tests.support.delivered import OLD, PARTITIONS, ROWS, DeliveredTable
+from tests.support.delivered import PARTITIONS, ROWS, DeliveredTable
 
-#: Create, insert, seal, claim, move each partition, drop.
-STATEMENTS = 5 + PARTITIONS
-_SEAL, _CLAIM = 2, 3
+#: Create, insert, seal, claim, move each partition, done, drop.
+STATEMENTS = 6 + PARTITIONS
+_SEAL, _CLAIM, _DONE = 2, 3, STATEMENTS - 2
 
 
 @pytest.fixture
@@ -53,7 +54,8 @@ def test_a_stored_block_that_a_look_misses_is_not_gone(
         is_missed = len(looks) < 3
         return [each for each in looks[-1] if each.name == prefix or not is_missed]
 
-    monkeypatch.setattr(staging, "staging_tables", look)
+    for module in (staging, sealed):
+        monkeypatch.setattr(module, "staging_tables", look)
     table.attempt()
     assert table.rows() == (ROWS, ROWS)
     assert len(looks) == 3
@@ -66,12 +68,55 @@ def test_a_stored_block_that_has_lost_rows_is_not_taken_for_moved(table: Deliver
     name = f"{table.name}__sluice_{stored}"
     with Server(table.url) as server:
         server.execute(f"ALTER TABLE {name} DROP PARTITION 1")
-    for _ in range(2 if table.server.version() < OLD else 1):
+    for _ in range(2):
         with pytest.raises(
             BlockRefusedError, match=f"has {ROWS - ROWS // PARTITIONS} of the {ROWS}"
         ):
             table.attempt()
     assert table.rows() == (0, 0)
+
+
+@pytest.mark.parametrize("at", [_SEAL, _CLAIM, _DONE - 1])
+def test_a_stored_block_that_is_gone_is_not_taken_for_moved(table: DeliveredTable, at: int) -> None:
+    """Whoever moves it does not drop it before the marker says so."""
+    table.killed(at, is_done=True)
+    (stored,) = stored_blocks(table)
+    before = table.rows()
+    with Server(table.url) as server:
+        server.execute(f"DROP TABLE {table.name}__sluice_{stored}")
+    for _ in range(2):
+        with pytest.raises(BlockRefusedError, match="does not say that the block was moved") as why:
+            table.attempt()
+        assert not why.value.is_unstored
+    assert table.rows() == before
+
+
+def test_what_is_moved_is_done_whatever_becomes_of_its_tables(table: DeliveredTable) -> None:
+    for number, at in enumerate((_DONE, STATEMENTS - 1)):
+        table.killed(at, is_done=True, number=number)
+        for stored in stored_blocks(table):
+            with Server(table.url) as server:
+                server.execute(f"DROP TABLE {table.name}__sluice_{stored}")
+        table.attempt(number)
+        table.assert_once(number + 1)
+
+
+def test_an_older_version_s_block_that_is_gone_is_moved(
+    table: DeliveredTable, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It dropped what it had moved, and said no more."""
+    asdict = clickhouse_staging.asdict
+    monkeypatch.setattr(
+        clickhouse_staging,
+        "asdict",
+        lambda marker: {**asdict(marker), "rows_behind": None},
+    )
+    table.killed(_DONE - 1, is_done=True)
+    (stored,) = stored_blocks(table)
+    with Server(table.url) as server:
+        server.execute(f"DROP TABLE {table.name}__sluice_{stored}")
+    table.attempt()
+    table.assert_once()
 
 
 def test_what_is_fed_and_not_seen_refuses_staging(table: DeliveredTable) -> None:
@@ -95,7 +140,7 @@ def test_an_attempt_whose_lease_ends_begins_nothing_more(table: DeliveredTable) 
 
     with pytest.raises(LeaseOverError):
         end_of_lease(_SEAL - 1)
-    for at in (_SEAL, _CLAIM - 1, STATEMENTS - 3):
+    for at in (_SEAL, _CLAIM - 1, STATEMENTS - 4):
         with pytest.raises((LeaseOverError, SealedError)) as raised:
             end_of_lease(at)
         assert isinstance(raised.value, SealedError), raised.value
@@ -135,7 +180,7 @@ def test_what_has_other_rows_than_were_sent_is_never_sealed(table: DeliveredTabl
 
 
 def test_a_target_that_gets_a_column_after_the_seal(table: DeliveredTable) -> None:
-    for number, at in enumerate((_SEAL, _CLAIM, STATEMENTS - 3)):
+    for number, at in enumerate((_SEAL, _CLAIM, STATEMENTS - 4)):
         table.killed(at, is_done=True, number=number)
         with Server(table.url) as server:
             server.execute(f"ALTER TABLE {table.name} ADD COLUMN c{number} UInt8 AFTER id")
@@ -145,7 +190,7 @@ def test_a_target_that_gets_a_column_after_the_seal(table: DeliveredTable) -> No
 
 def test_a_target_that_gets_a_column_between_two_moves(table: DeliveredTable) -> None:
     def alter(number: int, is_done: bool) -> None:
-        if (number, is_done) == (STATEMENTS - 3, False):
+        if (number, is_done) == (STATEMENTS - 4, False):
             with Server(table.url) as server:
                 server.execute(f"ALTER TABLE {table.name} ADD COLUMN later UInt8")
 
@@ -165,6 +210,27 @@ def test_a_target_that_lost_a_column_after_the_seal_is_for_a_person(table: Deliv
         server.execute(f"ALTER TABLE {table.name}__sluice_{name} DROP COLUMN later")
     table.attempt()
     table.assert_once()
+
+
+def test_a_ttl_takes_no_rows_before_they_are_in_the_target(embedded_url: str) -> None:
+    """A server would take them from a part of any table within milliseconds."""
+    unmerged = (
+        "max_bytes_to_merge_at_max_space_in_pool = 1, max_bytes_to_merge_at_min_space_in_pool = 1"
+    )
+    expired = "TTL toDateTime(id) + INTERVAL 1 DAY"
+    for settings in (f"{expired} SETTINGS {unmerged}", expired):
+        table = DeliveredTable(embedded_url, settings=settings)
+        table.create()
+        assert table.killed(_SEAL, is_done=True)
+        (stored,) = stored_blocks(table)
+        with Server(embedded_url) as server:
+            created = server.query(f"SHOW CREATE TABLE {table.name}__sluice_{stored}")
+            assert str(created).count("max_bytes_to_merge_at_m") == 2 and expired in str(created)
+        table.attempt()
+        if unmerged in settings:
+            table.assert_once()
+        assert all("_" not in name for name in table.staged())
+        table.drop()
 
 
 @pytest.fixture
@@ -228,6 +294,22 @@ def test_views_that_cannot_be_copied_are_refused_with_words(
             table.attempt()
     assert table.staged() == [] and table.rows() == (0, 0)
     table.drop()
+
+
+def test_what_views_made_is_counted_before_it_is_moved(viewed: DeliveredTable) -> None:
+    statements = viewed.attempt(1) and viewed.server.statements
+    seal = next(at for at, sql in enumerate(statements) if "ENGINE = Null" in sql)
+    assert viewed.killed(seal, is_done=True)
+    (stored,) = (name for name in viewed.staged() if name.endswith("_t1"))
+    name = f"{viewed.name}__sluice_{stored}"
+    with Server(viewed.url) as server:
+        server.execute(f"ALTER TABLE {name} DETACH PARTITION 1")
+        for _ in range(2):
+            with pytest.raises(BlockRefusedError, match=r"has 2 of the 3 rows that were sealed"):
+                viewed.attempt()
+        server.execute(f"ALTER TABLE {name} ATTACH PARTITION 1")
+    viewed.attempt()
+    viewed.assert_once(2)
 
 
 def test_views_are_refused_where_servers_copy(clickhouse_18: ClickHouseServer) -> None:

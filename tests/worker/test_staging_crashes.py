@@ -129,10 +129,25 @@ def test_what_nobody_can_tell_is_for_a_person(
     (stored,) = [name for name in table.staged() if "_" in name]
     name = f"{table.name}__sluice_{stored}"
     with Server(server.url) as client:  # as the hint says
+        client.execute(f"ALTER TABLE {name} DROP PARTITION ID '1'")
         client.execute(f"ALTER TABLE {name} MOVE PARTITION ID '2' TO TABLE {table.name}")
-        client.execute(f"DROP TABLE {name}")
     table.attempt()
     table.assert_once(2)
+
+
+def test_a_part_that_was_moved_and_lost_with_its_server_is_missed(server: BreakingServer) -> None:
+    """What a claimed table lacks counts as moved only as long as its server runs."""
+    table = made(server)
+    crash_in(server, table, _MOVES[2])
+    with Server(server.url) as client:
+        client.execute(f"ALTER TABLE {table.name} DETACH PARTITION ID '0'")
+    for _ in range(2):
+        with pytest.raises(BlockRefusedError, match="has 60 rows of a block of 90, of which 0 are"):
+            table.attempt()
+    with Server(server.url) as client:
+        client.execute(f"ALTER TABLE {table.name} ATTACH PARTITION ID '0'")
+    table.attempt()
+    table.assert_once()
 
 
 def test_without_lineage_a_move_that_left_nothing_was_not_done(server: BreakingServer) -> None:

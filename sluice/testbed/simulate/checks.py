@@ -25,9 +25,12 @@ _UNPROBABLE = (
     "materialized views, which a probe cannot see",
     "which keeps one row of each sorting key",
     "so it cannot be shortened",
+    "what views make has no lineage",
 )
 #: What a worker says of a sealed block whose rows its decoder does not make.
 _OTHER_BLOCK = "the load spec was changed while the range was in doubt"
+#: What it says of one whose rows are gone.
+_LOST = "does not say that the block was moved"
 
 #: What two transactions of one producer decide may be seen in another order for so long.
 TRANSACTIONS_OVERTAKE_MS = 100
@@ -42,6 +45,7 @@ class Checks:
         self._invariants = parts.invariants
         self._claim_rules = parts.claim_rules
         self._registry = parts.registry
+        self._staging = parts.staging
         self._dead_letters: Counter[Place] = Counter()
         self._parked: Counter[Place] = Counter()
         self._texts: set[str] = set()
@@ -210,11 +214,17 @@ class Checks:
                 # No driver can tell what is missing, now or later: it must never be repeated.
                 self._world.faults.note("range that only a person resolves")
                 self._world.excused[source] = "no lineage"
+            elif self._is_lost(str(state.stopped), source):
+                self._world.excused[source] = "stored block lost"
             elif self._is_of_another_engine(str(state.stopped), state.record, source):
                 # An engine made the rows that are there, and another one makes others.
                 self._world.excused[source] = "rows of another engine"
             else:
                 self._world.violate(f"{source} stopped without a cause: {state.stopped}")
+
+    def _is_lost(self, why: str, source: TopicPartition) -> bool:
+        """Whether a server has lost rows of a block that was sealed."""
+        return self._staging is not None and _LOST in why and source in self._staging.lost
 
     def _is_of_another_engine(self, why: str, record: Record, source: TopicPartition) -> bool:
         """Whether a partition stopped since decoders make other rows of a message: one of them

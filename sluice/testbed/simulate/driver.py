@@ -307,7 +307,9 @@ def make_configuration(world: World) -> Configuration:
         path=Path("simulated.toml"),
         pipeline="p",
         spark=SparkConfiguration("local", {}),
-        connectors=(ConnectorConfiguration("c", "", topics, reader="librdkafka"),),
+        connectors=(
+            ConnectorConfiguration("c", "", topics, reader="librdkafka", commit=plan.commit),
+        ),
         batch=BatchConfiguration(
             plan.messages_max, plan.bytes_max, 1.0, plan.lease_seconds, plan.max_partitions
         ),
@@ -332,10 +334,12 @@ def make_configuration(world: World) -> Configuration:
                 rows="many" if name in many else "one",
                 sharding=Sharding("offset") if len(plan.shards) > 1 else None,
                 on_null="dead-letter",
-                on_error="park" if entry == PARKABLE else "stop-partition",
+                on_error="park"
+                if entry == PARKABLE and name not in plan.staged
+                else "stop-partition",
                 deduplicate=rules.get(entry),
                 delivery="staged"
-                if name == plan.staged
+                if name in plan.staged
                 else "replacing"
                 if name in replacing
                 else "block",

@@ -226,10 +226,12 @@ STATEMENT = {
     "statement: paused before it is sent": 10.0,
     "statement: server dies in a move": 10.0,
     "statement: server is started again after it": 6.0,
+    "statement: server loses a stored block": 4.0,
 }
 #: What such a world makes happen.
 CONTENT_OF_STAGED = (
     "staged block moved",
+    "staged block behind a view moved",
     "staged block claimed from another attempt",
     "staged block was sealed by another attempt",
     "staging: marker dropped",
@@ -269,6 +271,7 @@ RARE = frozenset(
         "staged block was sealed by another attempt",
         "statement: request lost",
         "statement: server dies in a move",
+        "statement: server loses a stored block",
         # A task claims some dozens of times in a run.
         "claims: slow",
     }

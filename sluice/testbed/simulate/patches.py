@@ -28,7 +28,16 @@ from sluice.testbed.simulate import clients, columns, decoding, driver, store, w
 from sluice.testbed.simulate.parts import Parts
 from sluice.testbed.simulate.spark import Worker, bundle_loader
 from sluice.testbed.simulate.world import World
-from sluice.worker import claiming, failover, insert_lock, inserting, leases, loading, tasks
+from sluice.worker import (
+    claiming,
+    failover,
+    filling,
+    insert_lock,
+    inserting,
+    leases,
+    loading,
+    tasks,
+)
 from sluice.worker import staging as worker_staging
 
 #: Ledger entries that are read at once: few, so that reading backwards is exercised.
@@ -132,6 +141,7 @@ def _of_clickhouse(parts: Parts) -> list[tuple[Any, str, Any]]:
         return wire.SimulatedServer(world, url)
 
     clock = _clock(world)
+    names = SimpleNamespace(urandom=lambda n: world.named().to_bytes(n))
     return [
         (http, "open_connection", wire.connecting(parts)),
         (http, "has_ended", wire.has_ended),
@@ -147,7 +157,7 @@ def _of_clickhouse(parts: Parts) -> list[tuple[Any, str, Any]]:
         (inserting, "time", clock),
         (insert_lock, "time", clock),
         (worker_staging, "time", clock),
-        (worker_staging, "os", SimpleNamespace(urandom=lambda n: world.named().to_bytes(n))),
+        *((module, "os", names) for module in (filling, worker_staging)),
         (refreshing, "POLL_SECONDS", 2.0),
         (refreshing, "READ_EVERY_SECONDS", 20.0),
     ]

@@ -9,6 +9,7 @@ from typing import Any
 from sluice.core.claims import Deduplicate, WhatOfDuplicates
 from sluice.core.dynamic import DynamicColumns
 from sluice.core.flights import INFLIGHT_INSERTS_MAX
+from sluice.core.load_spec import Commit
 from sluice.core.ranges import TopicPartition
 from sluice.testbed.simulate.clickhouse import TableShape
 from sluice.testbed.simulate.messages import AGAIN, RULES
@@ -24,7 +25,7 @@ _LAST_DIGITS = (0, 9)
 #: Of these, seeds in whose worlds most events come again when the window of the first one ends, by
 #: their last two digits.
 _AT_THE_END = 99
-#: Seeds whose worlds stage the blocks of a table, by their last digit, and this table.
+#: Seeds whose worlds stage blocks, by their last digit, and the table that they do so of at least.
 _LAST_DIGIT_OF_STAGED, _STAGED = 8, "plain"
 
 
@@ -89,7 +90,8 @@ class Plan:
     :param max_partitions: ranges of so many partitions are loaded as one block at most.
     :param stops: how many faults may be drawn after which a partition has to stop.
     :param claims: None where nobody deduplicates.
-    :param staged: the table whose blocks are staged (R21); "": no table's are.
+    :param staged: the tables whose blocks are staged (R21).
+    :param commit: of the load spec; "bundle" where all tables are staged.
     """
 
     tokens: bool
@@ -129,7 +131,8 @@ class Plan:
     late_ms_max: int = 0
     decoder: int = 0
     claims: ClaimsPlan | None = None
-    staged: str = ""
+    staged: tuple[str, ...] = ()
+    commit: Commit = "table"
     letter_bytes_max: int = 6_000
     ledger: str = "sluice.ledger"
     dead_letters: str = "sluice.letters"
@@ -321,7 +324,7 @@ def draw_claims(seed: int, rng: random.Random, plan: Plan) -> ClaimsPlan | None:
 
 
 def draw_staged(seed: int, rng: random.Random, plan: Plan) -> None:
-    """Which table's blocks are staged in a world with this plan, which it changes.
+    """Which tables' blocks are staged in a world with this plan, which it changes.
 
     :param rng: of these things alone, so that other worlds are what they are without them.
     """
@@ -329,18 +332,27 @@ def draw_staged(seed: int, rng: random.Random, plan: Plan) -> None:
         return
     # Without tokens a server copies, and only rows tell what it has copied.
     plan.tokens = plan.tokens and rng.random() < 0.6
-    shape = next(each for each in plan.tables if each.name == _STAGED)
-    # What cannot be staged is refused.
-    made = replace(
+    plan.staged = rng.choice(((_STAGED,), TABLES))
+    if plan.staged == TABLES:
+        plan.commit = rng.choice(("table", "bundle", "bundle"))
+    plan.tables = tuple(
+        _staged(rng, plan, each) if each.name in plan.staged else each for each in plan.tables
+    )
+    plan.is_quorum = False
+    plan.has_lineage = plan.has_lineage or not plan.tokens
+    plan.registered = tuple(name for name in plan.registered if name not in plan.staged)
+
+
+def _staged(rng: random.Random, plan: Plan, shape: TableShape) -> TableShape:
+    """A table as it has to be: what cannot be staged is refused."""
+    view = None
+    if plan.tokens and rng.random() < 0.4:
+        view = TableShape(f"{shape.name}_target", 10, None, rng.choice((0, 2)))
+    return replace(
         shape,
         seconds=None,
-        view=None,
+        view=view,
         replaces=False,
         partition_divisor=rng.choice((0, 2, 3)),
         merges=plan.tokens and rng.random() < 0.3,
     )
-    plan.tables = tuple(made if each is shape else each for each in plan.tables)
-    plan.is_quorum = False
-    plan.has_lineage = plan.has_lineage or not plan.tokens
-    plan.registered = tuple(name for name in plan.registered if name != _STAGED)
-    plan.staged = _STAGED

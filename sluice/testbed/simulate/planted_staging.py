@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
+from dataclasses import replace
 from typing import Any
 
 from sluice.clickhouse.moving import Claim
-from sluice.clickhouse.staging import StagingTable, marker_name
+from sluice.clickhouse.sql import qualified
+from sluice.clickhouse.staging import COLUMN_EXISTS, StagingTable, done_statement, marker_name
 from sluice.driver import staging as collecting
 from sluice.testbed.simulate.patches import patched
-from sluice.worker import moving, staging
+from sluice.worker import filling, loading, moving, sealed, staging
 from sluice.worker.bundle import Bundle
 
 
@@ -47,15 +49,73 @@ def _markers_go_with_their_range() -> AbstractContextManager[None]:
 def _stored_blocks_of_others_go_at_once() -> AbstractContextManager[None]:
     """A driver drops what an attempt has filled and not sealed yet, and what it has sealed."""
 
-    def to_drop(tables: Any, *_: Any) -> list[StagingTable]:
-        return [table for table in tables if table.attempt]
+    return patched((collecting, "to_drop", _stored_ones), (collecting, "SWEEP_EVERY_SECONDS", 1.0))
 
-    return patched((collecting, "to_drop", to_drop), (collecting, "SWEEP_EVERY_SECONDS", 1.0))
+
+def _stored_ones(tables: Any, *_: Any) -> list[StagingTable]:
+    return [table for table in tables if table.attempt]
 
 
 def _staged_token_with_rest() -> AbstractContextManager[None]:
     """After a probe of another table the block has another name, and is filled again."""
     return patched((Bundle, "staged_token", Bundle.token))
+
+
+def _done_before_moved() -> AbstractContextManager[None]:
+    """The marker says that a block is moved before it is."""
+    move_all = staging.StagedBlock._move_all
+
+    def early(self: Any) -> bool:
+        if not self._marker.is_done:
+            self._run(done_statement(self._table.database, self._marker_name), COLUMN_EXISTS)
+        return move_all(self)
+
+    return patched((staging.StagedBlock, "_move_all", early))
+
+
+def _dropped_before_done() -> AbstractContextManager[None]:
+    """What is moved is dropped before the marker says so: nobody can tell it from what is lost."""
+    move = moving.Mover.move
+
+    def drop_at_once(self: Any, stored: StagingTable) -> str | None:
+        name = move(self, stored)
+        if name is not None:
+            self.statements.run(f"DROP TABLE {qualified(self.statements.database, name)}")
+        return name
+
+    return patched((moving.Mover, "move", drop_at_once))
+
+
+def _gone_is_moved() -> AbstractContextManager[None]:
+    """A stored block that is not there counts as moved."""
+    read = sealed.Sealed.marker
+
+    def older(self: Any) -> Any:
+        return replace(read(self), rows_behind=None)
+
+    return patched((sealed.Sealed, "marker", older))
+
+
+def _views_are_not_moved() -> AbstractContextManager[None]:
+    """Only what is for the target is moved, and not what views made of it."""
+
+    def tables(self: Any) -> list[StagingTable]:
+        return stored(self)[:1]
+
+    stored = filling.Filling.stored
+    return patched((filling.Filling, "stored", tables))
+
+
+def _moved_before_all_are_sealed() -> AbstractContextManager[None]:
+    """Each table of a range is moved as soon as its block is sealed."""
+    seal = staging.seal_blocks
+
+    def at_once(*told: Any) -> Iterator[Any]:
+        for block in seal(*told):
+            block.move()
+            yield block
+
+    return patched((loading, "seal_blocks", at_once))
 
 
 STAGING_BUGS: dict[str, Callable[[], AbstractContextManager[None]]] = {
@@ -65,4 +125,9 @@ STAGING_BUGS: dict[str, Callable[[], AbstractContextManager[None]]] = {
     "staged-markers-go-with-their-range": _markers_go_with_their_range,
     "staged-blocks-of-others-go-at-once": _stored_blocks_of_others_go_at_once,
     "staged-token-with-rest": _staged_token_with_rest,
+    "staged-done-before-moved": _done_before_moved,
+    "staged-dropped-before-done": _dropped_before_done,
+    "staged-gone-is-moved": _gone_is_moved,
+    "staged-views-are-not-moved": _views_are_not_moved,
+    "staged-moved-before-all-are-sealed": _moved_before_all_are_sealed,
 }

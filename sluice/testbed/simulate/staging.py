@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from sluice.clickhouse.connection import Reply
-from sluice.clickhouse.staging import Marker
+from sluice.clickhouse.staging import Marker, parsed
 from sluice.core.ranges import TopicPartition
 from sluice.testbed.simulate.clickhouse import Block, Host, Part, Row, Table, clickhouse_partition
 from sluice.testbed.simulate.faults import STATEMENT
@@ -20,11 +20,16 @@ from sluice.testbed.simulate.world import World
 _OK = Reply(200, None, None, b"")
 _NAME = r"`d`\.`(\w+)`"
 _FORMS: tuple[tuple[str, re.Pattern[str]], ...] = (
+    (
+        "view",
+        re.compile(rf"CREATE MATERIALIZED VIEW {_NAME} TO {_NAME} AS SELECT \* FROM {_NAME} AS .*"),
+    ),
     ("create", re.compile(rf"CREATE TABLE {_NAME} AS {_NAME}(?: ENGINE = .*)?")),
     ("seal", re.compile(rf"CREATE TABLE {_NAME} \(`(.*)` UInt8\) ENGINE = Null", re.DOTALL)),
     ("rename", re.compile(rf"RENAME TABLE {_NAME} TO {_NAME}")),
     ("move", re.compile(rf"ALTER TABLE {_NAME} MOVE PARTITION ID '(\d+)' TO TABLE {_NAME}")),
     ("copy", re.compile(rf"ALTER TABLE {_NAME} ATTACH PARTITION ID '(\d+)' FROM {_NAME}")),
+    ("done", re.compile(rf"ALTER TABLE {_NAME} ADD COLUMN done UInt8")),
     ("add", re.compile(rf"ALTER TABLE {_NAME} ADD COLUMN .*")),
     ("drop", re.compile(rf"DROP TABLE {_NAME}")),
 )
@@ -46,13 +51,21 @@ class Connection(Protocol):
 
 @dataclass(slots=True)
 class Stored:
-    """A staging table.
+    """A staging table, or a copy of a view.
 
+    :param like: of a stored block: the table that it is made for.
+    :param feeds: of a copy: the stored block that it reads, and the one that it writes to.
+    :param uuids: of its parts, where the server gives them some; they go with a part that is moved.
     :param note: the column of a marker; "": it is a stored block.
+    :param is_done: of a marker, which has another column.
     :param parts: rows by ClickHouse partition, and who loads them.
     """
 
     note: str = ""
+    is_done: bool = False
+    like: str = ""
+    feeds: tuple[str, str] | None = None
+    uuids: dict[int, str] = field(default_factory=dict)
     columns: frozenset[str] = frozenset()
     parts: dict[int, tuple[Row, ...]] = field(default_factory=dict)
     loaders: dict[Any, str] = field(default_factory=dict)
@@ -63,6 +76,7 @@ class _TargetPart:
     name: str
     rows: int
     content: str
+    uuid: str = ""
 
 
 def _content(rows: tuple[Row, ...]) -> str:
@@ -76,6 +90,10 @@ class Staging:
         self._world = world
         self._tables: dict[tuple[str, str], Stored] = {}
         self._parts: dict[tuple[str, str], list[_TargetPart]] = {}
+        #: Of which partitions a server has lost rows before they were moved.
+        self.lost: set[TopicPartition] = set()
+        #: Ranges of which a block was moved, with their generation.
+        self._moved: set[tuple[TopicPartition, int, int, str]] = set()
         #: In which ClickHouse partition a row lies.
         self._places: dict[tuple[int, Row], int] = {}
 
@@ -116,12 +134,29 @@ class Staging:
             raise ConnectionResetError("simulated")
         world.sleep(1)
         reply = execute()
+        if fault == "statement: server loses a stored block":
+            self._lose(host)
         if fault == "statement: server is started again after it":
             world.restart(host, world.rng.randrange(1, 3_000))
             raise ConnectionResetError("simulated")
         if fault == "statement: answer lost":
             raise ConnectionResetError("simulated")
         return reply
+
+    def _lose(self, host: Host) -> None:
+        """A table is gone of which not all is moved, as after a power failure; once in a world."""
+        for (url, name), stored in self._tables.items():
+            staged = parsed(name)
+            assert staged is not None
+            marker = self._tables.get((url, staged.marker))
+            is_sealed = marker is not None and not marker.is_done
+            if url == host.url and stored.parts and marker is not None and is_sealed:
+                source, *_ = _range_of(marker)
+                is_named = Marker.read(marker.note).attempt == staged.attempt
+                if is_named and not self.lost and source not in self._world.excused:
+                    self.lost.add(source)
+                    del self._tables[url, name]
+                    return
 
     def _later(
         self,
@@ -171,24 +206,32 @@ class Staging:
     # The statements; each gives a code if it fails
 
     def _columns_of(self, host: Host, table: str) -> frozenset[str]:
-        return frozenset(column.name for column in host.tables[table].columns)
+        return frozenset(column.name for column in table_of(host, table).columns)
 
     def _create(self, host: Host, name: str, like: str) -> int | None:
-        self._tables[host.url, name] = Stored(columns=self._columns_of(host, like))
+        self._tables[host.url, name] = Stored(like=like, columns=self._columns_of(host, like))
+        return None
+
+    def _view(self, host: Host, name: str, to: str, source: str) -> int | None:
+        self._tables[host.url, name] = Stored(feeds=(source, to))
         return None
 
     def _seal(self, host: Host, name: str, note: str) -> int | None:
         if (host.url, name) in self._tables:
             self._world.faults.note("staged block was sealed by another attempt")
             return 57
-        self._tables[host.url, name] = Stored(note.replace("\\\\", "\\"))
+        made = Stored(note.replace("\\\\", "\\"))
+        if self._world.plan.commit == "bundle" and _range_of(made) in self._moved:
+            self._world.violate(f"{name} is sealed after another block of its range was moved")
+        self._tables[host.url, name] = made
         return None
 
     def _rename(self, host: Host, before: str, after: str) -> int | None:
         found = self._tables.pop((host.url, before), None)
         if found is None:
             return 60
-        if before.count("_") > 4:
+        staged = parsed(before)
+        if staged is not None and staged.claim is not None:
             self._world.faults.note("staged block claimed from another attempt")
         self._tables[host.url, after] = found
         return None
@@ -203,7 +246,16 @@ class Staging:
         found = self._tables.get((host.url, name))
         if found is None:
             return 60
-        found.columns = self._columns_of(host, name.partition("__sluice_")[0])
+        found.columns = self._columns_of(host, found.like)
+        return None
+
+    def _done(self, host: Host, name: str) -> int | None:
+        found = self._tables.get((host.url, name))
+        if found is None:
+            return 60
+        if found.is_done:
+            return 15
+        found.is_done = True
         return None
 
     def _drop(self, host: Host, name: str) -> int | None:
@@ -238,13 +290,22 @@ class Staging:
         found = self._tables.get((host.url, match.group(1)))
         if found is None:
             return Reply(500, "60", None, b"Code: 60, e.displayText() = simulated")
-        divisor = host.tables[self._world.plan.staged].shape.partition_divisor
+        copies = [each.feeds for each in self._tables.values() if each.feeds is not None]
+        behind = [to for source, to in copies if source == match.group(1)]
+        for stored in (found, *(self._tables[host.url, name] for name in behind)):
+            self._store(host, stored, block)
+        return _OK
+
+    def _store(self, host: Host, stored: Stored, block: Block) -> None:
+        divisor = table_of(host, stored.like).shape.partition_divisor
         loaders = {origin.source: origin.loaded_by for origin in block.origins.members}
         for row in block.rows:
             place = clickhouse_partition(row, divisor)
-            found.parts[place] = (*found.parts.get(place, ()), row)
-            found.loaders[row.source] = loaders[row.source]
-        return _OK
+            stored.parts[place] = (*stored.parts.get(place, ()), row)
+            stored.loaders[row.source] = loaders[row.source]
+        for place in stored.parts:
+            # A server that copies knows no uuids.
+            stored.uuids[place] = f"uuid-{self._world.named()}" if self._world.plan.tokens else ""
 
     def _bring(
         self, host: Host, name: str, partition: int, target: str, *, stays: bool
@@ -256,10 +317,20 @@ class Staging:
             return 122
         rows = found.parts.get(partition)
         if rows is not None:
-            self._add_rows(host.tables[target], host, partition, rows, found)
+            self._note_move(host, name)
+            self._add_rows(table_of(host, target), host, partition, rows, found)
             if not stays:
                 del found.parts[partition]
         return None
+
+    def _note_move(self, host: Host, name: str) -> None:
+        staged = parsed(name)
+        assert staged is not None
+        if staged.behind:
+            self._world.faults.note("staged block behind a view moved")
+        marker = self._tables.get((host.url, staged.marker))
+        if marker is not None:
+            self._moved.add(_range_of(marker))
 
     def _die_in_move(self, host: Host, sql: str) -> None:
         """The target has the part, and so has the table that it was to go from."""
@@ -282,7 +353,8 @@ class Staging:
             self._places[id(table), row] = partition
         parts = self._parts.setdefault((host.url, table.shape.name), [])
         number = table.insert_counter
-        parts.append(_TargetPart(f"{partition}_{number}_{number}_0", len(rows), _content(rows)))
+        name, uuid = f"{partition}_{number}_{number}_0", stored.uuids[partition]
+        parts.append(_TargetPart(name, len(rows), _content(rows), uuid))
         if world.rng.random() < 0.2:  # merged, and forgotten as it was
             merged = [each for each in parts if each.name.startswith(f"{partition}_")]
             self._parts[host.url, table.shape.name] = [p for p in parts if p not in merged]
@@ -298,10 +370,21 @@ class Staging:
             name for url, name in self._tables if url == host.url and name.startswith(prefix)
         )
 
-    def note(self, host: Host, name: str) -> str:
-        """What a marker says; "" where there is none."""
+    def notes(self, host: Host, name: str) -> list[str]:
+        """The columns of a marker; none where there is none."""
         found = self._tables.get((host.url, name))
-        return "" if found is None else found.note
+        if found is None or not found.note:
+            return []
+        return [found.note, "done"] if found.is_done else [found.note]
+
+    def rows(self, host: Host, names: list[str]) -> dict[str, int]:
+        """How many rows these tables have, as far as there are any."""
+        found = {name: self._tables.get((host.url, name)) for name in names}
+        return {
+            name: sum(map(len, stored.parts.values()))
+            for name, stored in found.items()
+            if stored is not None and stored.parts
+        }
 
     def columns(self, host: Host, name: str) -> frozenset[str]:
         """The columns of a stored block."""
@@ -325,16 +408,31 @@ class Staging:
         """The parts of a staging table, or of a target."""
         found = self._tables.get((host.url, name))
         if found is None:
-            return [
-                {"name": p.name, "rows": p.rows, "active": 1, "hash_of_all_files": p.content}
-                for p in self._parts.get((host.url, name), ())
-            ]
+            return [_shown(part) for part in self._parts.get((host.url, name), ())]
         return [
-            {
-                "name": f"{partition}_1_1_0",
-                "rows": len(rows),
-                "active": 1,
-                "hash_of_all_files": _content(rows),
-            }
+            _shown(
+                _TargetPart(
+                    *(f"{partition}_1_1_0", len(rows), _content(rows)), found.uuids[partition]
+                )
+            )
             for partition, rows in found.parts.items()
         ]
+
+
+def table_of(host: Host, name: str) -> Table:
+    """A table of a server, or what its view writes to."""
+    base = host.tables[name.removesuffix("_target")]
+    return base.views[0] if name.endswith("_target") else base
+
+
+def _shown(part: _TargetPart) -> dict[str, Any]:
+    """As a server shows a part."""
+    told = {"name": part.name, "rows": part.rows, "active": 1, "hash_of_all_files": part.content}
+    return {**told, "uuid": part.uuid}
+
+
+def _range_of(stored: Stored) -> tuple[TopicPartition, int, int, str]:
+    """What a marker is of, and in which generation."""
+    marker = Marker.read(stored.note)
+    source = TopicPartition(marker.topic, marker.partition)
+    return source, marker.begin, marker.end, marker.loader.rpartition("/")[2]

@@ -109,11 +109,13 @@ def _tables(parts: Parts, host: Host, sql: str) -> Rows:
         return []
     name = match.group(2)
     if name.endswith("_view"):
-        target = f"d.{name.removesuffix('_view')}_target"
+        source = f"d.{name.removesuffix('_view')}"
+        target, select = f"{source}_target", f"SELECT * FROM {source}"
         return [
             {
                 "engine": "MaterializedView",
-                "create_table_query": f"CREATE MATERIALIZED VIEW d.{name} TO {target} AS SELECT 1",
+                "create_table_query": f"CREATE MATERIALIZED VIEW d.{name} TO {target} AS {select}",
+                "as_select": select,
                 "database": "d",
                 "name": name,
             }
@@ -337,9 +339,21 @@ def _staging_tables(parts: Parts, host: Host, sql: str) -> Rows:
 
 def _markers(parts: Parts, host: Host, sql: str) -> Rows:
     assert parts.staging is not None
-    names = re.findall(rf"[\[ ]{_TEXT}", sql.partition("has(")[2])
-    notes = {name: parts.staging.note(host, name) for name in names}
-    return [{"marker": name, "note": note} for name, note in notes.items() if note]
+    return [
+        {"marker": name, "note": note}
+        for name in _names_in(sql)
+        for note in parts.staging.notes(host, name)
+    ]
+
+
+def _names_in(sql: str) -> list[str]:
+    return re.findall(rf"[\[ ]{_TEXT}", sql.partition("has(")[2])
+
+
+def _rows_stored(parts: Parts, host: Host, sql: str) -> Rows:
+    assert parts.staging is not None
+    found = parts.staging.rows(host, _names_in(sql))
+    return [{"table": name, "stored": rows} for name, rows in found.items()]
 
 
 def _table_name(sql: str) -> str:
@@ -380,6 +394,7 @@ STATEMENTS = (
     Statement("SELECT database, name, create_table_query", "", _nothing),
     Statement("SELECT name FROM system.columns", "", _stored_columns),
     Statement("SELECT * FROM system.parts", "", _parts_of),
+    Statement("SELECT table, sum(rows) AS stored", "", _rows_stored),
     Statement("AS place, count() AS n", "rows by partition", _by_partition),
     Statement("DROP TABLE", "collects", _drop),
     Statement("SELECT name, value FROM system.settings", "settings", _settings_of_a_reader),
