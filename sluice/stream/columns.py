@@ -315,10 +315,13 @@ _IF_DETERMINISTIC = (
 )
 
 
-def check_target(facts: TableFacts, mode: str, database_engine: str) -> None:
+def check_target(
+    facts: TableFacts, mode: str, database_engine: str, *, replaces: bool = False
+) -> None:
     """Whether rows can get into the table exactly once.
 
     :param database_engine: of the target's database.
+    :param replaces: all rows of the table are replaced.
     :raises TerminalError: not in this mode, and why.
     """
     where = f"{facts.target} on {facts.url}"
@@ -336,6 +339,13 @@ def check_target(facts: TableFacts, mode: str, database_engine: str) -> None:
         raise TerminalError(
             f"{where} is a {facts.engine}: mode staged moves parts of plain tables only",
             f"{_IF_DETERMINISTIC} does it.",
+        )
+    if replaces and facts.engine != "MergeTree":
+        raise TerminalError(
+            f'{where} is a {facts.engine}: output mode complete and mode("overwrite") count the '
+            "rows of a table like it before it takes its place, and such a table merges some away",
+            "Make it a MergeTree: what replaces a table has one row of each key anyway. Or add to "
+            "it, in mode append, or by update_into(…).",
         )
     if facts.dependents:
         views = ", ".join(each.view for each in facts.dependents)

@@ -16,6 +16,7 @@ name, which one client at a time can change:
 
 from __future__ import annotations
 
+import itertools
 import time
 import uuid
 from collections.abc import Callable, Mapping, Sequence
@@ -42,6 +43,7 @@ from sluice.stream.replacing import Replacer
 
 _ATTEMPTS = 7
 _PAUSE_SECONDS = 0.5
+_PAUSE_SECONDS_MAX = 15.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,6 +123,8 @@ class Committer:
         self._who = who
         self._prefix = query_prefix(who.query)
         self._claims = set[str]()
+        #: A mark that seals rows of this one's may be there, now or later.
+        self.may_be_sealed = False
         self.marks = Marks(server, database, self._prefix)
 
     def check(self) -> None:
@@ -311,6 +315,7 @@ class Committer:
             home=_home_of(latest),
             shards=tuple(self._servers),
         )
+        self.may_be_sealed = True
         is_ours = self.marks.create(mark)
         newest = self.marks.latest()
         if is_ours and newest is not None and newest.number == number:
@@ -393,16 +398,20 @@ def _home_of(latest: Mark | None) -> str:
 _T = TypeVar("_T")
 
 
-def patiently(action: Callable[[], _T]) -> _T:
+def patiently(action: Callable[[], _T], goes_on: Callable[[float], bool] | None = None) -> _T:
     """Do it, and again from its beginning while the server is away or an answer was lost.
 
-    :raises SluiceError: as the action does; a minute's outage is waited out.
+    :param goes_on: whether to wait for longer than a minute, asked with the seconds since the
+        beginning.
+    :raises SluiceError: as the action does; half a minute's outage is waited out.
     """
-    for attempt in range(_ATTEMPTS):
+    began = time.monotonic()
+    for attempt in itertools.count(1):
         try:
             return action()
         except (InDoubtError, TransientError):
-            if attempt + 1 == _ATTEMPTS:
+            is_over = attempt >= _ATTEMPTS
+            if is_over and (goes_on is None or not goes_on(time.monotonic() - began)):
                 raise
-            time.sleep(_PAUSE_SECONDS * 2**attempt)
+            time.sleep(min(_PAUSE_SECONDS * 2 ** (attempt - 1), _PAUSE_SECONDS_MAX))
     raise AssertionError("the last attempt returns or raises")

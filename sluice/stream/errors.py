@@ -37,6 +37,10 @@ class StagedRowsError(TerminalError):
     """Staged rows are gone, or nobody can tell whether they were moved."""
 
 
+class HalfLoadedError(TerminalError):
+    """A batch without a name was sealed, and not ended: nobody else knows of it."""
+
+
 class ValueRefusedError(TerminalError):
     """A value that its column cannot hold."""
 

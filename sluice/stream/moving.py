@@ -13,6 +13,7 @@ from dataclasses import dataclass
 
 from sluice.clickhouse.http import Server
 from sluice.clickhouse.moving import (
+    OTHER_STRUCTURE,
     TABLE_EXISTS,
     UNKNOWN_TABLE,
     are_there,
@@ -24,6 +25,7 @@ from sluice.clickhouse.reactions import ServerError
 from sluice.clickhouse.schema import TableFacts
 from sluice.clickhouse.sql import literal, qualified
 from sluice.clickhouse.window import read_insert_counter, read_server_run
+from sluice.stream.altering import add_columns, altered
 from sluice.stream.errors import OvertakenError, StagedRowsError
 from sluice.stream.marks import wait_for_queries
 from sluice.stream.names import Staged, moved_name, moving_name, parse_staged, run_key
@@ -109,11 +111,17 @@ class Mover:
 
     def _move_all(self, held: str, base: str) -> None:
         database = self.target.database
-        source, to = (database, held), (database, self.target.table)
         try:
-            for partition in stored_rows_of(read_parts(self.server, *source)):
-                self.server.execute(move_statement(source, to, partition, moves=True))
+            try:
+                self._move_parts(held)
+            except ServerError as error:
+                if error.code != OTHER_STRUCTURE:
+                    raise
+                add_columns(self.server, self.target, held, error)
+                self._move_parts(held)
         except ServerError as error:
+            if error.code == OTHER_STRUCTURE:
+                raise altered(self.target, [held], error) from error
             if error.code != UNKNOWN_TABLE:
                 raise
         if not self._rename(held, moved_name(base)) and not self._find(base).is_moved:
@@ -121,6 +129,11 @@ class Mover:
                 f"another driver took {database}.{base} over, whose rows go into "
                 f"{self.target.target}"
             )
+
+    def _move_parts(self, held: str) -> None:
+        source, to = (self.target.database, held), (self.target.database, self.target.table)
+        for partition in stored_rows_of(read_parts(self.server, *source)):
+            self.server.execute(move_statement(source, to, partition, moves=True))
 
     def _take_over(self, found: Staged) -> str | None:
         """Take a table from its mover, which can begin nothing then, and see what it had done.

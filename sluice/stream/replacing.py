@@ -18,8 +18,9 @@ from sluice.clickhouse.moving import (
     stored_rows_of,
 )
 from sluice.clickhouse.reactions import ServerError
-from sluice.clickhouse.schema import TableFacts
+from sluice.clickhouse.schema import TableFacts, describe_table
 from sluice.clickhouse.sql import qualified
+from sluice.stream.altering import add_columns, altered
 from sluice.stream.errors import StagedRowsError
 from sluice.stream.marks import Mark, drop_table, wait_for_queries
 from sluice.stream.names import new_prefix
@@ -76,6 +77,7 @@ class Replacer:
             if self._tables(held).get(held) == mark.replaces:
                 return
             self._fill(held, mark)
+            self._require_like(held, mark)
             self._execute(f"EXCHANGE TABLES {self._of(held)} AND {self._of(mark.table)}")
             return
         raise StagedRowsError(
@@ -109,7 +111,10 @@ class Replacer:
 
     def _fill(self, held: str, mark: Mark) -> None:
         self._execute(f"TRUNCATE TABLE {self._of(held)}")
+        target = describe_table(self.server, self.database, mark.table)
+        add_columns(self.server, target, held)
         for _, staged in mark.winners:
+            add_columns(self.server, target, staged)
             source, to = (self.database, staged), (self.database, held)
             for partition in stored_rows_of(read_parts(self.server, *source)):
                 self._execute(move_statement(source, to, partition, moves=False))
@@ -121,6 +126,18 @@ class Replacer:
                 f"{self.database}.{mark.table} is as it was. Start the query again: the other is "
                 "filled anew.",
             )
+
+    def _require_like(self, held: str, mark: Mark) -> None:
+        """:raises StagedRowsError: the table that is to take the target's place is another one than
+        the target is by now: an ALTER would be taken back."""
+        target = describe_table(self.server, self.database, mark.table)
+        new = describe_table(self.server, self.database, held)
+        if (new.columns, new.sorting_key, new.partition_key) != (
+            *(target.columns, target.sorting_key),
+            target.partition_key,
+        ):
+            tables = [held, *(staged for _, staged in mark.winners)]
+            raise altered(target, tables, "they have other columns or keys")
 
     def _tables(self, prefix: str) -> dict[str, str]:
         rows = self.server.query(

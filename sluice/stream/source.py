@@ -32,6 +32,7 @@ from sluice.core.errors import ConfigurationError, SluiceError, TerminalError
 from sluice.stream.columns import check_target, plan_columns
 from sluice.stream.commit import Committer, Epoch, QueryIdentity, patiently
 from sluice.stream.direct import Direct, read_memory
+from sluice.stream.errors import HalfLoadedError
 from sluice.stream.marks import drop_table
 from sluice.stream.names import query_prefix, staged_name
 from sluice.stream.options import SinkOptions, read_options
@@ -44,6 +45,8 @@ _EPOCH_PROPERTY = "streaming.sql.batchId"
 _CHECKPOINT_PROPERTY = "sql.streaming.queryId"
 #: Who counts the versions of a batch, unless the user says so.
 _BATCH = "batch"
+#: A sealed batch without a name is known to nobody else: its commit waits so long for its server.
+_SEALED_SECONDS = 600.0
 #: A batch without a version is no version 0.
 _SINGLE_BATCH = "batch without version"
 _logger = logging.getLogger("sluice.stream")
@@ -160,9 +163,10 @@ class TaskPlan:
         return tables, sum(stage.rows for stage in stages.values())
 
 
-def plan_tasks(options: SinkOptions, schema: StructType) -> TaskPlan:
+def plan_tasks(options: SinkOptions, schema: StructType, *, replaces: bool = False) -> TaskPlan:
     """Look at the table, and refuse what does not fit, before there is a row.
 
+    :param replaces: see `check_target`.
     :raises SluiceError: see `plan_columns`, `check_target` and `check_sharding`.
     """
     check_sharding(options, schema)
@@ -174,7 +178,7 @@ def plan_tasks(options: SinkOptions, schema: StructType) -> TaskPlan:
                 "SELECT engine FROM system.databases WHERE name = {name:String}",
                 {"name": options.database},
             )[0]["engine"]
-            check_target(facts[shard], options.mode, str(engine))
+            check_target(facts[shard], options.mode, str(engine), replaces=replaces)
             checks_nulls = options.nulls == "check"
             columns.append(plan_columns(schema, facts[shard], checks_nulls=checks_nulls))
             settings |= insert_settings(read_capabilities(server))
@@ -205,7 +209,7 @@ class StreamWriter(DataSourceStreamArrowWriter):  # type: ignore[misc]
         self._options = options
         self._schema = schema
         self._replaces = replaces
-        self._plan = plan_tasks(options, schema)
+        self._plan = plan_tasks(options, schema, replaces=replaces)
         with connect(options) as servers:
             _committer(servers, options, "").check_shards()
 
@@ -274,7 +278,7 @@ class BatchWriter(DataSourceArrowWriter):  # type: ignore[misc]
         checkpoint = _SINGLE_BATCH if options.version is None else counted_by
         self._who = QueryIdentity(query, checkpoint, options.takeover)
         self._number = options.version or 0
-        self._plan = plan_tasks(options, schema)
+        self._plan = plan_tasks(options, schema, replaces=replaces)
         self._is_known = False
         if options.query:
             with connect(options) as servers:
@@ -286,7 +290,18 @@ class BatchWriter(DataSourceArrowWriter):  # type: ignore[misc]
                     self._is_known = committer.knows(self._number)
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> Staged:
-        """Stage what one attempt of one task has; nothing of a version that is there."""
+        """Stage what one attempt of one task has; nothing of a version that is there.
+
+        :raises ConfigurationError: a query writes an epoch as a batch without a name.
+        """
+        if not self._options.query and _task().getLocalProperty(_CHECKPOINT_PROPERTY):
+            raise ConfigurationError(
+                "df.write within foreachBatch has no option query: Spark repeats an epoch whose "
+                "commit it does not know, and its rows would be there twice",
+                'Write .option("query", "a name of this query alone"), and .option("version", the '
+                "number of the epoch that foreachBatch gives), too; or writeStream.format("
+                '"sluice") without foreachBatch.',
+            )
         if self._is_known:
             return Staged(self._who.checkpoint, self._number, (), 0)
         partition, unique = _task().partitionId(), uuid.uuid4().hex[:12]
@@ -303,7 +318,15 @@ class BatchWriter(DataSourceArrowWriter):  # type: ignore[misc]
         with connect(self._options) as servers:
             committer = self._committer(servers)
             epoch = _epoch(self._number, staged, self._replaces)
-            is_ours = self._is_known or patiently(lambda: committer.commit(epoch))
+            try:
+                is_ours = self._is_known or patiently(
+                    lambda: committer.commit(epoch),
+                    lambda seconds: self._waits_for(committer) and seconds < _SEALED_SECONDS,
+                )
+            except SluiceError as error:
+                if self._waits_for(committer):
+                    raise self._half_loaded(error) from error
+                raise
             if not is_ours and self._options.version is None:
                 committer.refuse_known()
             if not self._options.query:
@@ -319,6 +342,20 @@ class BatchWriter(DataSourceArrowWriter):  # type: ignore[misc]
                 for each in _messages(messages):
                     for shard, table in each.tables:
                         drop_table(servers[shard], self._options.database, table)
+
+    def _waits_for(self, committer: Committer) -> bool:
+        return committer.may_be_sealed and not self._options.query
+
+    def _half_loaded(self, error: SluiceError) -> HalfLoadedError:
+        name, where = self._who.query, f"{self._options.database}.{self._options.table}"
+        return HalfLoadedError(
+            f"the batch was sealed for {where}, and this could not be ended, so that none, some or "
+            f"all of its rows are there: {error}",
+            f"{error.hint} Do not write the batch again as it was: what is there would be doubled. "
+            f'Write it again with .option("query", "{name}"), once that is mended: it finishes '
+            "what was sealed, and is refused then (AlreadyLoadedError), or loads the batch if "
+            "nothing was.",
+        )
 
     def _forget(self, committer: Committer) -> None:
         try:

@@ -5,21 +5,25 @@ from __future__ import annotations
 import itertools
 import pickle
 import random
+import re
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 from pyspark.sql.types import LongType, StringType, StructField, StructType
 
 from sluice.clickhouse.http import Server
 from sluice.clickhouse.schema import describe_table
-from sluice.core.errors import TransientError
+from sluice.core.errors import TerminalError, TransientError
+from sluice.stream import commit
 from sluice.stream.commit import Epoch
 from sluice.stream.errors import (
     AlreadyLoadedError,
     CheckpointSetBackError,
+    HalfLoadedError,
     OtherCheckpointError,
     OtherTableError,
     OvertakenError,
@@ -112,6 +116,76 @@ def test_a_batch_that_cannot_be_forgotten_is_loaded(
     writer.commit([Staged("", 0, epoch.winners, epoch.rows)])
     assert target.ids() == wanted
     assert "Tables without rows that remembered it are left" in caplog.text
+
+
+def test_a_sealed_batch_without_a_name_waits_for_its_server_and_is_finished_by_its_name(
+    target: Target, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nobody else knows of it. Written again as it was, its rows would be there twice."""
+    options = {"url": target.url, "database": target.database, "table": target.table}
+    now, away_until = [0.0], [500.0]
+
+    def sleep(seconds: float) -> None:
+        now[0] += seconds
+
+    def set_done(marks: Marks, mark: Mark) -> None:
+        if now[0] < away_until[0]:
+            raise TransientError("the server is away")
+        done(marks, mark)
+
+    done = Marks.set_done
+    clock = SimpleNamespace(sleep=sleep, monotonic=lambda: now[0])
+    monkeypatch.setattr(commit, "time", clock)
+    monkeypatch.setattr(Marks, "set_done", set_done)
+    first = target.stage(0)
+    wanted = target.ids_of(first)
+    SluiceSink(options).writer(_SCHEMA, False).commit([Staged("", 0, first.winners, first.rows)])
+    assert target.ids() == wanted and now[0] >= 500
+    away_until[0] = 1e9
+    second = target.stage(0)
+    wanted = sorted(wanted + target.ids_of(second))
+    with pytest.raises(HalfLoadedError) as raised:
+        SluiceSink(options).writer(_SCHEMA, False).commit(
+            [Staged("", 0, second.winners, second.rows)]
+        )
+    assert now[0] >= 1_100
+    away_until[0] = 0
+    (name,) = re.findall(r'option\("query", "(batch .*?)"\)', raised.value.hint)
+    with pytest.raises(AlreadyLoadedError):
+        SluiceSink({**options, "query": name}).writer(_SCHEMA, False)
+    assert target.ids() == wanted
+
+
+@pytest.mark.parametrize("replaces", [False, True], ids=["append", "replace"])
+def test_a_target_that_is_altered_after_the_seal(target: Target, replaces: bool) -> None:
+    """Columns that are added do not matter; all else is for a person, who is told what to do."""
+    where = f"{target.database}.{target.table}"
+    seal = 1 if replaces else 0
+    for number, alter in enumerate(("ADD COLUMN n UInt8 DEFAULT 7 AFTER id", "DROP COLUMN n")):
+        epoch = replace(target.stage(number), replaces=replaces)
+        wanted = sorted(target.ids_of(epoch) + ([] if replaces else target.ids()))
+        with pytest.raises(DiedError):
+            target.committer(Mortal(target.url, seal, after=True)).commit(epoch)
+        target.server.execute(f"ALTER TABLE {where} {alter}")
+        if number:
+            for _ in range(2):
+                with pytest.raises(StagedRowsError, match="was altered after") as raised:
+                    target.committer().commit(target.stage(number))
+            assert raised.value.hint.count("`sluice_") == (3 if replaces else 1)
+            target.server.execute(f"ALTER TABLE {where} ADD COLUMN n UInt8 DEFAULT 7 AFTER id")
+        target.committer().commit(target.stage(number))
+        assert target.ids("n = 7") == target.ids() == wanted
+
+
+def test_a_table_that_merges_rows_is_not_replaced(target: Target) -> None:
+    ddl = "CREATE TABLE {name} (id Int64, text String) ENGINE = ReplacingMergeTree ORDER BY id"
+    merging = Target(target.url, target.database, ddl)
+    options = {"url": target.url, "database": target.database, "table": merging.table}
+    with pytest.raises(TerminalError, match=r"is a ReplacingMergeTree.*merges some away"):
+        SluiceSink(options).writer(_SCHEMA, True)
+    with pytest.raises(TerminalError, match="merges some away"):
+        SluiceSink({**options, "query": "q"}).streamWriter(_SCHEMA, True)
+    SluiceSink(options).writer(_SCHEMA, False)
 
 
 def _fail_once(method: Callable[..., None], fails_at: int) -> Callable[..., None]:
