@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from sluice.clickhouse.access import ClickHouseAccess
 from sluice.core.errors import ConfigurationError, SluiceError, TerminalError
-from sluice.prove import forgetting, quorums, reading, repeats
+from sluice.prove import forgetting, moves, quorums, reading, repeats
 from sluice.prove.findings import Result, Seen, judged
 from sluice.prove.scratch import (
     Place,
@@ -199,6 +199,20 @@ EXPERIMENTS = (
         "Rows that were deleted are hidden from a probe, and system.mutations tells of it.",
         "a probe loads only what is missing (R11)",
         reading.deletes,
+    ),
+    Experiment(
+        "move",
+        "A moved ClickHouse partition is seen with all of its rows at once; moving it again does "
+        "nothing, and its parts keep their uuids.",
+        "a staged block is there once, and no reader sees a part of a partition (R21, H25)",
+        moves.move,
+    ),
+    Experiment(
+        "claim",
+        "Of several who create or rename a table one succeeds, and what names it as it was called "
+        "before fails.",
+        "a staged block is sealed once, and has one mover at a time (R21, I12)",
+        moves.claim,
     ),
 )
 

@@ -178,6 +178,21 @@ class Scratch:
             )
         return name
 
+    def unmerged(self, *, has_uuids: bool = False) -> str:
+        """Make a table on the first server that is not replicated, and merges nothing.
+
+        :param has_uuids: its parts have some.
+        """
+        self._made += 1
+        name = f"unmerged_{self._made}"
+        uuids = ", assign_part_uuids = 1" if has_uuids else ""
+        self.first.server.execute(
+            f"CREATE TABLE {self.named(name)} ({_COLUMNS}) ENGINE = MergeTree PARTITION BY p "
+            f"ORDER BY id SETTINGS max_bytes_to_merge_at_max_space_in_pool = 1{uuids}",
+            timeout_seconds=DDL_TIMEOUT_SECONDS,
+        )
+        return name
+
     def _engine(self, engine: str, name: str, number: int) -> str:
         if not self.replicated:
             return engine

@@ -20,7 +20,7 @@ from sluice.cli.exit import ExitStatus
 from sluice.clickhouse.access import ClickHouseAccess
 from sluice.clickhouse.http import Server
 from sluice.config.example import EXAMPLE
-from sluice.prove import forgetting
+from sluice.prove import forgetting, moves
 from sluice.prove.running import EXPERIMENTS
 from sluice.prove.scratch import Scratch, look_at_servers, scratch_database
 from tests.cli.support import run
@@ -196,6 +196,33 @@ def test_a_window_of_replicas_that_is_too_small_fails(
         found = forgetting.blocks_in_doubt(scratch)
         assert found.verdict == "fails"
         assert "MODIFY SETTING replicated_deduplication_window" in found.what
+
+
+@pytest.mark.parametrize(
+    ("experiment", "statement", "made", "words"),
+    [
+        ("move", "move_statement", "INSERT INTO {to} SELECT * FROM {of} WHERE p = {p}", "twice"),
+        ("claim", "move_statement", "ALTER TABLE {to} DROP PARTITION {p}", "not refused"),
+        ("claim", "done_statement", "ALTER TABLE {to} ADD COLUMN IF NOT EXISTS done UInt8", "done"),
+    ],
+)
+def test_a_server_that_moves_and_renames_in_another_way_fails(
+    no_window: Scratch,
+    monkeypatch: pytest.MonkeyPatch,
+    experiment: str,
+    statement: str,
+    made: str,
+    words: str,
+) -> None:
+    def other(*given: Any, **_: Any) -> str:
+        if statement == "done_statement":
+            return made.format(to=".".join(given))
+        source, target, partition = given
+        return made.format(of=".".join(source), to=".".join(target), p=partition)
+
+    monkeypatch.setattr(moves, statement, other)
+    found = seen(no_window, experiment)
+    assert found.verdict == "fails" and words in found.what
 
 
 def test_an_existing_database_is_left_alone(
