@@ -83,19 +83,64 @@ def _content(rows: tuple[Row, ...]) -> str:
     return f"{zlib.crc32(repr(rows).encode()):x}"
 
 
+class Arrived:
+    """What came into the targets of a world from staging tables."""
+
+    def __init__(self, world: World) -> None:
+        self._world = world
+        self._parts: dict[tuple[str, str], list[_TargetPart]] = {}
+        #: In which ClickHouse partition a row lies.
+        self._places: dict[tuple[int, Row], int] = {}
+
+    def add(
+        self, table: Table, host: Host, partition: int, rows: tuple[Row, ...], stored: Stored
+    ) -> None:
+        """A part of a staging table is in a target."""
+        part = Part(object(), rows, table.insert_counter + 1)
+        table._insert_part(part, deduplicates=False)
+        for row in rows:
+            table.loaders[row.source, row.offset, row.number] = stored.loaders[row.source]
+            self._places[id(table), row] = partition
+        parts = self._parts.setdefault((host.url, table.shape.name), [])
+        number = table.insert_counter
+        name, uuid = f"{partition}_{number}_{number}_0", stored.uuids[partition]
+        parts.append(_TargetPart(name, len(rows), _content(rows), uuid))
+        if self._world.rng.random() < 0.2:  # merged, and forgotten as it was
+            merged = [each for each in parts if each.name.startswith(f"{partition}_")]
+            left = [each for each in parts if each not in merged]
+            name, total = f"{partition}_1_{number}_1", sum(each.rows for each in merged)
+            left.append(_TargetPart(name, total, name))
+            self._parts[host.url, table.shape.name] = left
+
+    def parts(self, host: Host, name: str) -> list[_TargetPart]:
+        """Of a target."""
+        return self._parts.get((host.url, name), [])
+
+    def rows_by_partition(
+        self, table: Table, source: TopicPartition, begin: int, end: int, loader: str
+    ) -> Counter[int]:
+        """How many rows of a range one loader has in each ClickHouse partition of a target."""
+        found = Counter[int]()
+        for (of, row), place in self._places.items():
+            counts = table.rows.get((row.source, row.offset), Counter())
+            is_of_it = row.source == source and begin <= row.offset < end
+            whose = table.loaders.get((row.source, row.offset, row.number))
+            if of == id(table) and is_of_it and whose == loader:
+                found[place] += counts.get(row.number, 0)
+        return found
+
+
 class Staging:
-    """All staging tables of a world, and what came into their targets from them."""
+    """All staging tables of a world."""
 
     def __init__(self, world: World) -> None:
         self._world = world
         self._tables: dict[tuple[str, str], Stored] = {}
-        self._parts: dict[tuple[str, str], list[_TargetPart]] = {}
+        self.arrived = Arrived(world)
         #: Of which partitions a server has lost rows before they were moved.
         self.lost: set[TopicPartition] = set()
         #: Ranges of which a block was moved, with their generation.
         self._moved: set[tuple[TopicPartition, int, int, str]] = set()
-        #: In which ClickHouse partition a row lies.
-        self._places: dict[tuple[int, Row], int] = {}
 
     def fault(self, sql: str) -> str | None:
         """What strikes the next statement."""
@@ -318,7 +363,8 @@ class Staging:
         rows = found.parts.get(partition)
         if rows is not None:
             self._note_move(host, name)
-            self._add_rows(table_of(host, target), host, partition, rows, found)
+            self._world.faults.note("staged block moved")
+            self.arrived.add(table_of(host, target), host, partition, rows, found)
             if not stays:
                 del found.parts[partition]
         return None
@@ -340,27 +386,6 @@ class Staging:
         if self._world.rng.random() < 0.7:
             self._bring(host, name, int(partition), target, stays=True)
         self._world.restart(host, self._world.rng.randrange(1, 5_000))
-
-    def _add_rows(
-        self, table: Table, host: Host, partition: int, rows: tuple[Row, ...], stored: Stored
-    ) -> None:
-        world = self._world
-        world.faults.note("staged block moved")
-        part = Part(object(), rows, table.insert_counter + 1)
-        table._insert_part(part, deduplicates=False)
-        for row in rows:
-            table.loaders[row.source, row.offset, row.number] = stored.loaders[row.source]
-            self._places[id(table), row] = partition
-        parts = self._parts.setdefault((host.url, table.shape.name), [])
-        number = table.insert_counter
-        name, uuid = f"{partition}_{number}_{number}_0", stored.uuids[partition]
-        parts.append(_TargetPart(name, len(rows), _content(rows), uuid))
-        if world.rng.random() < 0.2:  # merged, and forgotten as it was
-            merged = [each for each in parts if each.name.startswith(f"{partition}_")]
-            self._parts[host.url, table.shape.name] = [p for p in parts if p not in merged]
-            total = sum(each.rows for each in merged)
-            name = f"{partition}_1_{number}_1"
-            self._parts[host.url, table.shape.name].append(_TargetPart(name, total, name))
 
     # What is asked
 
@@ -391,24 +416,11 @@ class Staging:
         found = self._tables.get((host.url, name))
         return frozenset() if found is None else found.columns
 
-    def rows_by_partition(
-        self, table: Table, source: TopicPartition, begin: int, end: int, loader: str
-    ) -> Counter[int]:
-        """How many rows of a range one loader has in each ClickHouse partition of a target."""
-        found = Counter[int]()
-        for (of, row), place in self._places.items():
-            counts = table.rows.get((row.source, row.offset), Counter())
-            is_of_it = row.source == source and begin <= row.offset < end
-            whose = table.loaders.get((row.source, row.offset, row.number))
-            if of == id(table) and is_of_it and whose == loader:
-                found[place] += counts.get(row.number, 0)
-        return found
-
     def parts(self, host: Host, name: str) -> list[dict[str, Any]]:
         """The parts of a staging table, or of a target."""
         found = self._tables.get((host.url, name))
         if found is None:
-            return [_shown(part) for part in self._parts.get((host.url, name), ())]
+            return [_shown(part) for part in self.arrived.parts(host, name)]
         return [
             _shown(
                 _TargetPart(

@@ -377,7 +377,7 @@ def _by_partition(parts: Parts, host: Host, sql: str) -> Rows:
     assert match is not None and loader is not None and parts.staging is not None, sql
     name, topic, partition, begin, end = match.groups()
     where = (TopicPartition(topic, int(partition)), int(begin), int(end))
-    found = parts.staging.rows_by_partition(host.tables[name], *where, loader.group(1))
+    found = parts.staging.arrived.rows_by_partition(host.tables[name], *where, loader.group(1))
     return [{"place": str(place), "n": count} for place, count in sorted(found.items())]
 
 
