@@ -132,5 +132,6 @@ topic = "sluice.orders.decisions"     # default: sluice.<pipeline>.decisions
 # listen = "127.0.0.1:9464"
 # hosts = ["sluice.example.com"]      # names by which it may be asked; default: any, on a loopback
                                       # address only its own
+# partition_metrics = false           # no metric for each partition, where there are thousands
 # tokens_file = "sluice-tokens"       # who may freeze and resume there: lines "NAME TOKEN"
 """

@@ -111,11 +111,13 @@ class HttpConfiguration(Section):
 
     :param listen: host and port; port 0 takes a free one.
     :param hosts: names by which it may be asked; none: any, but on a loopback address its own only.
+    :param partition_metrics: False: no metric has a value for each partition.
     :param tokens_file: who may freeze and resume, a line with name and token each; "": nobody.
     """
 
     listen: Annotated[tuple[str, int], PlainValidator(a_listen_address)] = ("127.0.0.1", 9464)
     hosts: Listed[Text] = ()
+    partition_metrics: Annotated[bool, Field(strict=True)] = True
     tokens_file: FileName = ""
 
     @property

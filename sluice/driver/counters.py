@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 from sluice.core.budget import TargetShard
+from sluice.core.dead_letters import PARKED
 from sluice.core.receipts import ClaimedRows, Loaded
 
 
@@ -72,6 +73,42 @@ class Claimed:
             self.within[place] += found.seconds <= bound
 
 
+#: What becomes of a message, for one table entry that its topic goes to: `row`s of it, a
+#: `dead_letter`, a `duplicate`, `skipped` as a tombstone, `parked`, or `passed` over since it is
+#: another entry's or has no rows.
+OUTCOMES = ("row", "dead_letter", "duplicate", "skipped", "parked", "passed")
+
+
+@dataclass(slots=True)
+class Accounted:
+    """What became of the messages of a table entry.
+
+    :param unaccounted: how far the outcomes were from the messages, added up.
+    """
+
+    messages: int = 0
+    outcomes: dict[str, int] = field(default_factory=lambda: dict.fromkeys(OUTCOMES, 0))
+    unaccounted: int = 0
+
+    def add(self, entry: str, loaded: Loaded) -> None:
+        """Count a range that was loaded as a whole."""
+        mine = [letter for letter in loaded.dead_letters if letter.table == entry]
+        parked = sum(letter.reason == PARKED for letter in mine)
+        told = loaded.duplicates.get(entry)
+        duplicates = 0 if told is None else told.messages
+        made = sum(
+            receipt.rows if receipt.messages is None else receipt.messages
+            for receipt in loaded.receipts
+            if receipt.entry == entry
+        )
+        passed = loaded.passed.get(entry, 0) - duplicates
+        found = (made, len(mine) - parked, duplicates, loaded.skipped, parked, passed)
+        for outcome, count in zip(OUTCOMES, found, strict=True):
+            self.outcomes[outcome] += count
+        self.messages += loaded.messages
+        self.unaccounted += abs(loaded.messages - sum(found))
+
+
 @dataclass(slots=True)
 class Counters:
     """Sums over all settled ranges; seconds are wall time inside tasks."""
@@ -102,6 +139,16 @@ class Counters:
     inserted: dict[tuple[str, str, str], Inserted] = field(default_factory=dict)
     #: Of the store of claims, by table entry.
     claimed: dict[str, Claimed] = field(default_factory=dict)
+    #: By table entry; of ranges that a probe left a part of nothing is counted.
+    accounted: dict[str, Accounted] = field(default_factory=dict)
+
+    def account(self, entries: Iterable[str], loaded: Loaded) -> None:
+        """Count what became of each message of a range that was settled now.
+
+        :param entries: the table entries that it went to.
+        """
+        for entry in entries:
+            self.accounted.setdefault(entry, Accounted()).add(entry, loaded)
 
     def settled(self, loaded: Loaded) -> None:
         """Count a range that was settled now."""

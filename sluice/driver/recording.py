@@ -125,6 +125,9 @@ class RoundRecorder:
         now_ms = self._now_ms()
         if state.loaded is not None:
             self._counters.settled(state.loaded)
+            if not state.record.rest:
+                tables = self._schema.spec_of(state).tables_of(state.source.topic)
+                self._counters.account([table.entry for table in tables], state.loaded)
             _logger.debug("%s is settled: %d rows", state.block_range, state.loaded.rows)
             self._holds.end(now_ms, state.background.insert_counters, state.record)
             if not has_expired(state.late_insert_until_ms, now_ms):

@@ -125,16 +125,22 @@ _PARTITION_GAUGES = {
 
 
 class LoopCollector(Collector):
-    """Reads all loops."""
+    """Reads all loops.
 
-    def __init__(self, loops: Loops) -> None:
+    :param partitions: give a value for each partition, too.
+    """
+
+    def __init__(self, loops: Loops, *, partitions: bool = True) -> None:
         self._loops = loops
+        self._has_partitions = partitions
 
     def collect(self) -> Iterable[Metric]:
         """All metrics now."""
         loops = [loop for loop in (get() for get in self._loops) if loop is not None]
         yield from self._counters(loops)
-        yield from self._partitions(loops)
+        if self._has_partitions:
+            yield from self._partitions(loops)
+            yield from _dead_letter_ratios(loops)
         yield from replica_metrics((loop.name, loop.replicas) for loop in loops)
 
     def _counters(self, loops: list[ConnectorLoop]) -> Iterator[Metric]:
@@ -171,6 +177,7 @@ class LoopCollector(Collector):
         yield from _inserted(loops)
         yield from _dead_letters(loops)
         yield from _claims(loops)
+        yield from _accounted(loops)
 
     def _partitions(self, loops: list[ConnectorLoop]) -> Iterator[Metric]:
         families = {
@@ -316,26 +323,54 @@ def _claims(loops: list[ConnectorLoop]) -> Iterator[Metric]:
 
 
 def _dead_letters(loops: list[ConnectorLoop]) -> Iterator[Metric]:
-    """How many dead letters of what, and how near each partition is to its limit."""
+    """How many dead letters of what."""
     counts = CounterMetricFamily(
         "sluice_dead_letters_by_reason",
         "Dead letters of loaded ranges, by table entry and reason.",
         labels=["connector", "table", "reason"],
     )
+    for loop in loops:
+        for (table, reason), count in list(loop.dead_letters.counts.items()):
+            counts.add_metric([loop.name, table, reason], float(count))
+    yield counts
+
+
+def _dead_letter_ratios(loops: list[ConnectorLoop]) -> Iterator[Metric]:
+    """How near each partition is to its limit."""
     ratios = GaugeMetricFamily(
         "sluice_dead_letters_ratio",
         "Share of dead letters among the last messages; from max_ratio on the partition stops.",
         labels=["connector", "topic", "partition", "table"],
     )
     for loop in loops:
-        for (table, reason), count in list(loop.dead_letters.counts.items()):
-            counts.add_metric([loop.name, table, reason], float(count))
         for source, window in list(loop.dead_letters.windows.items()):
             for table in list(window.dead_letters):
                 labels = [loop.name, source.topic, str(source.partition), table]
                 ratios.add_metric(labels, window.ratio(table))
-    yield counts
     yield ratios
+
+
+def _accounted(loops: list[ConnectorLoop]) -> Iterator[Metric]:
+    """What became of each message."""
+    outcomes = CounterMetricFamily(
+        "sluice_table_messages",
+        "Messages of settled ranges, by what became of them for a table entry: row, dead_letter, "
+        "duplicate, skipped, parked, or passed over.",
+        labels=["connector", "table", "outcome"],
+    )
+    unaccounted = CounterMetricFamily(
+        "sluice_unaccounted_messages",
+        "By how much messages were not rows + dead letters + duplicates + skipped + parked + "
+        "passed over; of ranges that were loaded as a whole.",
+        labels=["connector", "table"],
+    )
+    for loop in loops:
+        for entry, found in list(loop.counters.accounted.items()):
+            unaccounted.add_metric([loop.name, entry], float(found.unaccounted))
+            for outcome, count in found.outcomes.items():
+                outcomes.add_metric([loop.name, entry, outcome], float(count))
+    yield outcomes
+    yield unaccounted
 
 
 #: name -> help; a value for each replica

@@ -81,7 +81,7 @@ CASES = [
         "[batch]",
         '[http]\nlisten = "a:1"\nport = 1',
         "http.port",
-        "known here: hosts, listen, tokens_file",
+        "known here: hosts, listen, partition_metrics",
     ),
     # missing keys
     (_PIPELINE, "[pipeline]\n", "pipeline.name", "is missing"),

@@ -11,12 +11,13 @@ from prometheus_client import CollectorRegistry
 from sluice.claims.port import StoreFacts
 from sluice.core.freezes import Frozen, Subject
 from sluice.core.ranges import TopicPartition
-from sluice.core.receipts import ClaimedRows, Loaded
+from sluice.core.receipts import ClaimedRows, Duplicates, Loaded, Receipt
+from sluice.driver.counters import Counters
 from sluice.driver.loop import ConnectorLoop
 from sluice.ops.metrics import LoopCollector
 from sluice.worker.assignment import Assignment
 from tests.driver.loop_world import Answer, World, run, table_spec
-from tests.driver.test_parking import ParkingWorld
+from tests.driver.test_parking import ParkingWorld, letter
 
 P0, P1 = TopicPartition("a", 0), TopicPartition("a", 1)
 
@@ -100,6 +101,42 @@ def test_a_parked_table_shows_until_it_is_tried_again() -> None:
     world.ends[P0] = 30
     run(world, loop)
     assert parked() == {"bad": 0}
+
+
+def test_every_message_is_accounted_for() -> None:
+    """messages = rows + dead letters + duplicates + skipped + parked + passed over, by entry."""
+    world = ParkingWorld()
+    world.ends[P0] = 30
+    accounted = run(world).counters.accounted
+    assert {entry: found.unaccounted for entry, found in accounted.items()} == {"bad": 0, "good": 0}
+    parked = len(world.parked())
+    assert parked > 0 and accounted["bad"].outcomes["parked"] == parked
+    told = Duplicates(3, 2, None)
+    receipt = Receipt("t", "d.t", "s1", "token", 5, 1, "", "", 1, 1)
+    bad = letter(7, "t", "type-mismatch")
+    loaded = Loaded((receipt,), (bad,), 10, 0, 1, passed={"t": 3}, duplicates={"t": told})
+    counters = Counters()
+    counters.account(["t"], loaded)
+    (found,) = counters.accounted.values()
+    assert found.outcomes == {
+        "row": 5,
+        "dead_letter": 1,
+        "duplicate": 2,
+        "skipped": 1,
+        "parked": 0,
+        "passed": 1,
+    }
+    assert (found.messages, found.unaccounted) == (10, 0)
+    counters.account(["t"], replace(loaded, receipts=()))
+    assert found.unaccounted == 5
+
+
+def test_without_metrics_of_partitions_none_has_that_label() -> None:
+    loop = run(World([P0]))
+    for partitions in (True, False):
+        found = LoopCollector([lambda: loop], partitions=partitions).collect()
+        labels = {label for family in found for s in family.samples for label in s.labels}
+        assert ("partition" in labels) is partitions
 
 
 def test_a_frozen_table_shows() -> None:

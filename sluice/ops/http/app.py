@@ -8,6 +8,7 @@ import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -26,12 +27,14 @@ from sluice import __version__
 from sluice.config import Configuration
 from sluice.core.errors import ConfigurationError, SluiceError, TransientError
 from sluice.driver.connector import ConnectorRun, now_ms
+from sluice.driver.loop import ConnectorLoop
 from sluice.ops.deciding import DecisionRefusedError
 from sluice.ops.freezing import freeze, resume
 from sluice.ops.http.openapi import described
 from sluice.ops.http.tokens import Rate, Tokens
 from sluice.ops.metrics import LoopCollector
 from sluice.ops.running import ConnectorNow, Rates, look_at, why_not_alive, why_not_ready
+from sluice.ops.running_metrics import RunningCollector
 
 _logger = logging.getLogger("sluice.http")
 
@@ -206,7 +209,11 @@ def make_app(
     looks = Looks(runs)
     decisions = Decisions(configuration, tokens)
     registry = CollectorRegistry()
-    registry.register(LoopCollector([lambda run=run: run.loop for run in runs]))  # type: ignore[misc]
+    has_partitions = configuration.http is None or configuration.http.partition_metrics
+    registry.register(
+        LoopCollector([partial(_loop_of, run) for run in runs], partitions=has_partitions)
+    )
+    registry.register(RunningCollector(looks.now, configuration.pipeline))
 
     def metrics(request: Request) -> Response:
         encode, content_type = choose_encoder(request.headers.get("accept", ""))
@@ -242,6 +249,10 @@ def make_app(
             Middleware(TrustedHostMiddleware, allowed_hosts=list(hosts), www_redirect=False),
         ],
     )
+
+
+def _loop_of(run: ConnectorRun) -> ConnectorLoop | None:
+    return run.loop
 
 
 def _file(name: str, content_type: str) -> Callable[[Request], Response]:

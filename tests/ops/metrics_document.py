@@ -1,0 +1,183 @@
+"""docs/METRICS.md, made of the metrics as they are and of what is normal of each.
+
+`python -m tests.ops.metrics_document > docs/METRICS.md` writes it; a test holds that it is so.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from prometheus_client.core import Metric
+
+from sluice.ops.metrics import LoopCollector
+from sluice.ops.running_metrics import RunningCollector
+
+_NOTHING = "Nothing by itself."
+
+#: What is normal of a family, and what to do if it is not so. In the order of the document.
+NORMAL: dict[str, tuple[str, str]] = {
+    # How it gets on
+    "sluice_connector_moving": ("1.", "Look at `/ready`, which says why not."),
+    "sluice_partitions": (
+        "All are `loading` or `idle`.",
+        "`sluice status`, or the page: each other verdict has its reason there.",
+    ),
+    "sluice_table_lag_messages": (
+        "What comes in a `max_delay`, and no more.",
+        "If it grows: is the table's verdict `waits`? Else it needs more Spark slots.",
+    ),
+    "sluice_table_behind_seconds": (
+        "A few `max_delay`.",
+        "As for the lag. It says how late rows are, whatever the load is.",
+    ),
+    "sluice_table_in_doubt_ranges": (
+        "As many as tasks run.",
+        "If they stay: `sluice_table_oldest_intent_seconds`.",
+    ),
+    "sluice_table_oldest_intent_seconds": (
+        "Seconds; never near the lease.",
+        "The page says what its range waits for.",
+    ),
+    "sluice_table_last_settled_timestamp_seconds": (
+        "Less than a minute ago while messages come.",
+        "As for the lag.",
+    ),
+    "sluice_window_left_ratio": (
+        "Above 0.5.",
+        "At 0 new ranges wait. Raise the table's deduplication window, or `max_messages`, so that "
+        "blocks are fewer; who else writes into the table?",
+    ),
+    "sluice_frozen": ("0.", "Ask who froze it; `sluice resume`."),
+    "sluice_parked": ("0.", "Mend the table, then `sluice dead-letters replay --parked`."),
+    # What was loaded
+    "sluice_messages": ("As producers send.", _NOTHING),
+    "sluice_rows": ("As messages, for each of their tables.", _NOTHING),
+    "sluice_bytes": ("As producers send.", _NOTHING),
+    "sluice_blocks": (
+        "Rows over blocks are near `max_messages` under load.",
+        "Small blocks: a longer `max_delay`.",
+    ),
+    "sluice_batches": ("At most twenty a second.", _NOTHING),
+    "sluice_table_messages": (
+        "Mostly `row`.",
+        "`dead_letter`: `sluice dead-letters list`. `parked`: mend the table.",
+    ),
+    "sluice_unaccounted_messages": (
+        "0, always.",
+        "A promise is broken: `sluice audit`, then report it with the ledger.",
+    ),
+    "sluice_table_blocks": ("About the same for all replicas of a shard.", _NOTHING),
+    "sluice_table_parts": ("One a block, unless the table is partitioned.", "A coarser key."),
+    "sluice_table_rows": ("About the same for all replicas of a shard.", _NOTHING),
+    "sluice_table_bytes": ("About the same for all replicas of a shard.", _NOTHING),
+    # What was not
+    "sluice_dead_letters": ("0, or a small share.", "`sluice dead-letters list`."),
+    "sluice_dead_letters_by_reason": (
+        "0, or a small share.",
+        "The reason says what is wrong with the messages.",
+    ),
+    "sluice_dead_letters_ratio": (
+        "Far below `max_ratio`.",
+        "Was a producer changed? From `max_ratio` on the partition stops.",
+    ),
+    "sluice_tombstones": ("As producers send them.", _NOTHING),
+    "sluice_unrouted_messages": ("0, unless routes leave messages out on purpose.", "The routes."),
+    "sluice_dropped_rows": ("0.", "`sluice dead-letters list`; bad rows of good messages."),
+    # What fails
+    "sluice_failures": (
+        "0, or a few while servers change.",
+        "The error's section in [RUNBOOK.md](RUNBOOK.md).",
+    ),
+    "sluice_renewed_ranges": ("0, or a few while servers change.", "As for failures."),
+    "sluice_failovers": ("0, or a few while servers change.", "Which replica fails? The page."),
+    "sluice_window_unreadable": ("0.", "`sluice quorum`: are servers or ZooKeeper away?"),
+    "sluice_kafka_unanswered": ("0.", "Bring the brokers back."),
+    "sluice_consecutive_record_failures": (
+        "0.",
+        "The driver's log says why; are the brokers well?",
+    ),
+    "sluice_parts_ratio": ("Below 0.5.", "Merges are behind: larger, rarer blocks; the disk."),
+    "sluice_held_back_ranges": (
+        "0, or less than tasks run.",
+        "A replica is slow, or `max_inflight_inserts` is small.",
+    ),
+    # Partitions
+    "sluice_settled_offset": ("Grows while messages come.", "If it stands: the page."),
+    "sluice_stable_end_offset": (
+        "Grows while messages come.",
+        "If it stands while they come: a producer's open transaction.",
+    ),
+    "sluice_lag_messages": ("What comes in a `max_delay`.", "As for the table's lag."),
+    "sluice_in_doubt": ("0 and 1 in turn.", "If it stays 1: the page."),
+    "sluice_stopped": ("0.", 'What stands behind "Try:" in the log, or on the page.'),
+    "sluice_probing": ("0.", "Every replica has to answer a probe."),
+    "sluice_consecutive_failures": ("0.", "The page says what fails."),
+    # Where time goes
+    "sluice_fetch_seconds": ("Its share of task seconds is steady.", "Slow brokers, or network."),
+    "sluice_decode_seconds": ("Its share of task seconds is steady.", "More slots."),
+    "sluice_claim_seconds": ("Its share of task seconds is small.", "The store of claims."),
+    "sluice_insert_seconds": ("Its share of task seconds is steady.", "Slow servers; parts."),
+    "sluice_task_seconds": ("Below slots x time.", "At slots x time: more slots."),
+    "sluice_worker_memory_bytes_max": (
+        "Steady, below the memory of an executor.",
+        "Smaller `max_bytes`.",
+    ),
+    # Insert locks
+    "sluice_locked_inserts": ("As blocks of tables that queue.", _NOTHING),
+    "sluice_insert_lock_wait_seconds": ("Small beside insert seconds.", "Fewer loaders at once."),
+    "sluice_unlocked_inserts": ("0.", "Bring the ZooKeeper of the lock back."),
+    "sluice_insert_locks_lost": ("0.", "Look at the ZooKeeper of the lock."),
+    # Claims
+    "sluice_claims": ("As rows of entries that deduplicate.", _NOTHING),
+    "sluice_duplicates": ("As producers repeat events.", "If it jumps: a producer repeats."),
+    "sluice_claims_seconds": ("Below 0.1 s.", "Is the store slow, or far?"),
+    "sluice_claims_keys": ("Grows to what a window holds.", _NOTHING),
+    "sluice_claims_bytes": ("Below its limit.", "More memory, or a shorter window."),
+    "sluice_claims_max_bytes": ("Steady.", _NOTHING),
+    # Replicas
+    "sluice_replica_healthy": ("1.", "`sluice quorum`; blocks go to the others meanwhile."),
+    "sluice_replica_answers": ("1.", "Start it."),
+    "sluice_replica_delay_seconds": ("Seconds.", "`sluice quorum` says what it lacks."),
+    "sluice_replica_queue": ("Below some hundreds.", "As for the delay."),
+    "sluice_replica_missing": ("0.", "Start those that are away."),
+    "sluice_cluster_differs": ("0.", "Decide on shards, and restart: [TOPOLOGY.md](TOPOLOGY.md)."),
+}
+
+_HEAD = """\
+# Metrics
+
+What a driver serves at `/metrics` ([OPERATIONS.md](OPERATIONS.md), "The HTTP server"), what is
+normal, and what to do. Rates are meant of counters. The label `connector` is `pipeline.connector`,
+`table` the name of a table entry. Where there are thousands of partitions,
+`[http] partition_metrics = false` leaves those with the label `partition` out; what alerts need is
+there by table. Alert rules: [alerts.yml](../monitoring/alerts.yml).
+
+This page is made of the code: `python -m tests.ops.metrics_document > docs/METRICS.md`.
+
+| metric | labels | is | normal | what to do |
+|---|---|---|---|---|
+"""
+
+
+def families() -> dict[str, Metric]:
+    """All families, by name."""
+    found = [*LoopCollector([]).collect(), *RunningCollector(list, "p").collect()]
+    return {family.name: family for family in found}
+
+
+def document() -> str:
+    """The whole page."""
+    return _HEAD + "\n".join(_rows()) + "\n"
+
+
+def _rows() -> Iterator[str]:
+    found = families()
+    for name, (normal, remedy) in NORMAL.items():
+        family = found[name]
+        shown = f"{name}_total" if family.type == "counter" else name
+        labels = ", ".join(f"`{label}`" for label in family._labelnames)  # type: ignore[attr-defined]
+        yield f"| `{shown}` | {labels} | {family.documentation} | {normal} | {remedy} |"
+
+
+if __name__ == "__main__":
+    print(document(), end="")
