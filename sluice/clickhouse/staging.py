@@ -29,11 +29,13 @@ _NAME = re.compile(
     r"(?:_(?P<by>[0-9a-f]{16})_(?P<number>[0-9a-f]+)_(?P<run>[0-9a-f]{16}))?)?"
 )
 #: Settings of stored blocks: each part has a uuid, which it keeps when it is moved [measured], and
-#: nothing is merged: a TTL of the target would take rows away that are counted [measured].
+#: nothing is merged: a TTL of the target would take rows away that are counted, and drop parts all
+#: of whose rows have expired, however large merges may be [measured, 26.9].
 _OWN_SETTINGS = {
     "assign_part_uuids": "1",
     "max_bytes_to_merge_at_max_space_in_pool": "1",
     "max_bytes_to_merge_at_min_space_in_pool": "1",
+    "max_number_of_merges_with_ttl_in_pool": "0",
 }
 #: A name is a name of files: ClickHouse takes 206 characters at most, less what it adds.
 TARGET_CHARACTERS_MAX = 100
