@@ -241,7 +241,7 @@ class World(Inbox, Sources):
     def take(self, timeout_seconds: float) -> list[object]:
         self.rounds_left -= 1
         if self.rounds_left < 0:
-            raise EndlessLoopError(f"{self.now - START_MS} ms after the start")
+            raise EndlessLoopError(f"{self.now - START_MS} ms: busy, or rounds_max is too small")
         began, until = self.now, self.now + int(timeout_seconds * 1000)
         while self._events and self._events[0][0] <= until and self._queue.empty():
             self.now, _, action = heapq.heappop(self._events)

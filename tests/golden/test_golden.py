@@ -50,7 +50,9 @@ def _quoted(case: Case, index: int) -> str:
 
 @pytest.mark.parametrize("table_format", FORMATS)
 def test_messages_become_what_they_became(table_format: str) -> None:
-    expected = (OUTCOMES / f"{table_format}.txt").read_text().split("\n")[:-1]
+    outcomes = OUTCOMES / f"{table_format}.txt"
+    assert outcomes.exists(), f"a new format: run `python -m tests.golden {table_format}`, and read"
+    expected = outcomes.read_text().split("\n")[:-1]
     found = list(differences(expected, list(outcomes_of(table_format))))
     assert not found, (
         f"{len(found)} differences; if they are meant, raise sluice.decode.RULES, say why, and run "
