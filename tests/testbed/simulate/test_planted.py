@@ -108,7 +108,7 @@ CAUGHT_BY = {
     "duplicates-by-order-of-arrival": 9,
     "claims-are-swept-when-over": 399,
     "staged-blocks-named-by-attempt": 18,
-    "staged-moved-without-a-claim": 8,
+    "staged-moved-without-a-claim": 48,
     "staged-what-is-still-there-was-not-moved": 48,
     "staged-markers-go-with-their-range": 18,
     "staged-blocks-of-others-go-at-once": 18,
@@ -122,6 +122,11 @@ CAUGHT_BY = {
     "restarted-servers-are-believed": 14,
     "given-back-while-it-may-land": 5,
     "members-are-recorded-one-by-one": 1,
+    "staged-done-before-moved": 8,
+    "staged-dropped-before-done": 8,
+    "staged-gone-is-moved": 58,
+    "staged-views-are-not-moved": 38,
+    "staged-moved-before-all-are-sealed": 38,
 }
 
 
