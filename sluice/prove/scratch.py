@@ -267,11 +267,14 @@ class Scratch:
     def ask(self, sql: str, at: int = 0) -> list[dict[str, Any]]:
         return self.places[at].server.query(sql)
 
-    def parts(self, table: str, what: str = "name") -> list[str]:
-        """A column of system.parts, of active and other parts of a table on the first server."""
+    def parts(self, table: str, what: str = "name", among: str = "1") -> list[str]:
+        """A column of system.parts, of active and other parts of a table on the first server.
+
+        :param among: a condition that they meet.
+        """
         rows = self.first.server.query(
             f"SELECT {what} AS what FROM system.parts "
-            "WHERE database = {database:String} AND table = {table:String}",
+            f"WHERE database = {{database:String}} AND table = {{table:String}} AND {among}",
             {"database": self.database, "table": table},
         )
         return [str(row["what"]) for row in rows]
