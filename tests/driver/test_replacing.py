@@ -74,7 +74,7 @@ def test_a_range_says_where_it_may_have_blocks() -> None:
     world.script = lambda world, assignment: None
     loop = world.loop()
     state = loop.states[P0]
-    with pytest.raises(Exception, match="after the start"):
+    with pytest.raises(Exception, match="rounds_max is too small"):
         run(replace_rounds(world, 50), loop)
     assert state.record.in_doubt
     other = replace(world.spec, tables=(replace(KEPT, shards=("s2",)),))
