@@ -83,12 +83,16 @@ def test_a_stored_blocks_table_is_like_its_target_and_merges_nothing() -> None:
         "PARTITION BY toYYYYMM(d) ORDER BY (a, ')') SETTINGS x = 1"
     )
     assert create_like(facts, "shop", "s", moves=False) == made
-    assert create_like(facts, "shop", "s", moves=True) == f"{made}, assign_part_uuids = 1"
+    own = (
+        "assign_part_uuids = 1, max_bytes_to_merge_at_max_space_in_pool = 1, "
+        "max_bytes_to_merge_at_min_space_in_pool = 1, max_number_of_merges_with_ttl_in_pool = 0"
+    )
+    assert create_like(facts, "shop", "s", moves=True) == f"{made}, {own}"
     plain_like = "CREATE TABLE `shop`.`s` AS `shop`.`orders`"
     assert create_like(BARE, "shop", "s", moves=False) == plain_like
     bare = replace(BARE, engine_full="MergeTree ORDER BY id")
-    uuids = " ENGINE = MergeTree ORDER BY id SETTINGS assign_part_uuids = 1"
-    assert create_like(bare, "shop", "s", moves=True) == plain_like + uuids
+    like = f"{plain_like} ENGINE = MergeTree ORDER BY id SETTINGS {own}"
+    assert create_like(bare, "shop", "s", moves=True) == like
     with pytest.raises(TerminalError, match="without ORDER BY"):
         old = replace(facts, engine_full="SummingMergeTree(d, (a), 8192)")
         create_like(old, "shop", "s", moves=True)

@@ -69,7 +69,7 @@ class Served:
         self.tokens = folder / "tokens"
         self.tokens.write_text(tokens)
         self.configuration: Configuration = load(path, {})
-        where = HttpConfiguration(("127.0.0.1", 0), (), str(self.tokens))
+        where = HttpConfiguration(("127.0.0.1", 0), tokens_file=str(self.tokens))
         self.server = HttpServer(where, self.configuration, runs)
         self.port = self.server.port
 

@@ -283,7 +283,9 @@ def test_an_address_that_is_taken_and_names(serve: Serve) -> None:
         taken = HttpConfiguration(("127.0.0.1", served.port))
         HttpServer(taken, served.configuration, [])
     with pytest.raises(ConfigurationError, match="cannot be read: No such file"):
-        HttpServer(HttpConfiguration(("127.0.0.1", 0), (), "/nowhere"), served.configuration, [])
+        HttpServer(
+            HttpConfiguration(("127.0.0.1", 0), tokens_file="/nowhere"), served.configuration, []
+        )
     assert hosts_of(HttpConfiguration(("0.0.0.0", 1))) == ("*",)
     assert hosts_of(HttpConfiguration(("localhost", 1))) == hosts_of(HttpConfiguration(("::1", 1)))
     assert hosts_of(HttpConfiguration(("::1", 1), ("sluice.example",))) == ("sluice.example",)

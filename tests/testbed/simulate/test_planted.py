@@ -60,7 +60,7 @@ CAUGHT_BY = {
     "stored-is-parked": 24,
     "window-swallows-repeats": 164,
     "what-may-come-again-is-there": 5,
-    "sent-again-under-any-spec": 164,
+    "sent-again-under-any-spec": 271,
     "refusal-is-certain": 24,
     "probe-before-lease-end": 2,
     "same-probe-not-recorded": 5,
