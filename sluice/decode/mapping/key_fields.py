@@ -16,7 +16,7 @@ from sluice.core.formats import ENVELOPED
 from sluice.core.load_spec import Column, TableSpec
 from sluice.decode.engine.native import column_head, with_columns
 from sluice.decode.engine.session import declared, identifier, literal, run, settings_clause
-from sluice.decode.mapping.source import KEY_PREFIX
+from sluice.decode.mapping.source import KEY_PREFIX, table_of_fields
 from sluice.decode.messages.buffer import MessageBuffer
 from sluice.decode.messages.decoded import Decoded
 from sluice.decode.messages.facts import MessageFacts
@@ -133,20 +133,11 @@ def key_table(table: TableSpec, fields: Mapping[str, str]) -> TableSpec | None:
     """The table of the key's fields; None: the entry reads none."""
     if table.key is None or not fields:
         return None
+    columns = tuple(Column(name, kind) for name, kind in fields.items())
     return replace(
-        table,
+        table_of_fields(table, columns),
         format=table.key.format,
         options=(*table.key.options, (HEADER_OPTION, KEY_SCHEMA_HEADER)),
-        columns=tuple(Column(name, kind) for name, kind in fields.items()),
-        lineage=(),
-        partition_key="",
-        sorting_key="",
-        sort=False,
-        mapping=(),
-        fields=(),
-        require=(),
-        check=(),
-        timestamps="",
         rows="one",
         bad_rows="dead-letter",
         unknown_fields="ignore",

@@ -82,6 +82,23 @@ def _moment(value: str, ticks: str, type_text: str) -> str:
     return f"{function}({value}, 'UTC')"
 
 
+def table_of_fields(table: TableSpec, fields: tuple[Column, ...]) -> TableSpec:
+    """A table of fields that are read, for an entry whose own columns are made of them."""
+    return replace(
+        table,
+        columns=fields,
+        lineage=(),
+        partition_key="",
+        sorting_key="",
+        sort=False,
+        mapping=(),
+        fields=(),
+        require=(),
+        check=(),
+        timestamps="",
+    )
+
+
 def source_of(table: TableSpec) -> Source:
     """Take an entry with a mapping apart.
 
@@ -133,19 +150,7 @@ class _Maker:
                 "reads no field of its messages",
                 "Name at least one in [table.columns] or [table.fields].",
             )
-        source = replace(
-            table,
-            columns=fields,
-            lineage=(),
-            partition_key="",
-            sorting_key="",
-            sort=False,
-            mapping=(),
-            fields=(),
-            require=(),
-            check=(),
-            timestamps="",
-        )
+        source = table_of_fields(table, fields)
         return Source(source, self._values, self._required, self._keys, self._filled)
 
     def _expressions(self) -> list[str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from typing import Any
 
@@ -31,7 +32,7 @@ from sluice.decode.values.steps import Step
 _SCHEMAS_MAX = 256
 
 
-class _Unwrapping(Step):
+class _Unwrapping(Step, ABC):
     """What Connect's converter of JSON may put around: a schema and a payload."""
 
     def __init__(self, table: TableSpec) -> None:
@@ -51,12 +52,12 @@ class _Unwrapping(Step):
                 found = error.fault
             yield value if found is None else found
 
+    @abstractmethod
     def row(self, members: dict[str, Member]) -> Value | Fault | None:
         """Of an object; None: it is the row itself.
 
         :raises ValueError, RefusedEventError: it has none.
         """
-        raise NotImplementedError
 
     def payload(self, members: dict[str, Member]) -> tuple[dict[str, Member], str]:
         """What the schema is about, and the schema; without one, all there is, and ""."""
