@@ -265,7 +265,6 @@ def comparable(items: list[dict[str, Any]]) -> list[str]:
 NAN = wide(1).replace(bytes.fromhex("f83f"), bytes.fromhex("f87f"))
 
 
-@pytest.mark.long
 @settings(max_examples=150, deadline=None)
 @example(values=[NAN])
 @given(values=st.lists(mutated(), min_size=1, max_size=12))

@@ -28,7 +28,6 @@ def test_mutants_among_good_messages(table_format: str) -> None:
     assert tally.became["bad"] > 0, "mutants that harm nobody attack nothing"
 
 
-@pytest.mark.long
 @pytest.mark.parametrize("table_format", ALL)
 def test_many_mutants_in_all_ways(table_format: str, monkeypatch: pytest.MonkeyPatch) -> None:
     # Of RowBinary's messages the longer ones are left to the engine.

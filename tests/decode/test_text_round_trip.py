@@ -60,7 +60,6 @@ def engine_says(query: str) -> list[list[Any]]:
     return [json.loads(line) for line in text.split("\n") if line]
 
 
-@pytest.mark.long
 @pytest.mark.parametrize("format_name", FORMATS)
 def test_round_trip(format_name: str) -> None:
     @settings(max_examples=8, deadline=None, derandomize=True)

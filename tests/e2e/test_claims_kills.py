@@ -15,8 +15,6 @@ from tests.support.exits import Exits
 from tests.support.redis_server import RedisServer, run_redis
 from tests.support.world import Truth, World, wait_for
 
-pytestmark = pytest.mark.long
-
 EVENTS = 12_000
 KILLS = 3
 DEDUPLICATE = 'deduplicate = { key = ["id"], window = "1d", duplicates = "topic" }'
@@ -115,6 +113,7 @@ def test_a_worker_dies(
     assert_each_event_once(world, configuration, table, truth)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "key",
     [

@@ -88,7 +88,6 @@ def test_it_was_cut_while_no_driver_ran(fragile_world: World, reader: str) -> No
     assert_exact(world, "orders", now)
 
 
-@pytest.mark.long
 def test_it_was_cut_while_a_driver_ran(fragile_world: World) -> None:
     world = fragile_world
     world.create_topic("orders", 1)

@@ -27,8 +27,6 @@ from sluice.testbed.chaos.runner import Chaos
 from sluice.testbed.chaos.sending import Truth
 from sluice.verify.verifier import verify
 
-pytestmark = pytest.mark.long
-
 LAYOUT = Layout(shards=1, replicas=4, data_centers=2)
 LOADING = Loading(max_messages=2_000, max_delay="300ms", lease_seconds=30)
 RATE = 400
@@ -132,6 +130,7 @@ def play(running: Play) -> Play:
     return running
 
 
+@pytest.mark.long
 def test_a_kafka_that_is_away_for_long_disturbs_nobody_and_goes_on(
     play: Play,
 ) -> None:

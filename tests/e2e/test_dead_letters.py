@@ -9,8 +9,6 @@ import pytest
 
 from tests.support.world import LINEAGE, World
 
-pytestmark = pytest.mark.long
-
 
 def create(world: World, table: str, quantity: str) -> None:
     world.execute(
@@ -91,6 +89,7 @@ def test_a_fixed_table_gets_its_messages_and_a_bad_one_keeps_its_origin(world: W
     assert [each["attempt"] for each in dead_letters(world, configuration)] == [2]
 
 
+@pytest.mark.long
 def test_a_message_goes_back_only_to_the_table_that_missed_it(world: World) -> None:
     world.create_topic("dl-two", 1)
     create(world, "dl_narrow", "UInt16")
@@ -109,6 +108,7 @@ def test_a_message_goes_back_only_to_the_table_that_missed_it(world: World) -> N
     assert_clean(world, configuration, dead_lettered=1)
 
 
+@pytest.mark.long
 def test_a_deployment_that_makes_most_messages_bad_stops_with_nothing_written(
     world: World,
 ) -> None:

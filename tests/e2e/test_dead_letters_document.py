@@ -9,8 +9,6 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-import pytest
-
 from tests.e2e.test_dead_letters import create
 from tests.support.world import World
 
@@ -54,7 +52,6 @@ def as_documented(world: World, printed: str) -> str:
     return printed
 
 
-@pytest.mark.long
 def test_the_document(world: World) -> None:
     world.create_topic("orders-document", 1)
     create(world, "orders_document", "UInt16")

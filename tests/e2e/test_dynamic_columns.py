@@ -20,8 +20,6 @@ from tests.support.world import (
     wait_for,
 )
 
-pytestmark = pytest.mark.long
-
 PLAIN = f"{COLUMNS}, {LINEAGE}".replace("LowCardinality(String)", "String")
 #: For a machine on which ten others work.
 PATIENCE = 300.0
@@ -128,6 +126,7 @@ def kill_while_it_loads(world: World, table: str, configuration: Path, kills: in
         driver.kill()
 
 
+@pytest.mark.long
 def test_new_fields_while_the_driver_is_killed_again_and_again(world: World) -> None:
     world.create_topic("orders-dynamic")
     world.create_table("dynamic")

@@ -11,8 +11,6 @@ import pytest
 from sluice.producer import SQLBatchRequest
 from tests.support.world import LINEAGE, World
 
-pytestmark = pytest.mark.long
-
 MESSAGES = 40_000
 KILLS = 3
 COLUMNS = f"id UInt64, amount Decimal(18, 2), note String, {LINEAGE}"
@@ -74,6 +72,7 @@ def produced(world: World, topic: str) -> tuple[dict[str, list[Row]], list[tuple
     return truth, dead_letters
 
 
+@pytest.mark.long
 def test_two_formats_in_one_partition_through_kills_and_a_new_column(world: World) -> None:
     world.create_topic("formats", 1)
     for table in SETTINGS:

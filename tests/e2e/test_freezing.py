@@ -5,11 +5,7 @@ from __future__ import annotations
 import json
 import signal
 
-import pytest
-
 from tests.support.world import Truth, World, assert_exact, wait_for
-
-pytestmark = pytest.mark.long
 
 PATIENCE = 300.0
 

@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 import confluent_kafka as ck
-import pytest
 
 from tests.support.world import Truth, World, assert_exact, wait_for
-
-pytestmark = pytest.mark.long
 
 
 def test_it_begins_where_another_loader_stopped(world: World) -> None:

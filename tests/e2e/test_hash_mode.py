@@ -9,8 +9,7 @@ from tests.support.world import COLUMNS, LINEAGE, Truth, World, assert_dead_lett
 PLAIN = f"{COLUMNS}, {LINEAGE}".replace("LowCardinality(String)", "String")
 
 
-@pytest.mark.long
-@pytest.mark.parametrize("sort", ["false", "true"])
+@pytest.mark.parametrize("sort", [pytest.param("false", marks=pytest.mark.long), "true"])
 def test_kills_under_hashed_deduplication(old_world: World, sort: str) -> None:
     """The order of rows decides the hash, so sorted blocks must come back in the same order."""
     world = old_world

@@ -8,8 +8,6 @@ from sluice.testbed.local.running import ClickHouse
 from tests.support.cutting import run_link
 from tests.support.world import COLUMNS, LINEAGE, Truth, World, assert_exact, wait_for
 
-pytestmark = pytest.mark.long
-
 MESSAGES = 100
 #: For a machine on which ten others work.
 PATIENCE = 300.0
@@ -50,6 +48,7 @@ def test_a_server_that_starts_again_in_another_time_zone_stores_no_block_twice(
     assert_exact(world, "zoned", truth)
 
 
+@pytest.mark.long
 def test_a_table_that_takes_the_place_of_one_that_is_in_doubt_is_looked_into(world: World) -> None:
     """It holds the rows of the one before it, and not its tokens; its insert counter is no less."""
     world.create_topic("orders-place", 1)

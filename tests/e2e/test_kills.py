@@ -14,8 +14,6 @@ from tests.support.driver import Driver
 from tests.support.processes import command_of, is_below, parents_by_pid
 from tests.support.world import Truth, World, assert_dead_letters, assert_exact, wait_for
 
-pytestmark = pytest.mark.long
-
 ROWS = 500_000
 KILLS = 10
 
@@ -78,6 +76,7 @@ def test_workers_killed_in_the_middle_of_inserts(world: World) -> None:
     assert_dead_letters(world, truth)
 
 
+@pytest.mark.long
 def test_a_spark_that_dies_ends_the_driver_in_doubt_and_the_next_one_goes_on(world: World) -> None:
     world.create_topic("orders-jvm")
     world.create_table("jvm")

@@ -9,9 +9,8 @@ import pytest
 
 from tests.support.world import Truth, World, assert_dead_letters, assert_exact, order, wait_for
 
-pytestmark = pytest.mark.long
 
-
+@pytest.mark.long
 def test_clickhouse_is_stopped_for_30_s(fragile_world: World) -> None:
     world = fragile_world
     world.create_topic("orders")
@@ -31,6 +30,7 @@ def test_clickhouse_is_stopped_for_30_s(fragile_world: World) -> None:
     assert_dead_letters(world, truth)
 
 
+@pytest.mark.long
 def test_broker_is_stopped_for_20_s(fragile_world: World) -> None:
     world = fragile_world
     world.create_topic("orders")
@@ -76,6 +76,7 @@ def test_clickhouse_is_killed_again_and_again_while_rows_flow(fragile_world: Wor
     assert_exact(world, "orders", truth)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("reader", ["librdkafka", "native"])
 def test_messages_that_grow_keep_workers_below_a_gigabyte(world: World, reader: str) -> None:
     """R12: the estimate was made on 200 bytes, then messages of 50 KB come."""
@@ -122,6 +123,7 @@ def _resident_bytes(pid: int) -> int:
     return 0
 
 
+@pytest.mark.long
 def test_a_stop_while_everything_is_away_ends_and_loses_nothing(fragile_world: World) -> None:
     """Nothing can be settled any more: the time for it ends, and the exit status says so."""
     world = fragile_world

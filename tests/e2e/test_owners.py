@@ -11,7 +11,6 @@ import pytest
 from tests.support.world import Truth, World, assert_exact, wait_for
 
 
-@pytest.mark.long
 def test_a_paused_driver_wakes_up_after_its_successor_took_over(world: World) -> None:
     world.create_topic("orders-zombie")
     world.create_table("zombie")
@@ -41,7 +40,6 @@ def test_two_drivers_started_at_once(world: World) -> None:
     assert_exact(world, "twins", truth)
 
 
-@pytest.mark.long
 def test_a_foreign_commit_stops_that_partition_only(world: World) -> None:
     world.create_topic("orders-foreign")
     world.create_table("foreigners")

@@ -12,8 +12,6 @@ import pytest
 from tests.support.driver import Driver
 from tests.support.world import COLUMNS, LINEAGE, Truth, World, assert_exact, wait_for
 
-pytestmark = pytest.mark.long
-
 PATIENCE = 300.0
 REFUSED = "ALTER TABLE bad ADD CONSTRAINT nothing CHECK id < 0"
 
@@ -98,6 +96,7 @@ def test_parked_messages_come_back_exactly_once(world: World) -> None:
     assert parked(world, str(path)) == {}
 
 
+@pytest.mark.long
 def test_an_altered_table_is_parked_until_it_is_as_it_was(world: World) -> None:
     """Nobody asks the driver to look: the server refuses the block."""
     for name in ("altered", "unaltered"):
@@ -120,6 +119,7 @@ def test_an_altered_table_is_parked_until_it_is_as_it_was(world: World) -> None:
     assert world.count("altered") == 1_000
 
 
+@pytest.mark.long
 def test_a_table_that_most_messages_do_not_fit_is_parked(world: World) -> None:
     """Nothing of it is a dead letter; and a parked message says how it comes back."""
     world.execute(

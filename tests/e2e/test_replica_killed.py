@@ -20,8 +20,6 @@ from sluice.testbed.local.cluster.cluster import Cluster
 from sluice.testbed.local.running import Broker
 from tests.support.world import COLUMNS, LINEAGE, Truth, World, assert_exact, wait_for
 
-pytestmark = pytest.mark.long
-
 PLAIN = f"{COLUMNS}, {LINEAGE}".replace("LowCardinality(String)", "String")
 ROWS = 20_000
 #: Of Spark's Python workers, see `World.configure`.
@@ -124,6 +122,7 @@ def test_loading_goes_on_at_the_other_replica(
         assert judged.returncode == 0, judged.stdout + judged.stderr
 
 
+@pytest.mark.long
 def test_a_driver_starts_while_the_first_replica_is_down(world: World, cluster: Cluster) -> None:
     first, second = cluster.servers
     table, topic = f"down_{world.name}", f"down-{world.name}"

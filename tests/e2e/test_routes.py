@@ -10,8 +10,6 @@ import pytest
 
 from tests.support.world import World, order
 
-pytestmark = pytest.mark.long
-
 PARTITIONS = 2
 MESSAGES = 30_000
 EUROPE = 'route = { header = "" }'
@@ -79,6 +77,7 @@ def test_headers_and_keys_choose_the_tables(world: World) -> None:
     assert verify.returncode == 0, verify.stdout + verify.stderr
 
 
+@pytest.mark.long
 def test_what_has_no_route_may_be_skipped(world: World) -> None:
     world.create_topic("skipping", PARTITIONS)
     world.create_table("old_world")
@@ -98,6 +97,7 @@ def test_what_has_no_route_may_be_skipped(world: World) -> None:
     assert audit.returncode == 0, audit.stdout + audit.stderr
 
 
+@pytest.mark.long
 def test_a_probe_of_a_routed_table_names_only_its_own_messages(world: World) -> None:
     """Else each message of another entry would be a gap in what is recorded. Where it found nothing
     at all, the whole range is missing."""

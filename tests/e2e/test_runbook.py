@@ -16,8 +16,6 @@ from sluice.testbed.local.running import Broker
 from tests.support.driver import Driver
 from tests.support.world import COLUMNS, LINEAGE, Truth, World, assert_exact, wait_for
 
-pytestmark = pytest.mark.long
-
 PLAIN = f"{COLUMNS}, {LINEAGE}".replace("LowCardinality(String)", "String")
 #: For what takes a driver some seconds: it starts in several times that beside other tests.
 SECONDS = 300.0

@@ -2,11 +2,7 @@
 
 from __future__ import annotations
 
-import pytest
-
 from tests.support.world import Truth, World, assert_exact, wait_for
-
-pytestmark = pytest.mark.long
 
 RANGE = 100
 #: What the view takes for each block: a call may sleep for three seconds at most.

@@ -5,8 +5,6 @@ from __future__ import annotations
 import random
 import time
 
-import pytest
-
 from sluice.clickhouse.http import Server
 from sluice.clickhouse.staging import staging_prefix, staging_tables
 from tests.support.world import COLUMNS, LINEAGE, Truth, World, assert_exact, wait_for
@@ -71,7 +69,6 @@ def test_two_tables_of_one_topic_wait_for_each_other(world: World) -> None:
         assert_exact(world, name, truth)
 
 
-@pytest.mark.long
 def test_kills_of_the_driver(world: World) -> None:
     """SIGKILL at random moments; its tasks may go on without it, while they are repeated."""
     create(world, "killed")

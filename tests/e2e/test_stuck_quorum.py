@@ -301,7 +301,6 @@ def assert_exact_everywhere(world: World, table: Table, truth: Truth) -> None:
         assert_exact(world, table.name, truth)
 
 
-@pytest.mark.long
 def test_loading_resumes_after_the_fix(world: World, cluster: Cluster) -> None:
     loading = pipeline(world, cluster.servers, 4)
     table, topic, path = loading.table, loading.topic, loading.path

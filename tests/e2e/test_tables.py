@@ -6,7 +6,6 @@ import json
 import signal
 import urllib.request
 
-import pytest
 from confluent_kafka.admin import AdminClient, NewPartitions
 
 from tests.support.world import Truth, World, assert_exact, order, wait_for
@@ -56,7 +55,6 @@ def test_a_view_with_a_window_counts_every_row_once(world: World) -> None:
     assert int(str(sums[0]["n"])) == truth.rows
 
 
-@pytest.mark.long
 def test_a_partition_that_appears_later_starts_at_zero(world: World) -> None:
     world.create_topic("orders-more", 1)
     world.create_table("more")
@@ -73,7 +71,6 @@ def test_a_partition_that_appears_later_starts_at_zero(world: World) -> None:
     assert_exact(world, "more", late)
 
 
-@pytest.mark.long
 def test_transactions_of_producers_leave_no_gap_and_no_aborted_row(world: World) -> None:
     world.create_topic("orders-tx", 1)
     world.create_table("tx")
@@ -117,7 +114,6 @@ def test_an_open_transaction_holds_rows_back_until_it_commits(world: World) -> N
     assert driver.wait() == 0
 
 
-@pytest.mark.long
 def test_tombstones_are_counted_and_skipped(world: World) -> None:
     world.create_topic("orders-tombs", 1)
     world.create_table("tombs")

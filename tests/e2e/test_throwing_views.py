@@ -9,8 +9,6 @@ import pytest
 
 from tests.support.world import Truth, World, assert_exact, order
 
-pytestmark = pytest.mark.long
-
 PATIENCE = 300.0
 BAD_NUMBER = 1_000_001
 
@@ -45,6 +43,7 @@ def bad(number: int) -> bytes:
     return order(number, "no time at all")
 
 
+@pytest.mark.long
 def test_it_stops_its_partition_in_words(world: World) -> None:
     table, topic = f"throwing_{world.name}", f"throwing-{world.name}"
     world.create_topic(topic, 2)

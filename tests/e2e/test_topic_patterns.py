@@ -5,12 +5,8 @@ from __future__ import annotations
 import signal
 from functools import partial
 
-import pytest
-
 from tests.e2e.test_retired import is_settled
 from tests.support.world import Truth, World, assert_dead_letters, assert_exact, wait_for
-
-pytestmark = pytest.mark.long
 
 
 def of(table: str, topic: str) -> str:

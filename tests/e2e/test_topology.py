@@ -339,7 +339,6 @@ def test_a_probe_asks_a_replica_that_is_gone_too_while_it_serves(
         prober.close()
 
 
-@pytest.mark.long
 def test_a_driver_follows_its_cluster(
     cluster: Cluster, tmp_path: Path, shared_broker: Broker
 ) -> None:

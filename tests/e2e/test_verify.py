@@ -15,15 +15,12 @@ from dataclasses import replace
 from typing import Any
 
 import confluent_kafka as ck
-import pytest
 
 from sluice.core.ledger import Background, encode_entry, record_entry
 from sluice.core.ranges import TopicPartition
 from sluice.core.records import Kind, Record, decode, encode
 from sluice.testbed.local.children import free_ports
 from tests.support.world import Truth, World, assert_exact, wait_for
-
-pytestmark = pytest.mark.long
 
 
 class WrongLoader:

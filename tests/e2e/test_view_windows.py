@@ -15,8 +15,6 @@ from sluice.testbed.chaos.requests import Inserts
 from tests.support.driver import Driver
 from tests.support.world import Truth, World, assert_exact, order, wait_for
 
-pytestmark = pytest.mark.long
-
 PATIENCE = 300.0
 ROWS = 100
 DAYS = 20
@@ -104,6 +102,7 @@ def ids_of(world: World, table: str) -> tuple[object, object]:
     return row["n"], row["u"]
 
 
+@pytest.mark.long
 def test_what_left_the_window_of_a_table_behind_a_view_is_for_a_person(
     world: World, proxy: Proxy
 ) -> None:
@@ -189,6 +188,7 @@ def test_a_block_that_can_never_have_room_behind_a_view_stops_with_the_statement
     assert ids_of(world, "tight") == (ROWS, ROWS)
 
 
+@pytest.mark.long
 def test_a_view_that_comes_and_goes_while_ranges_are_loaded(world: World, proxy: Proxy) -> None:
     """A range that was in doubt when it came is known again by all that its table ever took."""
     create_target(world, "young", window=1000)

@@ -19,7 +19,6 @@ from tests.support.world import (
 )
 
 
-@pytest.mark.long
 def test_a_replay_after_the_window_was_overrun_is_probed(world: World) -> None:
     """Killed in the middle; then a foreign writer evicts every token; then restarted."""
     world.create_topic("orders-probe")
@@ -125,7 +124,6 @@ def test_blocks_over_many_partitions_ask_for_a_reservation(world: World) -> None
     assert reservations, "no reservation was asked for"
 
 
-@pytest.mark.long
 def test_a_block_that_needs_more_than_half_the_window_stops_with_the_statement(
     world: World,
 ) -> None:

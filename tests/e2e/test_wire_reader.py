@@ -8,8 +8,6 @@ import pytest
 
 from tests.support.world import Truth, World, assert_dead_letters, assert_exact, order
 
-pytestmark = pytest.mark.long
-
 WIRE = 'reader = "native"\n'
 
 
@@ -31,6 +29,7 @@ def test_a_broker_that_goes_and_comes_back(fragile_world: World) -> None:
     assert_dead_letters(world, truth)
 
 
+@pytest.mark.long
 def test_messages_that_grow(world: World) -> None:
     """Small messages, then messages of 50 KB that shrink to little: too heavy, and shortened."""
     world.create_topic("orders-wire", 2)

@@ -141,7 +141,6 @@ def test_killed_at_each_statement(query: Query) -> None:
         assert any(kind in statement for statement in seen), seen
 
 
-@pytest.mark.long
 def test_the_last_entry_of_the_commit_log_is_deleted(query: Query) -> None:
     query.run(last_epoch=1)
     epochs = query.assert_exact()
@@ -155,7 +154,6 @@ def test_the_last_entry_of_the_commit_log_is_deleted(query: Query) -> None:
     assert query.rows()[: len(before)] == before
 
 
-@pytest.mark.long
 def test_a_lost_checkpoint_is_refused_with_words(query: Query) -> None:
     query.run(last_epoch=1)
     before = query.rows()
@@ -219,7 +217,6 @@ def test_an_executor_is_killed_while_it_writes(query: Query) -> None:
         ), (dead, all_attempts)
 
 
-@pytest.mark.long
 def test_two_attempts_of_a_task_write_at_once(query: Query) -> None:
     """Speculation: an attempt whose answer does not come has staged rows, and goes on when a second
     attempt of the task has staged its own beside it."""

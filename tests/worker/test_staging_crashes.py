@@ -99,7 +99,6 @@ def test_a_server_that_is_killed_in_a_move_behind_a_view(
     table.assert_once(2)
 
 
-@pytest.mark.long
 def test_a_move_that_was_not_survived_and_merged_since_is_told_by_its_rows(
     server: BreakingServer,
 ) -> None:
@@ -111,7 +110,6 @@ def test_a_move_that_was_not_survived_and_merged_since_is_told_by_its_rows(
     table.assert_once(2)
 
 
-@pytest.mark.long
 @pytest.mark.parametrize(
     ("engine", "lineage"), [("ReplacingMergeTree", True), ("MergeTree", False)]
 )

@@ -12,8 +12,6 @@ from sluice.testbed.chaos.layout import Layout
 from sluice.testbed.chaos.runner import ChaosPlan, run_chaos
 from tests.testbed.chaos.seeds import seed_that_begins_with
 
-pytestmark = pytest.mark.long
-
 SECONDS = 30.0
 
 

@@ -21,8 +21,6 @@ from sluice.testbed.chaos.sending import Truth
 from sluice.testbed.chaos.stage import TOPIC, Stage, running_stage
 from sluice.testbed.local.processes import descendants
 
-pytestmark = pytest.mark.long
-
 RATE = 3_000
 #: Generous: the machine may be slow, and a lost executor is noticed late.
 PATIENCE_SECONDS = 240.0
@@ -104,6 +102,7 @@ def test_lost_acknowledgements_of_committed_inserts(play: Play) -> None:
     assert repeated, play.last_words()
 
 
+@pytest.mark.long
 def test_a_driver_that_slept_in_the_middle_of_an_insert_is_succeeded(play: Play) -> None:
     """Driver and workers stop while an insert is on its way; they wake after their lease,
     when a successor has loaded their ranges."""
@@ -138,6 +137,7 @@ def test_a_driver_that_slept_in_the_middle_of_an_insert_is_succeeded(play: Play)
     play.assert_exact()
 
 
+@pytest.mark.long
 def test_a_spark_worker_dies_with_its_executor(play: Play) -> None:
     cluster = play.stage.cluster
     assert cluster is not None

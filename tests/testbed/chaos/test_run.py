@@ -15,7 +15,6 @@ from tests.testbed.chaos.seeds import seed_that_begins_with
 SECONDS = 25.0
 
 
-@pytest.mark.long
 def test_a_short_run_is_exact() -> None:
     """How far it gets beyond the first faults is a matter of the machine."""
     told = io.StringIO()
