@@ -39,13 +39,13 @@ setup-tests: $(READY)  ## what only the tests need: ClickHouse 18.16, ZooKeeper 
 demo: $(READY)  ## a million rows through kills and restarts, each audited
 	@$(BIN)/sluice demo
 
-test: setup-tests  ## every promise but for what takes long to break, in minutes; PYTEST="-k name" for some
+test: setup-tests  ## all but the tests marked `long`; .ci/run runs it; PYTEST="-k name" for some
 	@$(BIN)/python -m pytest -m "not long" $(PARALLEL) $(PYTEST)
 
-test-long: setup-tests  ## the tests marked `long`: kills, outages, stuck quorums, chaos on a cluster
+test-long: setup-tests  ## the tests marked `long`: variants of what other tests break
 	@$(BIN)/python -m pytest -m long $(PARALLEL) $(PYTEST)
 
-test-all: setup-tests  ## both, whatever the first one finds; what .ci/run runs
+test-all: setup-tests  ## both, whatever the first one finds; before a release
 	@status=0; $(MAKE) test || status=1; $(MAKE) test-long || status=1; exit $$status
 
 golden: $(READY)  ## write anew what every format makes of fixed messages (tests/golden), after a change that is meant

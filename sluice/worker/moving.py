@@ -69,7 +69,13 @@ class Mover:
         source = (self.statements.database, name)
         # Nobody moves any more: what one process of the server did until now is done or not.
         is_clear = stored.claim is None or stored.claim.is_clear(self._run_now())
-        left = self._all_of(name) if is_clear else self._open(stored, name)
+        try:
+            left = self._all_of(name) if is_clear else self._open(stored, name)
+        except TerminalError:
+            self._require_claimed(name)
+            raise
+        if not left:
+            self._require_claimed(name)  # else a statement would say so
         try:
             try:
                 self._move_all(source, left)
@@ -167,6 +173,16 @@ class Mover:
 
     def _all_of(self, name: str) -> list[str]:
         return list(self._parts(name))
+
+    def _require_claimed(self, name: str) -> None:
+        """What was read of a table since its claim holds.
+
+        :raises OvertakenError: another attempt has claimed it since: what is not in a table of that
+            name any more is not moved for that.
+        """
+        server, database = self.statements.server, self.statements.database
+        if not any(each.name == name for each in staging_tables(server, database, name)):
+            raise OvertakenError(f"another attempt has claimed {database}.{name} since")
 
     def _require_moved(self, facts: TableFacts, left: Sequence[int]) -> None:
         """What a claimed table lacks is in the target, as far as rows of the target tell.

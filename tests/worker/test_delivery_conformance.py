@@ -56,10 +56,10 @@ def created(table: DeliveredTable) -> Iterator[DeliveredTable]:
 
 def points(table: DeliveredTable) -> list[Point]:
     """Before and after each statement of an attempt, of which one is made. With views there are
-    more, and three tables that are moved in the same way: every third point then."""
+    more, and three tables that are moved in the same way: every fifth point then."""
     table.attempt()
     found = [(at, done) for at in range(len(table.server.statements)) for done in (False, True)]
-    return found[:: 3 if table.has_views else 1]
+    return found[:: 5 if table.has_views else 1]
 
 
 def test_a_block_is_there_once_however_often_it_is_sent(table: DeliveredTable) -> None:
@@ -127,6 +127,20 @@ def test_two_attempts_that_sleep_at_any_steps_wake_in_either_order(table: Delive
                 each.let_go()
         for each in sleeping if number % 2 else reversed(sleeping):
             finished(each)
+        table.attempt(number)
+        table.assert_rows(number + 1)
+
+
+def test_an_attempt_sleeps_while_another_is_killed(table: DeliveredTable) -> None:
+    """The other one after its first statement, which may be a claim, or at any: the sleeper goes on
+    then, and does not take for moved what is only claimed."""
+    dice, all_points = random.Random(11), points(table)
+    pairs = [(point, (0, True)) for point in all_points]
+    pairs += [(dice.choice(all_points), dice.choice(all_points)) for _ in range(6)]
+    for number, (sleeps, dies) in enumerate(pairs, start=1):
+        sleeping = Paused(table, sleeps[0], is_done=sleeps[1], number=number)
+        table.killed(dies[0], is_done=dies[1], number=number)
+        finished(sleeping)
         table.attempt(number)
         table.assert_rows(number + 1)
 

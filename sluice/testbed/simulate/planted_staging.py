@@ -96,6 +96,11 @@ def _gone_is_moved() -> AbstractContextManager[None]:
     return patched((sealed.Sealed, "marker", older))
 
 
+def _claimed_by_another_is_moved() -> AbstractContextManager[None]:
+    """A table that another attempt has claimed since has nothing left to move."""
+    return patched((moving.Mover, "_require_claimed", lambda self, name: None))
+
+
 def _views_are_not_moved() -> AbstractContextManager[None]:
     """Only what is for the target is moved, and not what views made of it."""
 
@@ -128,6 +133,7 @@ STAGING_BUGS: dict[str, Callable[[], AbstractContextManager[None]]] = {
     "staged-done-before-moved": _done_before_moved,
     "staged-dropped-before-done": _dropped_before_done,
     "staged-gone-is-moved": _gone_is_moved,
+    "staged-claimed-by-another-is-moved": _claimed_by_another_is_moved,
     "staged-views-are-not-moved": _views_are_not_moved,
     "staged-moved-before-all-are-sealed": _moved_before_all_are_sealed,
 }

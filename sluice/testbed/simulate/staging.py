@@ -19,20 +19,19 @@ from sluice.testbed.simulate.world import World
 
 _OK = Reply(200, None, None, b"")
 _NAME = r"`d`\.`(\w+)`"
-_FORMS: tuple[tuple[str, re.Pattern[str]], ...] = (
-    (
-        "view",
-        re.compile(rf"CREATE MATERIALIZED VIEW {_NAME} TO {_NAME} AS SELECT \* FROM {_NAME} AS .*"),
+_FORMS: dict[str, re.Pattern[str]] = {
+    "view": re.compile(
+        rf"CREATE MATERIALIZED VIEW {_NAME} TO {_NAME} AS SELECT \* FROM {_NAME} AS .*"
     ),
-    ("create", re.compile(rf"CREATE TABLE {_NAME} AS {_NAME}(?: ENGINE = .*)?")),
-    ("seal", re.compile(rf"CREATE TABLE {_NAME} \(`(.*)` UInt8\) ENGINE = Null", re.DOTALL)),
-    ("rename", re.compile(rf"RENAME TABLE {_NAME} TO {_NAME}")),
-    ("move", re.compile(rf"ALTER TABLE {_NAME} MOVE PARTITION ID '(\d+)' TO TABLE {_NAME}")),
-    ("copy", re.compile(rf"ALTER TABLE {_NAME} ATTACH PARTITION ID '(\d+)' FROM {_NAME}")),
-    ("done", re.compile(rf"ALTER TABLE {_NAME} ADD COLUMN done UInt8")),
-    ("add", re.compile(rf"ALTER TABLE {_NAME} ADD COLUMN .*")),
-    ("drop", re.compile(rf"DROP TABLE {_NAME}")),
-)
+    "create": re.compile(rf"CREATE TABLE {_NAME} AS {_NAME}(?: ENGINE = .*)?"),
+    "seal": re.compile(rf"CREATE TABLE {_NAME} \(`(.*)` UInt8\) ENGINE = Null", re.DOTALL),
+    "rename": re.compile(rf"RENAME TABLE {_NAME} TO {_NAME}"),
+    "move": re.compile(rf"ALTER TABLE {_NAME} MOVE PARTITION ID '(\d+)' TO TABLE {_NAME}"),
+    "copy": re.compile(rf"ALTER TABLE {_NAME} ATTACH PARTITION ID '(\d+)' FROM {_NAME}"),
+    "done": re.compile(rf"ALTER TABLE {_NAME} ADD COLUMN done UInt8"),
+    "add": re.compile(rf"ALTER TABLE {_NAME} ADD COLUMN .*"),
+    "drop": re.compile(rf"DROP TABLE {_NAME}"),
+}
 
 
 class Connection(Protocol):
@@ -238,7 +237,7 @@ class Staging:
     def _execute(self, host: Host, sql: str, block: Block | None) -> Reply:
         if block is not None:
             return self._fill(host, sql, block)
-        for kind, form in _FORMS:
+        for kind, form in _FORMS.items():
             match = form.fullmatch(sql)
             if match is not None:
                 error = getattr(self, f"_{kind}")(host, *match.groups())
@@ -309,8 +308,7 @@ class Staging:
 
     def collected(self, host: Host, sql: str) -> None:
         """A driver drops what nobody can want any more."""
-        (_, form) = _FORMS[-1]
-        match = form.fullmatch(sql)
+        match = _FORMS["drop"].fullmatch(sql)
         assert match is not None, sql
         name = match.group(1)
         found = self._tables.get((host.url, name))
@@ -380,7 +378,7 @@ class Staging:
 
     def _die_in_move(self, host: Host, sql: str) -> None:
         """The target has the part, and so has the table that it was to go from."""
-        match = _FORMS[3][1].fullmatch(sql)
+        match = _FORMS["move"].fullmatch(sql)
         assert match is not None
         name, partition, target = match.groups()
         if self._world.rng.random() < 0.7:

@@ -135,7 +135,7 @@ NOTICED_WITH: tuple[tuple[Iterable[str], Callable[[Plan], bool]], ...] = (
     (BUNDLE_BUGS, lambda plan: plan.max_partitions > 1),
     (CLAIM_BUGS, lambda plan: plan.claims is not None),
     (REPLACING_BUGS, lambda plan: any(shape.replaces for shape in plan.tables)),
-    (STAGING_BUGS, lambda plan: plan.staged != ""),
+    (STAGING_BUGS, lambda plan: bool(plan.staged)),
 )
 
 
