@@ -125,6 +125,7 @@ CAUGHT_BY = {
     "staged-done-before-moved": 8,
     "staged-dropped-before-done": 8,
     "staged-gone-is-moved": 58,
+    "staged-claimed-by-another-is-moved": 548,
     "staged-views-are-not-moved": 38,
     "staged-moved-before-all-are-sealed": 38,
 }
