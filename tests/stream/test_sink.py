@@ -263,6 +263,36 @@ def test_a_batch_with_a_version_is_loaded_once(
     assert len(place.tables()) == 2
 
 
+def test_a_batch_within_foreach_batch_needs_a_name(
+    spark: SparkSession, embedded_url: str, database: str, tmp_path: Path
+) -> None:
+    """Spark repeats an epoch of which it does not know that it was committed."""
+    place = Place(embedded_url, database, "n Nullable(Int64)")
+    numbers = _numbers(spark, tmp_path, 2)
+
+    def drain(options: dict[str, str]) -> None:
+        def write(frame: DataFrame, epoch: int) -> None:
+            told = {each: text.format(epoch=epoch) for each, text in options.items()}
+            place.save(frame, "append", **told)
+
+        writer = numbers.writeStream.foreachBatch(write)
+        writer = writer.option("checkpointLocation", str(tmp_path / "checkpoint"))
+        writer.trigger(availableNow=True).start().awaitTermination()
+
+    with pytest.raises(Exception, match="within foreachBatch has no option query"):
+        drain({})
+    assert place.rows("count()") == [(0,)]
+    named = {"query": "n", "version": "{epoch}"}
+    drain(named)
+    rows = place.rows("count(), uniqExact(n)")
+    assert rows[0][0] == rows[0][1] > 0
+    last = max(int(each.name) for each in (tmp_path / "checkpoint" / "commits").glob("[0-9]*"))
+    for name in (f"{last}", f".{last}.crc"):
+        (tmp_path / "checkpoint" / "commits" / name).unlink()
+    drain(named)
+    assert place.rows("count(), uniqExact(n)") == rows
+
+
 def _n() -> Any:
     from pyspark.sql import functions
 
