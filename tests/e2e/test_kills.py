@@ -15,7 +15,7 @@ from tests.support.processes import command_of, is_below, parents_by_pid
 from tests.support.world import Truth, World, assert_dead_letters, assert_exact, wait_for
 
 ROWS = 500_000
-KILLS = 10
+KILLS = 6
 
 
 def jvm_of(driver: Driver) -> int:
@@ -29,7 +29,7 @@ def jvm_of(driver: Driver) -> int:
     return jvm
 
 
-def test_ten_kills_of_the_driver(world: World) -> None:
+def test_kills_of_the_driver(world: World) -> None:
     """SIGKILL at random moments: while it plans, records, loads or settles."""
     world.create_topic("orders-kills")
     world.create_table("kills")
