@@ -85,6 +85,7 @@ def play(running: Play) -> Iterator[Play]:
     running.stage.clickhouse_link.heal()
 
 
+@pytest.mark.long
 def test_lost_acknowledgements_of_committed_inserts(play: Play) -> None:
     """The server stored the block, the worker hears nothing: it is repeated and ignored."""
     link = play.stage.clickhouse_link
