@@ -13,6 +13,7 @@ from sluice.cli.exit import ExitStatus
 from sluice.cli.output import print_json
 
 if TYPE_CHECKING:
+    from sluice.core.load_spec import Delivery
     from sluice.testbed.chaos.layout import Layout
     from sluice.testbed.chaos.report import ChaosReport
     from sluice.testbed.chaos.store import StoreKind
@@ -92,6 +93,12 @@ def a_share(text: str) -> float:
     default="redis",
     help="of claims, with --duplicates: an installed redis-server, or a directory",
 )
+@click.option(
+    "--delivery",
+    type=click.Choice(("block", "staged", "replacing")),
+    default="block",
+    help="of the table of one server, which has no window but for blocks",
+)
 @click.option("--keep", is_flag=True, help="leave the folder with logs and data behind")
 @json_option
 def chaos(
@@ -107,6 +114,7 @@ def chaos(
     survivors: bool,
     duplicates: float | None,
     store: StoreKind,
+    delivery: Delivery,
     keep: bool,
     as_json: bool,
 ) -> int:
@@ -121,6 +129,11 @@ def chaos(
         layout = Layout(shards or 1, replicas or max(2, data_centers), data_centers, insert_locks)
     if duplicates is not None and (layout is not None or survivors):
         raise UsageError("--duplicates is of one server", "sluice chaos --duplicates 0.2")
+    if delivery != "block" and (layout is not None or survivors or duplicates is not None):
+        raise UsageError(
+            f"--delivery {delivery} is of one server, and of messages that come once",
+            f"sluice chaos --delivery {delivery}",
+        )
     stream = sys.stderr if as_json else sys.stdout
     report: ChaosReport | SurvivorReport
     if survivors:
@@ -137,6 +150,7 @@ def chaos(
             partitions=partitions,
             duplicates=duplicates or 0.0,
             store=store,
+            delivery=delivery,
         )
         report = run_chaos(plan, keep=keep, stream=stream)
     if as_json:

@@ -19,6 +19,7 @@ from typing import Protocol, TextIO
 
 from sluice.config import Configuration
 from sluice.core.errors import TerminalError
+from sluice.core.load_spec import Delivery
 from sluice.ops.claims import keyed_tables
 from sluice.ops.claims_check import check
 from sluice.testbed.chaos.clustered import Loading, running_cluster_stage
@@ -70,6 +71,7 @@ class ChaosPlan:
     :param partitions: of each connector's topic.
     :param duplicates: the share of messages that come again; 0: the table does not deduplicate.
     :param store: of claims, if it does.
+    :param delivery: of the tables of one server.
     """
 
     seconds: float
@@ -80,6 +82,7 @@ class ChaosPlan:
     partitions: int = PARTITIONS
     duplicates: float = 0.0
     store: StoreKind = "redis"
+    delivery: Delivery = "block"
 
     @property
     def store_used(self) -> StoreKind | None:
@@ -110,7 +113,7 @@ def run_chaos(plan: ChaosPlan, keep: bool = False, stream: TextIO | None = None)
 
 def _run_single(plan: ChaosPlan, folder: Path, say: Callable[[str], None]) -> ChaosReport:
     partitions, store = plan.partitions, plan.store_used
-    with running_stage(folder, plan.standalone, say, partitions, store) as stage:
+    with running_stage(folder, plan.standalone, say, partitions, store, plan.delivery) as stage:
         topic, *more = stage.topics
         truth = Truth.of(partitions * len(stage.topics))
         production = Production(

@@ -12,6 +12,7 @@ from pathlib import Path
 
 from sluice.clickhouse.http import Server
 from sluice.config import Configuration, load
+from sluice.core.load_spec import Delivery
 from sluice.core.tokens import row_source, source_number
 from sluice.kafka.clients import KafkaAccess, make_admin
 from sluice.kafka.dead_letters import read_dead_letters
@@ -30,7 +31,7 @@ from sluice.testbed.chaos.store import StoreKind, Struck, running_store
 from sluice.testbed.chaos.victims import Victim, victim_program
 from sluice.testbed.local.broker import PROXY_VARIABLE
 from sluice.testbed.local.children import free_ports
-from sluice.testbed.local.orders import COLUMNS, LINEAGE
+from sluice.testbed.local.orders import create_table_statement
 from sluice.testbed.local.producing import PARTITIONS, create_topic
 from sluice.testbed.local.running import Broker, ClickHouse, running_clickhouse
 
@@ -114,6 +115,7 @@ class Stage:
     positions: Following
     partitions: int
     store: Struck | None
+    delivery: Delivery
     foreign_rows: int = 0
     added_columns: int = 0
 
@@ -193,7 +195,7 @@ class Stage:
         ]
         with Server(self.clickhouse.url) as server:
             (others,) = server.query(
-                f"SELECT count() AS n FROM {TABLE} WHERE _topic != '{FOREIGN_TOPIC}' "
+                f"SELECT count() AS n FROM {self._as_read} WHERE _topic != '{FOREIGN_TOPIC}' "
                 f"AND _source NOT IN ({', '.join(sources)})"
             )
         return replace(together, foreign=together.foreign + int(others["n"]))
@@ -202,7 +204,12 @@ class Stage:
         """Of an entry and a partition, counted over all topics."""
         topic = self.topics[number // self.partitions]
         source = self._source(topic_ids[topic], entry)
-        return rows_in(self.clickhouse.url, TABLE, topic, number % self.partitions, source)
+        return rows_in(self.clickhouse.url, self._as_read, topic, number % self.partitions, source)
+
+    @property
+    def _as_read(self) -> str:
+        """The table, as its delivery has it read."""
+        return f"{TABLE} FINAL" if self.delivery == "replacing" else TABLE
 
     def _source(self, topic_id: str, entry: str) -> int | str:
         """What `_source` says: a text where claims are made again from it."""
@@ -257,12 +264,14 @@ def running_stage(
     say: Callable[[str], None],
     partitions: int = PARTITIONS,
     store: StoreKind | None = None,
+    delivery: Delivery = "block",
 ) -> Iterator[Stage]:
     """Start it all but the driver; nothing is left running at the end.
 
     :param standalone: on a cluster of a master and two workers instead of `local[2]`.
     :param partitions: of each topic.
     :param store: of claims: events are deduplicated.
+    :param delivery: of each table entry.
     :raises TerminalError: something did not start.
     """
     with ExitStack() as stack:
@@ -277,12 +286,10 @@ def running_stage(
         access = KafkaAccess(CONNECTOR, broker.brokers)
         for topic in (TOPIC, *(MORE_TOPICS if store else ())):
             create_topic(access, topic, partitions)
-        lineage = (*LINEAGE[:-1], "_source String") if store else LINEAGE
+        source = "String" if store else "UInt64"
         with Server(clickhouse.url) as server:
             server.execute(
-                f"CREATE TABLE {TABLE} ({', '.join(COLUMNS + lineage)}) ENGINE = MergeTree "
-                f"ORDER BY (user_id, ordered_at) "
-                f"SETTINGS non_replicated_deduplication_window = {WINDOW}"
+                create_table_statement(TABLE, delivery=delivery, source=source, window=WINDOW)
             )
         path = folder / "sluice.toml"
         path.write_text(
@@ -292,6 +299,7 @@ def running_stage(
                 kafka_link.port,
                 clickhouse_link.port,
                 struck,
+                delivery,
             )
         )
         configuration = load(path, os.environ)
@@ -313,6 +321,7 @@ def running_stage(
             positions=positions,
             partitions=partitions,
             store=struck,
+            delivery=delivery,
         )
 
 
@@ -322,6 +331,7 @@ def _written(
     kafka_port: int,
     clickhouse_port: int,
     store: Struck | None,
+    delivery: Delivery,
 ) -> str:
     """The configuration."""
     pairs = ", ".join(f"{json.dumps(key)} = {json.dumps(value)}" for key, value in conf.items())
@@ -339,6 +349,6 @@ def _written(
     )
     if store is None:
         entries = [_ENTRY.format(entry=each, table=TABLE, topics=topics) for each in ENTRIES]
-        return settings + "".join(entries)
+        return settings + "".join(f'{each}delivery = "{delivery}"\n' for each in entries)
     entry = _ENTRY.format(entry=TOPIC, table=TABLE, topics=topics)
     return settings + store.section + entry + _DEDUPLICATE

@@ -240,7 +240,8 @@ class Striker:
     def _succeed(self, strike: Strike) -> Lasting | None:
         """Stop the driver's process, start another, wake the old one when it has taken over."""
         drivers, positions = self._stage.drivers, self._stage.positions
-        if not drivers.lives or not positions.owners:
+        # One that lost its JVM a moment ago ends for that, whoever succeeds it.
+        if not drivers.lives or drivers.jvm() is None or not positions.owners:
             return None
         old, before = drivers.current, positions.owners
         _signal(old.process.pid, signal.SIGSTOP)

@@ -108,6 +108,7 @@ def create_table_statement(
     shape: Shape | None = None,
     replica: str = "",
     source: str = "UInt64",
+    window: int = WINDOW_BLOCKS,
 ) -> str:
     """CREATE TABLE for orders.
 
@@ -115,11 +116,12 @@ def create_table_statement(
         "replacing" a table that keeps one of equal rows.
     :param shape: of the events; today's nine columns if left out.
     :param source: the type of `_source`; a text tells who loaded a row, a number only whether.
+    :param window: how many blocks it remembers, where it does.
     :param replica: path in ZooKeeper of a ReplicatedMergeTree of one replica; "" for a plain one.
     """
     settings = ""
     if delivery == "block" and not replica:
-        settings = f" SETTINGS non_replicated_deduplication_window = {WINDOW_BLOCKS}"
+        settings = f" SETTINGS non_replicated_deduplication_window = {window}"
     columns = (*(shape or Shape()).definitions, *LINEAGE[:-1], f"_source {source}")
     kind, key = "MergeTree", ["user_id", "ordered_at"]
     if delivery == "replacing":

@@ -8,6 +8,7 @@ import json
 import pytest
 
 from sluice.cli.main import main
+from sluice.core.load_spec import Delivery
 from sluice.testbed.chaos.runner import ChaosPlan, run_chaos
 from sluice.testbed.chaos.store import StoreKind
 from tests.testbed.chaos.seeds import seed_that_begins_with
@@ -15,11 +16,19 @@ from tests.testbed.chaos.seeds import seed_that_begins_with
 SECONDS = 25.0
 
 
-def test_a_short_run_is_exact() -> None:
+@pytest.mark.parametrize(
+    "delivery",
+    [
+        "block",
+        pytest.param("staged", marks=pytest.mark.long),
+        pytest.param("replacing", marks=pytest.mark.long),
+    ],
+)
+def test_a_short_run_is_exact(delivery: Delivery) -> None:
     """How far it gets beyond the first faults is a matter of the machine."""
     told = io.StringIO()
     first = ["driver: killed", "clickhouse: killed", "broker: killed"]
-    plan = ChaosPlan(SECONDS, seed_that_begins_with(first), rate=3_000)
+    plan = ChaosPlan(SECONDS, seed_that_begins_with(first), rate=3_000, delivery=delivery)
     report = run_chaos(plan, stream=told)
     assert report.is_exact, "\n".join([told.getvalue(), *report.problems])
     assert report.rows > SECONDS * 1_000
