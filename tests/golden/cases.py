@@ -24,7 +24,7 @@ from tests.decode.fuzz.subject import Subject
 from tests.decode.fuzz.subjects import subjects_of
 from tests.decode.support import table
 from tests.golden.values import value_tables
-from tests.test_format_examples import RECEIVED_MS, examples, text_of
+from tests.test_format_examples import OF_FORMATS, RECEIVED_MS, examples, text_of
 
 INPUTS = Path(__file__).parent / "inputs"
 TOPIC, PARTITION = "orders", 3
@@ -69,12 +69,12 @@ def _no_facts(messages: int) -> MessageFacts:
 
 
 def _examples(table_format: str) -> Iterator[Case]:
-    for example in examples():
+    for example in examples(*OF_FORMATS):
         with TemporaryDirectory() as folder:
             text = text_of(example, Path(folder))
         if text.format == table_format:
-            facts = _no_facts(len(example.messages))
-            yield Case(f"example/{example.name}", text, example.messages, facts)
+            messages = tuple(one.value for one in example.messages)
+            yield Case(f"example/{example.name}", text, messages, _no_facts(len(messages)))
 
 
 def _fuzzed(name: str, subject: Subject, chance: random.Random, is_first: bool) -> Iterator[Case]:
