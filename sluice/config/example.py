@@ -108,6 +108,7 @@ on_error = "stop-partition"           # what ClickHouse refuses for good stops i
 topic = "sluice.orders.dead-letters"  # default: sluice.<pipeline>.dead-letters
 max_ratio = 0.5                       # a larger share of bad messages stops a partition; 1.0: none
 min_dead_letters = 100                # fewer dead letters than these never do
+# mask = ["email"]                    # of these columns and fields, reasons show no value
 
 [parking]
 topic = "sluice.orders.parking"       # default: sluice.<pipeline>.parking

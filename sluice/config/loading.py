@@ -25,9 +25,9 @@ from sluice.config.model import (
     RegistryConfiguration,
     SparkConfiguration,
 )
-from sluice.config.section import Entries, Section
+from sluice.config.section import Entries, Listed, Section
 from sluice.config.table import TableConfiguration
-from sluice.config.values import Name, Topic, shown
+from sluice.config.values import Name, Text, Topic, shown
 from sluice.core.dead_letters import DeadLetterLimit
 from sluice.core.errors import ConfigurationError
 
@@ -49,6 +49,7 @@ class _DeadLetters(Section):
     topic: Topic = ""
     max_ratio: Annotated[float, Field(strict=True, gt=0, le=1)] = 0.5
     min_dead_letters: Annotated[int, Field(strict=True, ge=1, le=MESSAGES_MAX)] = 100
+    mask: Listed[Text] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -174,6 +175,7 @@ def _completed(file: _File, path: Path) -> Configuration:
         tables=tuple(_completed_table(each, file.clickhouse.database) for each in file.table),
         dead_letters_topic=dead_letters.topic or f"{own}.dead-letters",
         dead_letter_limit=DeadLetterLimit(dead_letters.max_ratio, dead_letters.min_dead_letters),
+        masked=dead_letters.mask,
         ledger_topic=file.ledger.topic or f"{own}.ledger",
         decisions_topic=file.decisions.topic or f"{own}.decisions",
         parking_topic=file.parking.topic or f"{own}.parking",

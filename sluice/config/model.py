@@ -154,6 +154,8 @@ class Configuration:
     http: HttpConfiguration | None
     registry: RegistryConfiguration | None = None
     dead_letter_limit: DeadLetterLimit = field(default_factory=DeadLetterLimit)
+    #: Columns and fields of which no reason shows a value.
+    masked: tuple[str, ...] = ()
     #: Of messages whose table takes nothing for now.
     parking_topic: str = ""
     #: Of copies of duplicates.

@@ -337,6 +337,7 @@ class _Assembly:
             claims=None
             if configuration.deduplication is None
             else store_access(configuration.deduplication),
+            masked=frozenset(configuration.masked),
         )
         name = self.run.connector.name
         self.schema = SchemaReader(

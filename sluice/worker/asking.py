@@ -13,12 +13,26 @@ from sluice.core.load_spec import TableSpec
 from sluice.core.receipts import Outdated, UnknownSchemas
 from sluice.core.schema_ids import shown_schema
 from sluice.decode.messages.decoded import BadMessage, Decoded
-from sluice.decode.messages.fault import UNKNOWN_FIELD
+from sluice.decode.messages.fault import (
+    CHECK_FAILED,
+    NO_COLUMN,
+    NOT_ONE_ROW,
+    NULL_IN_COLUMN,
+    REQUIRED,
+    UNAVAILABLE_VALUE,
+    UNKNOWN_FIELD,
+    UNKNOWN_SCHEMA,
+)
 from sluice.worker.bundle import Bundle
 from sluice.worker.errors import OutdatedTextError, StructureChangedError
 
 #: Unknown schemas that a report names.
 _NUMBERS_SHOWN_MAX = 5
+#: Reasons whose words quote nothing of a message's values.
+_WITHOUT_VALUES = (
+    *(CHECK_FAILED, NO_COLUMN, NOT_ONE_ROW, NULL_IN_COLUMN, REQUIRED),
+    *(UNAVAILABLE_VALUE, UNKNOWN_FIELD, UNKNOWN_SCHEMA),
+)
 
 
 def ask_for_fields(bundle: Bundle, table: TableSpec, decoded: Decoded) -> None:
@@ -68,8 +82,15 @@ def asked_for_schemas(
     return Outdated(first.entry, why, (), schemas=schemas)
 
 
-def words_of(table: TableSpec, bad: BadMessage) -> str:
-    """Why a message makes no row, and why its field got no column, where one might have."""
+def words_of(table: TableSpec, bad: BadMessage, masked: frozenset[str] = frozenset()) -> str:
+    """Why a message makes no row, and why its field got no column, where one might have.
+
+    :param masked: columns and fields of which no value is shown. Where they are any, nothing is
+        shown either of what is not one column's: it may be theirs.
+    """
+    if masked and bad.column in {"", *masked} and bad.reason not in _WITHOUT_VALUES:
+        at_fault = f"a value of {bad.column}" if bad.column else "what the message holds"
+        return f"{at_fault} is not shown: [dead_letters] mask"
     if bad.reason != UNKNOWN_FIELD or table.dynamic is None:
         return bad.error
     columns = frozenset(column.name for column in table.columns)

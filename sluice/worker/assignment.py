@@ -30,6 +30,7 @@ class TaskEnvironment:
     :param claims: where claims are kept; None: nobody deduplicates.
     :param dead_letter_bytes_max: payload bytes that one task may send to the driver; what
         is beyond becomes a pointer to the original message.
+    :param masked: columns and fields of which no reason shows a value.
     """
 
     pipeline: str
@@ -40,6 +41,7 @@ class TaskEnvironment:
     registry: RegistryAccess | None = None
     dead_letter_bytes_max: int = 8 * 1024 * 1024
     claims: StoreAccess | None = None
+    masked: frozenset[str] = frozenset()
 
 
 @pickled_by_fields

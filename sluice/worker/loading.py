@@ -276,7 +276,8 @@ class _Loading:
                 self.decoded[table.entry] = self._decode(table, router)
             decoded = self.decoded.pop(table.entry)
             for bad in decoded.bad:
-                fault = DeadLetterReason(table.entry, bad.reason, words_of(table, bad), bad.column)
+                words = words_of(table, bad, self.environment.masked)
+                fault = DeadLetterReason(table.entry, bad.reason, words, bad.column)
                 self.faults.setdefault(bad.offset, []).append(fault)
             ask_for_fields(self.bundle, table, decoded)
             if decoded.empty:

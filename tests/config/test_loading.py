@@ -62,6 +62,7 @@ on_error = "stop-partition"
 topic = "sluice.orders.dead-letters"
 max_ratio = 0.5
 min_dead_letters = 100
+mask = ["email"]
 [ledger]
 topic = "sluice.orders.ledger"
 """
@@ -70,6 +71,7 @@ topic = "sluice.orders.ledger"
 def test_the_contract_loads(tmp_path: Path) -> None:
     configuration = load_text(tmp_path, CONTRACT, {"CLICKHOUSE_PASSWORD": "hunter2"})
     assert configuration.pipeline == "orders"
+    assert configuration.masked == ("email",)
     assert configuration.spark.master == "local[*]"
     assert configuration.spark.properties() == {"spark.executor.memory": "4g"}
     (connector,) = configuration.connectors
