@@ -207,6 +207,8 @@ class Loaded:
     :param dropped_rows: by table entry, bad rows of messages whose other rows were loaded.
     :param duplicates: by table entry; `copies`: of their messages, where they are to be kept.
     :param claimed: by table entry; what all members of a bundle took is told of the first one.
+    :param oldest_ms: the least timestamp of its messages (`kafka.reader.ReadResult`), None where
+        none has one.
     """
 
     receipts: tuple[Receipt, ...]
@@ -222,6 +224,7 @@ class Loaded:
     duplicates: Mapping[str, Duplicates] = field(default_factory=dict)
     copies: tuple[DeadLetter, ...] = ()
     claimed: Mapping[str, ClaimedRows] = field(default_factory=dict)
+    oldest_ms: int | None = None
 
     @property
     def rows(self) -> int:

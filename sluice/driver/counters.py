@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from bisect import bisect_left
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import accumulate
 
 from sluice.core.budget import TargetShard
 from sluice.core.dead_letters import PARKED
@@ -46,31 +48,53 @@ class Waits:
 
 #: Within how many seconds a store of claims may have answered for a block.
 CLAIM_SECONDS = (0.005, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0)
+#: Within how many seconds of its timestamp a message may be in its table.
+END_TO_END_SECONDS = (
+    *(0.1, 0.25, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0, 900.0, 3600.0),
+    86_400.0,
+)
+
+
+class Histogram:
+    """How often something took how long.
+
+    :param bounds: ascending, in seconds.
+    """
+
+    def __init__(self, bounds: Sequence[float]) -> None:
+        self.seconds = 0.0
+        self._bounds = bounds
+        self._counts = [0] * (len(bounds) + 1)
+
+    def add(self, seconds: float) -> None:
+        """It took so long once more."""
+        self.seconds += seconds
+        self._counts[bisect_left(self._bounds, seconds)] += 1
+
+    def buckets(self) -> list[tuple[str, float]]:
+        """How often it took so long at most, as Prometheus has it."""
+        names = (*map(str, self._bounds), "+Inf")
+        return [*zip(names, map(float, accumulate(self._counts)), strict=True)]
 
 
 @dataclass(slots=True)
 class Claimed:
     """What was asked of the store of claims for a table entry; see `core.receipts.ClaimedRows`.
 
-    :param within: how many blocks were answered within each of CLAIM_SECONDS, and `blocks` in all.
+    :param answered: how long it took for each block.
     """
 
     rows: int = 0
     in_ranges: int = 0
     before: int = 0
-    blocks: int = 0
-    seconds: float = 0.0
-    within: list[int] = field(default_factory=lambda: [0] * len(CLAIM_SECONDS))
+    answered: Histogram = field(default_factory=lambda: Histogram(CLAIM_SECONDS))
 
     def add(self, found: ClaimedRows) -> None:
         """Count a block."""
         self.rows += found.rows
         self.in_ranges += found.in_ranges
         self.before += found.before
-        self.blocks += 1
-        self.seconds += found.seconds
-        for place, bound in enumerate(CLAIM_SECONDS):
-            self.within[place] += found.seconds <= bound
+        self.answered.add(found.seconds)
 
 
 #: What becomes of a message, for one table entry that its topic goes to: `row`s of it, a
@@ -141,6 +165,9 @@ class Counters:
     claimed: dict[str, Claimed] = field(default_factory=dict)
     #: By table entry; of ranges that a probe left a part of nothing is counted.
     accounted: dict[str, Accounted] = field(default_factory=dict)
+    #: By table entry: of each range, from the timestamp of its oldest message until all its rows
+    #: were acknowledged.
+    end_to_end: dict[str, Histogram] = field(default_factory=dict)
 
     def account(self, entries: Iterable[str], loaded: Loaded) -> None:
         """Count what became of each message of a range that was settled now.
@@ -181,3 +208,17 @@ class Counters:
             inserted.parts += 0 if receipt.is_shared else receipt.entries
             inserted.rows += receipt.rows
             inserted.bytes += receipt.bytes
+        self._end_to_end(loaded)
+
+    def _end_to_end(self, loaded: Loaded) -> None:
+        """A producer's clock may be ahead of a worker's: then it took no time."""
+        if loaded.oldest_ms is None:
+            return
+        acknowledged_ms: dict[str, int] = {}
+        for receipt in loaded.receipts:
+            before = acknowledged_ms.get(receipt.entry, 0)
+            acknowledged_ms[receipt.entry] = max(before, receipt.acknowledged_at_ms)
+        for entry, at_ms in acknowledged_ms.items():
+            if entry not in self.end_to_end:
+                self.end_to_end[entry] = Histogram(END_TO_END_SECONDS)
+            self.end_to_end[entry].add(max(0, at_ms - loaded.oldest_ms) / 1000)

@@ -105,12 +105,15 @@ class ReadResult:
     :param bytes: of keys and values.
     :param skipped: tombstones that were not delivered.
     :param heavy_at: None, or the end at which the range would still be within the limit.
+    :param oldest_ms: the least timestamp of its messages, None if none has one. With librdkafka's
+        reader only the first message of each poll is asked.
     """
 
     messages: int
     bytes: int
     skipped: int
     heavy_at: int | None = None
+    oldest_ms: int | None = None
 
 
 class RangeReader:
@@ -390,6 +393,7 @@ class _Reading:
             before.messages + len(batch),
             before.bytes + total,
             before.skipped + (0 if self._tombstones else len(tombstones)),
+            oldest_ms=_oldest_ms(before.oldest_ms, batch),
         )
         if self._tombstones:
             values = list(map(_value, batch))
@@ -470,6 +474,12 @@ def _seen(message: ck.Message) -> Seen:
 def _timestamp_ms(message: ck.Message) -> int | None:
     kind, timestamp = message.timestamp()
     return None if kind == ck.TIMESTAMP_NOT_AVAILABLE else timestamp
+
+
+def _oldest_ms(before: int | None, batch: Sequence[ck.Message]) -> int | None:
+    """The least timestamp, with those before. To ask each message would take 0.1 µs a row."""
+    found = _timestamp_ms(batch[0]) if batch else None
+    return min((each for each in (before, found) if each is not None), default=None)
 
 
 def _position(consumer: ck.Consumer, where: list[ck.TopicPartition], before: int) -> int:

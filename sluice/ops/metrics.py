@@ -16,7 +16,7 @@ from prometheus_client.core import (
 from prometheus_client.registry import Collector
 
 from sluice.core.claims import CLAIMS
-from sluice.driver.counters import CLAIM_SECONDS, Counters, Inserted
+from sluice.driver.counters import Counters, Inserted
 from sluice.driver.loop import ConnectorLoop
 from sluice.driver.ports import Replicas
 
@@ -175,6 +175,7 @@ class LoopCollector(Collector):
         yield from _waits(loops)
         yield from _crowding(loops)
         yield from _inserted(loops)
+        yield _end_to_end(loops)
         yield from _dead_letters(loops)
         yield from _claims(loops)
         yield from _accounted(loops)
@@ -273,6 +274,23 @@ def _inserted(loops: list[ConnectorLoop]) -> Iterator[Metric]:
         yield family
 
 
+def _end_to_end(loops: list[ConnectorLoop]) -> Metric:
+    """How late rows are in their tables."""
+    family = HistogramMetricFamily(
+        "sluice_end_to_end_seconds",
+        "From the timestamp of the oldest message of a range, which its producer or broker has "
+        "set, until all rows of the range were acknowledged for a table: once for each settled "
+        "range and table entry, so that no message took longer. Ranges without rows in the table "
+        'or without timestamps are left out. With reader = "librdkafka" the oldest of the first '
+        "messages of each poll, of 500 at most.",
+        labels=["connector", "table"],
+    )
+    for loop in loops:
+        for entry, found in list(loop.counters.end_to_end.items()):
+            family.add_metric([loop.name, entry], found.buckets(), found.seconds)
+    return family
+
+
 def _claims(loops: list[ConnectorLoop]) -> Iterator[Metric]:
     """What deduplicating does, and how the store of claims is doing. Whether an entry waits for it
     is among the windows, as shard @claims."""
@@ -308,10 +326,8 @@ def _claims(loops: list[ConnectorLoop]) -> Iterator[Metric]:
             claims.add_metric([loop.name, entry], float(claimed.rows))
             for kind in ("in_ranges", "before"):
                 duplicates.add_metric([loop.name, entry, kind], float(getattr(claimed, kind)))
-            buckets = [*zip(map(str, CLAIM_SECONDS), claimed.within, strict=True)]
-            seconds.add_metric(
-                [loop.name, entry], [*buckets, ("+Inf", claimed.blocks)], claimed.seconds
-            )
+            answered = claimed.answered
+            seconds.add_metric([loop.name, entry], answered.buckets(), answered.seconds)
         facts = loop.claims.facts if loop.claims is not None else None
         if facts is not None:
             used.add_metric([loop.name], float(facts.used_bytes))

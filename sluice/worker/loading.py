@@ -363,7 +363,6 @@ class _Loading:
     def _insert(self, table: TableSpec, parts: list[tuple[str, Block]]) -> None:
         """Insert into all shards; each block goes when it is stored."""
         began = time.monotonic()
-
         deliver_block = stage_block if table.is_staged else insert_block
 
         def send(shard: str, block: Block) -> Receipt:
@@ -486,6 +485,7 @@ class _Loading:
                 duplicates=duplicates[n],
                 copies=tuple(one for one in letters[n] if one.reason == DUPLICATE),
                 claimed=self.claimed if n == 0 else {},
+                oldest_ms=result.oldest_ms,
             )
             for n, result in enumerate(reading.results)
         )

@@ -11,16 +11,20 @@ import pyarrow as pa
 from sluice.kafka.wire import native
 
 CODECS = {"gzip": 1, "snappy": 2, "lz4": 3, "zstd": 4}
-TRANSACTIONAL, CONTROL = 16, 32
+APPEND_TIME, TRANSACTIONAL, CONTROL = 8, 16, 32
 
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """A message: its offset, and what it holds; no value is a tombstone."""
+    """A message: its offset, and what it holds; no value is a tombstone.
+
+    :param at_ms: -1: it has no timestamp.
+    """
 
     offset: int
     value: bytes | None
     key: bytes | None = None
+    at_ms: int = -1
 
 
 def varint(value: int) -> bytes:
@@ -37,16 +41,32 @@ def _sized(value: bytes | None) -> bytes:
     return varint(-1) if value is None else varint(len(value)) + value
 
 
-def record(delta: int, key: bytes | None, value: bytes | None, headers: bytes = b"\0") -> bytes:
-    body = b"\0" + varint(0) + varint(delta) + _sized(key) + _sized(value) + headers
+def record(
+    delta: int,
+    key: bytes | None,
+    value: bytes | None,
+    headers: bytes = b"\0",
+    after_ms: int = 0,
+) -> bytes:
+    body = b"\0" + varint(after_ms) + varint(delta) + _sized(key) + _sized(value) + headers
     return varint(len(body)) + body
 
 
 def sealed(
-    records: bytes, base: int, delta: int, count: int, attributes: int = 0, producer: int = -1
+    records: bytes,
+    base: int,
+    delta: int,
+    count: int,
+    attributes: int = 0,
+    producer: int = -1,
+    times_ms: tuple[int, int] = (0, 0),
 ) -> bytes:
-    """A batch around records, its checksum right."""
-    covered = struct.pack(">hiqqqhii", attributes, delta, 0, 0, producer, 0, 0, count) + records
+    """A batch around records, its checksum right.
+
+    :param times_ms: of the first record, and the largest.
+    """
+    head = struct.pack(">hiqqqhii", attributes, delta, *times_ms, producer, 0, 0, count)
+    covered = head + records
     crc = compiled_crc32c(covered, by_table=False)  # which has a test of its own
     return struct.pack(">qiibI", base, len(covered) + 9, 0, 2, crc) + covered
 
@@ -57,15 +77,24 @@ def batch(
     last: int | None = None,
     codec: str = "",
     producer: int = -1,
+    appended_ms: int = -1,
 ) -> bytes:
-    """A batch of messages; `base` and `last` where compaction took its first or last ones."""
+    """A batch of messages; `base` and `last` where compaction took its first or last ones.
+
+    :param appended_ms: the broker's time, which counts instead of the producers'; -1: it does not.
+    """
     base = entries[0].offset if base is None else base
     last = entries[-1].offset if last is None else last
-    records = b"".join(record(x.offset - base, x.key, x.value) for x in entries)
+    first_ms = entries[0].at_ms if entries else 0
+    records = b"".join(
+        record(x.offset - base, x.key, x.value, after_ms=x.at_ms - first_ms) for x in entries
+    )
     if codec:
         records = bytes(pa.compress(records, codec=codec, asbytes=True))
     attributes = CODECS.get(codec, 0) | (TRANSACTIONAL if producer >= 0 else 0)
-    return sealed(records, base, last - base, len(entries), attributes, producer)
+    attributes |= APPEND_TIME if appended_ms >= 0 else 0
+    times_ms = first_ms, appended_ms
+    return sealed(records, base, last - base, len(entries), attributes, producer, times_ms)
 
 
 def marker(offset: int, producer: int, commit: bool) -> bytes:

@@ -15,7 +15,7 @@ from sluice.core.ranges import Range, TopicPartition
 from sluice.kafka import reader as reader_module
 from sluice.kafka.errors import RangeVanishedError, UnreadRangeError
 from sluice.kafka.reader import ReadResult, Wanted
-from tests.kafka.test_reader import NO_LIMIT, Reading
+from tests.kafka.test_reader import NO_LIMIT, Reading, counts
 from tests.support.kafka import Kafka, numbered
 
 
@@ -74,7 +74,7 @@ def test_every_range_in_its_turn(kafka: Kafka, reading: Reading, count: int) -> 
         for partition, (begin, end) in enumerate(spans):
             values = numbered(end - begin, 1000 * partition + begin)
             assert found[partition] == list(zip(range(begin, end), values, strict=True))
-            assert results[partition] == result_of(values)
+            assert counts(results[partition]) == result_of(values)
 
 
 def test_ranges_of_several_topics_in_any_order(kafka: Kafka, reading: Reading) -> None:
@@ -135,14 +135,15 @@ def test_codecs(kafka: Kafka, reading: Reading, codec: str) -> None:
     results = reading.read_ranges(ranges_of(topic, (0, 400), (150, 170), (7, 399)))
     found = [[value for _, value in of_one] for of_one in divided(reading, 3)]
     assert found == [of[0], of[1][150:170], of[2][7:399]]
-    assert results == tuple(map(result_of, found))
+    assert tuple(map(counts, results)) == tuple(map(result_of, found))
 
 
 def test_tombstones_are_counted_for_their_range(kafka: Kafka, reading: Reading) -> None:
     topic = kafka.topic(partitions=2)
     kafka.produce(topic, [(b"k", b"one"), (b"k", None)], 0)
     kafka.produce(topic, [(b"key", None), b"two"], 1)
-    assert reading.read_ranges(ranges_of(topic, (0, 2), (0, 2))) == (
+    results = reading.read_ranges(ranges_of(topic, (0, 2), (0, 2)))
+    assert tuple(map(counts, results)) == (
         ReadResult(messages=2, bytes=len("kone" + "k"), skipped=1),
         ReadResult(messages=2, bytes=len("key" + "two"), skipped=1),
     )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import time
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
@@ -53,6 +54,11 @@ class Reading:
         self.offsets += offsets
 
 
+def counts(result: ReadResult) -> ReadResult:
+    """Without the timestamp."""
+    return replace(result, oldest_ms=None)
+
+
 @pytest.fixture(params=["librdkafka", "native"])
 def reading(kafka: Kafka, request: pytest.FixtureRequest) -> Iterator[Reading]:
     made = Reading(kafka, request.param)
@@ -67,7 +73,24 @@ def test_exactly_the_range(kafka: Kafka, reading: Reading) -> None:
         result = reading.read(topic, begin, end)
         assert reading.offsets == list(range(begin, end))
         assert reading.values == numbered(end - begin, begin)
-        assert result == ReadResult(end - begin, sum(map(len, reading.values)), 0)
+        assert counts(result) == ReadResult(end - begin, sum(map(len, reading.values)), 0)
+
+
+@pytest.mark.parametrize("by", ["CreateTime", "LogAppendTime"])
+def test_the_oldest_timestamp(kafka: Kafka, reading: Reading, by: str) -> None:
+    topic = kafka.topic(message_timestamp_type=by)
+    before_ms = time.time_ns() // 1_000_000
+    producer = ck.Producer({"bootstrap.servers": kafka.brokers, "linger.ms": 50})
+    for sent_ms in (7_000, 8_000, 6_000):
+        producer.produce(topic, b"{}", partition=0, timestamp=sent_ms)
+    assert producer.flush(30) == 0
+    oldest_ms = reading.read(topic, 0, 3).oldest_ms
+    assert oldest_ms is not None
+    if by == "LogAppendTime":
+        assert oldest_ms >= before_ms
+    else:
+        assert oldest_ms == (6_000 if reading.name == "native" else 7_000)
+        assert reading.read(topic, 1, 2).oldest_ms == 8_000
 
 
 def test_an_empty_range_reads_nothing(kafka: Kafka, reading: Reading) -> None:
@@ -213,7 +236,8 @@ def test_tombstones_are_counted_and_not_delivered(kafka: Kafka, reading: Reading
     result = reading.read(topic, 0, 4)
     assert reading.values == [b"one", b"two"]
     assert reading.offsets == [0, 2]
-    assert result == ReadResult(messages=4, bytes=len("kone" + "k" + "two" + "key"), skipped=2)
+    size = len("kone" + "k" + "two" + "key")
+    assert counts(result) == ReadResult(messages=4, bytes=size, skipped=2)
 
 
 def test_too_heavy_is_a_function_of_the_range(kafka: Kafka, reading: Reading) -> None:

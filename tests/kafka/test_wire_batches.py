@@ -118,14 +118,16 @@ def logs(draw: st.DrawFn) -> tuple[MemoryLog, list[Entry]]:
             offset += 1
             continue
         base, entries = offset, []
+        appended_ms = draw(st.sampled_from([-1, -1, 0, 40]))
         for _ in range(draw(st.integers(0, 6))):
             offset += draw(st.sampled_from([0, 0, 0, 1, 3]))
             key = draw(st.sampled_from([None, b"", b"key"]))
-            entries.append(Entry(offset, draw(values), key))
+            at_ms = draw(st.integers(-1, 99)) if appended_ms < 0 else appended_ms
+            entries.append(Entry(offset, draw(values), key, at_ms))
             offset += 1
         offset += draw(st.sampled_from([0, 0, 2])) + (0 if entries else 1)
         codec = draw(st.sampled_from(["", *CODECS])) if entries else ""
-        batches.append(batch(entries, base, offset - 1, codec, producer))
+        batches.append(batch(entries, base, offset - 1, codec, producer, appended_ms))
         if producer < 0:
             expected += entries
         else:
@@ -165,6 +167,7 @@ def test_any_log_is_read_as_it_is(made: tuple[MemoryLog, list[Entry]], data: st.
     assert content(pieces) == expected
     assert (result.messages, result.bytes) == (len(inside), total)
     assert result.skipped == len(inside) - len(expected)
+    assert result.oldest_ms == min((x.at_ms for x in inside if x.at_ms >= 0), default=None)
     for piece in pieces:
         assert piece.may_be_long == has_long_run(piece.text[:-1])
 

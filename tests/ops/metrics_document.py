@@ -30,6 +30,11 @@ NORMAL: dict[str, tuple[str, str]] = {
         "A few `max_delay`.",
         "As for the lag. It says how late rows are, whatever the load is.",
     ),
+    "sluice_end_to_end_seconds": (
+        "Its 99th percentile is a few seconds more than `max_delay`.",
+        "`sluice_table_behind_seconds` tells whether ranges wait; else producers send late, or "
+        "messages are replayed under their old timestamps.",
+    ),
     "sluice_table_in_doubt_ranges": (
         "As many as tasks run.",
         "If they stay: `sluice_table_oldest_intent_seconds`.",

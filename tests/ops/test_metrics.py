@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, cast
 
@@ -181,6 +181,34 @@ def test_what_each_replica_took_of_each_table() -> None:
 
 
 _NAMES = ("blocks", "parts", "rows", "bytes")
+
+
+def test_how_late_rows_are() -> None:
+    """By the oldest message of a range, until the last of its blocks is acknowledged."""
+    loop = run(World([P0], (table_spec("t", ("a",)), table_spec("u", ("a",)))))
+
+    def settle(oldest_ms: int | None, **acknowledged_ms: Sequence[int]) -> None:
+        receipts = tuple(
+            Receipt(entry, f"d.{entry}", f"s{n}", "token", 1, 1, "", "", 1, 1, at_ms)
+            for entry, all_ms in acknowledged_ms.items()
+            for n, at_ms in enumerate(all_ms)
+        )
+        loop.counters.settled(Loaded(receipts, (), 1, 0, 0, oldest_ms=oldest_ms))
+
+    settle(1_000_000, t=(1_003_000, 1_001_000), u=(1_000_400,))
+    settle(1_000_000, t=(999_000,))  # the producer's clock is ahead
+    settle(None, t=(1_001_000,))
+    settle(1_000_000)  # nothing of it is a row
+    registry = CollectorRegistry()
+    registry.register(LoopCollector([lambda: loop]))
+
+    def value(name: str, table: str, **le: str) -> float | None:
+        labels = {"connector": loop.name, "table": table, **le}
+        return registry.get_sample_value(f"sluice_end_to_end_seconds_{name}", labels)
+
+    assert [value("bucket", "t", le=le) for le in ("0.1", "2.0", "5.0", "+Inf")] == [1, 1, 2, 2]
+    assert [value(name, "t") for name in ("count", "sum")] == [2, 3.0]
+    assert [value("bucket", "u", le=le) for le in ("0.25", "0.5", "+Inf")] == [0, 1, 1]
 
 
 def test_what_deduplicating_does_shows() -> None:

@@ -18,7 +18,7 @@
 #define RECORD_BYTES_MIN 7
 #define VARINT_BYTES_MAX 10
 
-enum attribute { CODEC = 7, TRANSACTIONAL = 16, CONTROL = 32 };
+enum attribute { CODEC = 7, APPEND_TIME = 8, TRANSACTIONAL = 16, CONTROL = 32 };
 enum codec { LZ4 = 3 };
 
 enum status {
@@ -56,6 +56,8 @@ struct parser {
     int64_t delta_min; /* of the next record */
     int64_t base_offset;
     int64_t last_offset;
+    int64_t first_ms; /* timestamps of records are told as differences from it */
+    int64_t appended_ms; /* not -1: the timestamp of all its records */
     int64_t codec; /* not 0: the records are still compressed with it */
     uint8_t *window; /* where records of small batches are unpacked */
     int64_t window_bytes;
@@ -63,6 +65,7 @@ struct parser {
     int64_t position; /* every offset below is done */
     int64_t end;
     int64_t base; /* is added to the offsets that are held */
+    int64_t oldest_ms; /* the least timestamp of its messages; INT64_MAX: none has one */
     /* all ranges that are read together */
     int64_t bytes_max;
     int64_t messages;
@@ -355,6 +358,8 @@ static int open_batch(struct parser *s) {
     if (sluice_crc32c(batch + CRC_COVERS_FROM, length - CRC_COVERS_FROM, 0) != be32(batch + 17))
         return BROKEN_CRC;
     uint16_t attributes = be16(batch + 21);
+    s->first_ms = (int64_t)be64(batch + 27);
+    s->appended_ms = attributes & APPEND_TIME ? (int64_t)be64(batch + 35) : -1;
     int64_t producer = (int64_t)be64(batch + 43);
     int64_t count = (int32_t)be32(batch + 57);
     if (count < 0) return BROKEN_COUNT;
@@ -386,13 +391,13 @@ static int open_batch(struct parser *s) {
 }
 
 struct record {
-    int64_t delta, key, value; /* value -1: a tombstone */
+    int64_t after_ms, delta, key, value; /* value -1: a tombstone */
     const uint8_t *data, *next;
 };
 
 /* One record of the batch at hand: 0, MORE, or what is broken. */
 static int read_record(struct parser *s, const uint8_t *p, const uint8_t *stop, struct record *r) {
-    int64_t length, ignored;
+    int64_t length;
     const uint8_t *begin = p;
     if (!varint(&p, stop, &length)) {
         s->records_needed = VARINT_BYTES_MAX;
@@ -405,7 +410,7 @@ static int read_record(struct parser *s, const uint8_t *p, const uint8_t *stop, 
     }
     r->next = p + length;
     p++; /* attributes */
-    if (!varint(&p, r->next, &ignored) || !varint(&p, r->next, &r->delta) ||
+    if (!varint(&p, r->next, &r->after_ms) || !varint(&p, r->next, &r->delta) ||
         !varint(&p, r->next, &r->key))
         return BROKEN_RECORD;
     if (r->key < -1 || r->key > r->next - p) return BROKEN_RECORD;
@@ -440,6 +445,9 @@ static int take_message(struct parser *s, const struct record *r, int64_t offset
         s->ends[s->count++] = s->text_bytes + r->value;
         s->text_bytes += r->value + 1;
     }
+    int64_t at_ms = s->appended_ms;
+    if (at_ms < 0) at_ms = (int64_t)((uint64_t)s->first_ms + (uint64_t)r->after_ms);
+    if (at_ms >= 0 && at_ms < s->oldest_ms) s->oldest_ms = at_ms;
     s->messages++;
     s->bytes += size;
     s->position = offset + 1;

@@ -16,6 +16,9 @@ from sluice.core.errors import ConfigurationError
 #: What `sluice_next` returns; batches.c says what to do then.
 INPUT_DONE, FULL, COMPRESSED, RANGE_DONE, HEAVY, MORE = range(6)
 
+#: `oldest_ms` while no message has a timestamp.
+NO_TIMESTAMP = 2**63 - 1
+
 #: What is wrong with a batch.
 BROKEN = {
     -1: "its length is less than its header",
@@ -46,12 +49,15 @@ class Parser(ctypes.Structure):
         ("delta_min", ctypes.c_int64),
         ("base_offset", ctypes.c_int64),
         ("last_offset", ctypes.c_int64),
+        ("first_ms", ctypes.c_int64),
+        ("appended_ms", ctypes.c_int64),
         ("codec", ctypes.c_int64),
         ("window", ctypes.c_void_p),
         ("window_bytes", ctypes.c_int64),
         ("position", ctypes.c_int64),
         ("end", ctypes.c_int64),
         ("base", ctypes.c_int64),
+        ("oldest_ms", ctypes.c_int64),
         ("bytes_max", ctypes.c_int64),
         ("messages", ctypes.c_int64),
         ("bytes", ctypes.c_int64),

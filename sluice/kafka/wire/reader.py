@@ -146,7 +146,7 @@ class WireReader:
         messages, size, tombstones = parser.messages, parser.bytes, parser.tombstones
         parser.records, parser.records_left = None, 0
         parser.position, parser.end = before, end = block_range.begin, block_range.end
-        parser.base = wanted.base
+        parser.base, parser.oldest_ms = wanted.base, native.NO_TIMESTAMP
         status = native.INPUT_DONE
         pause, progress_at = 0.0, time.monotonic()
         while before < end and status != native.HEAVY:
@@ -168,6 +168,7 @@ class WireReader:
             parser.bytes - size,
             parser.tombstones - tombstones,
             parser.heavy_at if status == native.HEAVY else None,
+            None if parser.oldest_ms == native.NO_TIMESTAMP else parser.oldest_ms,
         )
 
     def _take_memory(self, text_bytes: int, window_bytes: int) -> None:
