@@ -1,4 +1,4 @@
-"""`sluice freeze` and `sluice resume`: a part of a pipeline stands still for a while."""
+"""`sluice freeze`, `resume` and `drain`: what a driver that runs is told by a person."""
 
 from __future__ import annotations
 
@@ -11,12 +11,15 @@ from sluice.cli.arguments import command, config_argument, load_configuration, t
 from sluice.cli.exit import ExitStatus
 from sluice.cli.output import cell_text
 
+_said = together(
+    click.option("--why", required=True, metavar="TEXT", help="the reason, which everybody sees"),
+    click.option("--by", metavar="NAME", help="who decides; default: the user's name"),
+)
 _selected = together(
     config_argument,
     click.option("--connector", default="", metavar="NAME", help="only this connector"),
     click.option("--table", default="", metavar="ENTRY", help="only this table entry"),
-    click.option("--why", required=True, metavar="TEXT", help="the reason, which everybody sees"),
-    click.option("--by", metavar="NAME", help="who decides; default: the user's name"),
+    _said,
 )
 
 
@@ -46,5 +49,21 @@ def resume(config: Path, connector: str, table: str, why: str, by: str | None) -
     who = by or getpass.getuser()
     lines = freezing.resume(configuration, connector=connector, table=table, by=who, why=why)
     for line in lines or ["nothing is frozen"]:
+        print(cell_text(line))
+    return ExitStatus.DONE
+
+
+@command("drain", 'sluice drain sluice.toml --why "the machine is changed"')
+@config_argument
+@_said
+def drain(config: Path, why: str, by: str | None) -> int:
+    """Have the driver that runs settle what is out, and end, as SIGTERM does.
+
+    One that is started later goes on loading.
+    """
+    configuration = load_configuration(config)
+    from sluice.ops import freezing
+
+    for line in freezing.drain(configuration, by=by or getpass.getuser(), why=why):
         print(cell_text(line))
     return ExitStatus.DONE

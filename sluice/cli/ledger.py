@@ -113,6 +113,11 @@ def _details(entry: Mapping[str, Any]) -> Iterator[str]:
     elif kind in ("freeze", "resume"):
         what = f"table {entry['table']}" if entry["what"] == "table" else f"the {entry['what']}"
         yield f"{what}, by {entry['by']}: {entry['why']}"
+    elif kind == "set":
+        value = "as at the start" if entry["value"] is None else entry["value"]
+        yield f"{entry['name']} is {value}, by {entry['by']}: {entry['why']}"
+    elif kind == "drain":
+        yield f"by {entry['by']}: {entry['why']}"
     elif kind == "checkpoint":
         yield f"the last records of {len(entry['records'])} partitions"
     elif kind == "suspect":

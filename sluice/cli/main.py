@@ -21,7 +21,7 @@ from sluice.cli.decisions import adopt, resolve, rewind
 from sluice.cli.demo import demo
 from sluice.cli.doctor import doctor
 from sluice.cli.exit import ExitStatus
-from sluice.cli.freeze import freeze, resume
+from sluice.cli.freeze import drain, freeze, resume
 from sluice.cli.init import init
 from sluice.cli.ledger import ledger
 from sluice.cli.local import local
@@ -58,8 +58,8 @@ def sluice() -> None:
 
 
 for _command in (
-    *(run, doctor, prove, status, freeze, resume, resolve, adopt, rewind, audit, verify, ledger),
-    *(quorum, dead_letters, claims, init, local, demo, bench, simulate, chaos),
+    *(run, doctor, prove, status, freeze, resume, drain, resolve, adopt, rewind, audit, verify),
+    *(ledger, quorum, dead_letters, claims, init, local, demo, bench, simulate, chaos),
 ):
     sluice.add_command(_command)
 

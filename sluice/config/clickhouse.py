@@ -25,7 +25,7 @@ from sluice.config.values import (
     a_text,
     shown,
 )
-from sluice.core.flights import INFLIGHT_INSERTS_MAX
+from sluice.core.flights import INFLIGHT_INSERTS_LIMIT, INFLIGHT_INSERTS_MAX
 from sluice.core.health import ReplicaLimits
 from sluice.core.replicas import host_matches, majority
 
@@ -196,7 +196,9 @@ class ClickHouseConfiguration(Section):
     # An insert may end after 30 s; the server's own word on the quorum has to come before that.
     quorum_timeout_seconds: Annotated[float, a_duration(1.0, 25.0)] = 25.0
     zookeeper: Annotated[str, BeforeValidator(_an_ensemble)] = ""
-    max_inflight_inserts: Annotated[int, Field(strict=True, ge=1, le=1000)] = INFLIGHT_INSERTS_MAX
+    max_inflight_inserts: Annotated[int, Field(strict=True, ge=1, le=INFLIGHT_INSERTS_LIMIT)] = (
+        INFLIGHT_INSERTS_MAX
+    )
     insert_timeout_seconds: Annotated[float, a_duration(1.0, 3600.0)] = 30.0
     data_centers: Mapping[Text, Listed[Annotated[str, BeforeValidator(_a_host_pattern)]]] = field(
         default_factory=dict

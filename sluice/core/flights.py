@@ -13,6 +13,8 @@ from sluice.core.replicas import turn
 
 #: Unless the configuration says otherwise.
 INFLIGHT_INSERTS_MAX = 32
+#: Nobody may ask for more.
+INFLIGHT_INSERTS_LIMIT = 1000
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,13 +44,17 @@ class InFlight:
     """
 
     def __init__(self, most: int, replicas: Mapping[str, Sequence[str]], tasks: int) -> None:
-        self._most = most
-        self._is_counted = tasks > most
+        self._tasks = tasks
+        self.limit(most)
         self._replicas = replicas
         self._preferred: Collection[str] = ()
         self._behind: Collection[str] = ()
         self._counts: Counter[Place] = Counter()
         self._known: dict[tuple[str, str, int], frozenset[Place]] = {}
+
+    def limit(self, most: int) -> None:
+        """So many from now on; what is out already stays out."""
+        self._most, self._is_counted = most, self._tasks > most
 
     def use(
         self,

@@ -1,6 +1,7 @@
 """What a person has frozen (R23), as the ledger and the topic of decisions have it.
 
-Pure: `sluice.kafka.decisions` reads and writes it, `sluice.driver.freezing` obeys it.
+Pure: `sluice.core.decided` holds it with all else that is decided, `sluice.driver.freezing` obeys
+it.
 """
 
 from __future__ import annotations
@@ -52,8 +53,7 @@ class Frozen:
 
     def line(self) -> str:
         """In words."""
-        since = datetime.fromtimestamp(self.at_ms / 1000, UTC)
-        return f"{self.subject} is frozen by {self.by} since {since:%Y-%m-%dT%H:%M:%SZ}: {self.why}"
+        return f"{self.subject} is frozen by {self.by} since {since(self.at_ms)}: {self.why}"
 
 
 #: Everything that is frozen in one connector, the oldest first.
@@ -66,7 +66,7 @@ def decision_entry(decision: str, subject: Subject, by: str, why: str) -> Ledger
     return LedgerEntry(None, body)
 
 
-def after(standing: Standing, entry: Mapping[str, Any]) -> Standing:
+def standing_after(standing: Standing, entry: Mapping[str, Any]) -> Standing:
     """What is frozen after an entry of the same connector. Other entries change nothing.
 
     :raises KeyError, ValueError: a decision that is none.
@@ -79,13 +79,18 @@ def after(standing: Standing, entry: Mapping[str, Any]) -> Standing:
     others = tuple(each for each in standing if each.subject != subject)
     if entry["type"] == RESUME:
         return others
-    by, why = _printable(entry["by"], BY_MAX), _printable(entry["why"], WHY_MAX)
+    by, why = printable(entry["by"], BY_MAX), printable(entry["why"], WHY_MAX)
     return (*others, Frozen(subject, by, why, int(entry["at_ms"])))
 
 
-def _printable(text: object, length_max: int) -> str:
-    """Who wrote it need not have been Sluice."""
+def printable(text: object, length_max: int) -> str:
+    """What a decision says of itself; who wrote it need not have been Sluice."""
     return "".join(each if each.isprintable() else " " for each in str(text))[:length_max]
+
+
+def since(at_ms: int) -> str:
+    """When something was decided, in words."""
+    return f"{datetime.fromtimestamp(at_ms / 1000, UTC):%Y-%m-%dT%H:%M:%SZ}"
 
 
 def holding(standing: Standing, entries: Iterable[str]) -> Standing:

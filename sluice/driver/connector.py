@@ -24,8 +24,8 @@ from sluice.core.ranges import TopicPartition
 from sluice.driver.beginning import ask_group
 from sluice.driver.claims import SETTLE_MS, ClaimsKeeper, Me, why_other_claims
 from sluice.driver.claims_rebuild import has_rows, rebuild
+from sluice.driver.deciding import DecisionWatch
 from sluice.driver.discovering import TopicFinder, topics_to_load
-from sluice.driver.freezing import FreezeWatch
 from sluice.driver.loop import ConnectorLoop
 from sluice.driver.monitor import WindowMonitor
 from sluice.driver.parking import Parking
@@ -198,7 +198,7 @@ class _Assembly:
         self.run = run
         self.schema: SchemaReader | None = None
         self.watch: ReplicaWatch | None = None
-        self.freezes: FreezeWatch | None = None
+        self.decisions: DecisionWatch | None = None
         self.inbox = Inbox()
         self.kafka = kafka_access(configuration, connector.name)
         self.clickhouse = access_of(configuration, connector.name).patient()
@@ -288,8 +288,8 @@ class _Assembly:
             self.schema.stop()
         if self.watch is not None:
             self.watch.stop()
-        if self.freezes is not None:
-            self.freezes.stop()
+        if self.decisions is not None:
+            self.decisions.stop()
         self.monitor.stop()
         self.staging.stop()
         self.prober.close()
@@ -344,8 +344,10 @@ class _Assembly:
             configuration, self.spec, now_ms, lambda: self.run._examine(name), self.inbox.put
         )
         self.watch = ReplicaWatch(configuration, name, self.spec, now_ms, self._use)
-        freezes = FreezeWatch(self.kafka, configuration.decisions_topic, self.inbox.put)
-        standing, self.freezes = freezes.start(), freezes
+        decisions = DecisionWatch(
+            self.kafka, configuration.decisions_topic, self.inbox.put, self.run._stopping.set
+        )
+        decided, self.decisions = decisions.start(), decisions
         loop_parts = LoopParts(
             log=self.recorder,
             offsets=self.log,
@@ -367,7 +369,7 @@ class _Assembly:
             replicas=self.watch,
             find_cuts=partial(find_cuts, self.kafka),
             schema_patience_ms=_patience_ms(configuration),
-            frozen=standing,
+            decided=decided,
         )
         self.schema.start()
         self.watch.start()

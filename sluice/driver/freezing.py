@@ -1,4 +1,4 @@
-"""What a person has frozen: what a loop may not do for it, and the thread that hears of it (R23).
+"""What a person has frozen: what a loop may not do for it (R23).
 
 A partition that is frozen gets no new range, and of a range in doubt nothing is sent, looked for or
 decided. What is out comes back, and what is loaded is settled.
@@ -7,22 +7,14 @@ decided. What is out comes back, and what is loaded is settled.
 from __future__ import annotations
 
 import logging
-import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 
-from sluice.core.errors import SluiceError
 from sluice.core.freezes import Frozen, Standing, holding
 from sluice.driver.changes import SchemaChanges
-from sluice.driver.ports import FreezesRead
 from sluice.driver.record_updates import RecordPlanner, RecordUpdate, refresh
 from sluice.driver.state import PartitionState, Probed
-from sluice.kafka.clients import KafkaAccess
-from sluice.kafka.decisions import DecisionReader
 
 _logger = logging.getLogger("sluice.loop")
-
-POLL_SECONDS = 1.0
-RETRY_SECONDS = 5.0
 
 
 class Freezing:
@@ -95,56 +87,3 @@ def stand_still(members: list[PartitionState]) -> list[RecordUpdate]:
         if isinstance(state.stage, Probed):
             state.probe()
     return [refresh(state) for state in members if state.is_unrecorded]
-
-
-class FreezeWatch:
-    """Follows the decisions of one connector in a thread of its own.
-
-    :param changed: takes what is frozen, from that thread, whenever it has changed.
-    """
-
-    def __init__(
-        self, access: KafkaAccess, topic: str, changed: Callable[[FreezesRead], None]
-    ) -> None:
-        self._access, self._topic, self._changed = access, topic, changed
-        self._reader: DecisionReader | None = None
-        self._standing: Standing = ()
-        self._ended = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="decisions", daemon=True)
-
-    def start(self) -> Standing:
-        """Begin; gives what is frozen by now.
-
-        :raises SluiceError: it cannot be read; nobody may go on without knowing.
-        """
-        self._reader = DecisionReader(self._access, self._topic)
-        try:
-            self._standing = self._reader.read_all()
-        except BaseException:
-            self._close()
-            raise
-        self._thread.start()
-        return self._standing
-
-    def stop(self) -> None:
-        """End the thread."""
-        self._ended.set()
-
-    def _run(self) -> None:
-        while not self._ended.is_set():
-            try:
-                if self._reader is None:
-                    self._reader = DecisionReader(self._access, self._topic, self._standing)
-                if self._reader.poll(POLL_SECONDS):
-                    self._standing = self._reader.standing
-                    self._changed(FreezesRead(self._standing))
-            except SluiceError as error:
-                _logger.warning("decisions cannot be read: %s. Try: %s", error, error.hint)
-                self._close()
-                self._ended.wait(RETRY_SECONDS)
-        self._close()
-
-    def _close(self) -> None:
-        if self._reader is not None:
-            self._reader.close()
-            self._reader = None

@@ -19,6 +19,7 @@ from functools import partial
 
 from sluice.clickhouse.access import ClickHouseAccess
 from sluice.core.budget import TargetShard
+from sluice.core.decided import MAX_INFLIGHT_INSERTS, Decided
 from sluice.core.errors import TransientError
 from sluice.core.flights import InFlight
 from sluice.core.load_spec import LoadSpec
@@ -40,7 +41,7 @@ from sluice.driver.observing import TopicObserver
 from sluice.driver.pending import Pending
 from sluice.driver.ports import (
     ClusterRead,
-    FreezesRead,
+    DecisionsRead,
     LoopParts,
     SchemaRead,
     ShardWindow,
@@ -116,9 +117,10 @@ class ConnectorLoop:
         self._specs, self.planner = dict(specs), planner
         is_read, known = parts.read_schema is not None, (self.states, planner, self._specs)
         self._schema = SchemaChanges(*known, parts.parking, is_read=is_read)
-        self.freezing = Freezing(parts.frozen, planner, self._schema, is_read=is_read)
+        self.freezing = Freezing(parts.decided.frozen, planner, self._schema, is_read=is_read)
         shards = environment.clickhouse.shards
         self._flights = InFlight(parts.inflight_inserts_max, shards, parts.jobs.slots)
+        self._obey(parts.decided)
         self._use(environment.clickhouse)
         self._pending = Pending(self.states, planner, parts.offsets.leader_of, self.freezing)
         self._round_planner = RoundPlanner(
@@ -303,8 +305,9 @@ class ConnectorLoop:
                 if self.freezing.saw_tables(event.started_ms) or self.planner.spec is not before:
                     self._pending.file_all()
                 continue
-            if isinstance(event, FreezesRead):
-                if self.freezing.take(event.standing, self._parts.now_ms()):
+            if isinstance(event, DecisionsRead):
+                self._obey(event.decided)
+                if self.freezing.take(event.decided.frozen, self._parts.now_ms()):
                     self._apply([ReadTables()])
                 self._pending.file_all()
                 continue
@@ -321,6 +324,11 @@ class ConnectorLoop:
                     self._pending.file(self.states[assignment.block_range.source])
             self._apply(effects)
             self._dispatcher.worked(self._parts.now_ms())
+
+    def _obey(self, decided: Decided) -> None:
+        """What counts instead of the configuration. Read by other threads, too."""
+        self.settings, most = decided.settings, decided.value_of(MAX_INFLIGHT_INSERTS)
+        self._flights.limit(int(most or self._parts.inflight_inserts_max))
 
     def _use(self, access: ClickHouseAccess) -> None:
         self._environment = replace(self._environment, clickhouse=access)

@@ -11,9 +11,9 @@ from sluice.clickhouse.access import ClickHouseAccess
 from sluice.clickhouse.comparing import Today
 from sluice.core.budget import TargetShard, WindowState
 from sluice.core.dead_letters import DeadLetterLimit
+from sluice.core.decided import Decided
 from sluice.core.errors import SluiceError
 from sluice.core.flights import INFLIGHT_INSERTS_MAX
-from sluice.core.freezes import Standing
 from sluice.core.health import ReplicaHealth
 from sluice.core.ledger import Commit, Rest, Stored
 from sluice.core.load_spec import LoadSpec
@@ -186,10 +186,10 @@ class ClusterRead:
 
 
 @dataclass(frozen=True, slots=True)
-class FreezesRead:
-    """A person has frozen or resumed something: this is frozen now."""
+class DecisionsRead:
+    """A person has decided something: now it is this."""
 
-    standing: Standing
+    decided: Decided
 
 
 @dataclass(frozen=True, slots=True)
@@ -317,7 +317,7 @@ class LoopParts:
     :param claims: None where no entry deduplicates.
     :param schema_patience_ms: see `unknown_schemas`.
     :param staging: None where nobody looks after staging tables.
-    :param frozen: what is frozen at the start; a `FreezesRead` tells of changes.
+    :param decided: what is decided at the start; a `DecisionsRead` tells of changes.
     """
 
     log: IntentLog
@@ -338,4 +338,4 @@ class LoopParts:
     find_cuts: FindCuts = no_cuts
     schema_patience_ms: int = PATIENCE_MS
     staging: Staging | None = None
-    frozen: Standing = ()
+    decided: Decided = field(default_factory=Decided)

@@ -12,7 +12,7 @@ import threading
 import uuid
 from collections.abc import Sequence
 
-from sluice.core.freezes import Standing, after
+from sluice.core.decided import Decided
 from sluice.core.ledger import Commit, LedgerEntry
 from sluice.kafka.clients import KafkaAccess, make_admin, make_producer
 from sluice.kafka.errors import KafkaTerminalError
@@ -28,29 +28,29 @@ _FETCH_WAIT_MS = 10_000
 class DecisionReader:
     """Follows the decisions of one connector. Not thread-safe.
 
-    :param standing: what is known to be frozen already. Only a decision takes it away: where the
-        topic lost messages, what was frozen stays so.
+    :param decided: what is known already. Only a decision takes it away: where the topic lost
+        messages, what was frozen stays so.
     :raises SluiceError: the topic cannot be read.
     """
 
-    def __init__(self, access: KafkaAccess, topic: str, standing: Standing = ()) -> None:
-        self.standing = standing
+    def __init__(self, access: KafkaAccess, topic: str, decided: Decided | None = None) -> None:
+        self.decided = decided or Decided()
         self._connector = access.connector
         self._tail = Tail(access, topic, fetch_wait_max_ms=_FETCH_WAIT_MS)
 
-    def read_all(self) -> Standing:
+    def read_all(self) -> Decided:
         """Read to the end of today."""
         self._tail.ask_end()
         while not self._tail.caught_up:
             self.poll(0.5)
-        return self.standing
+        return self.decided
 
     def poll(self, timeout_seconds: float) -> bool:
-        """Read what has come; whether something is frozen now that was not, or the other way."""
-        before = self.standing
+        """Read what has come; whether it has changed what is decided."""
+        before = self.decided
         for message in self._tail.poll(timeout_seconds):
             self._take(message)
-        return self.standing != before
+        return self.decided != before
 
     def close(self) -> None:
         """Close the consumer."""
@@ -60,7 +60,7 @@ class DecisionReader:
         try:
             entry = json.loads(message.value or b"")
             if entry["connector"] == self._connector:
-                self.standing = after(self.standing, entry)
+                self.decided = self.decided.after(entry)
         except (ValueError, TypeError, KeyError) as error:
             raise KafkaTerminalError(
                 f"topic {self._tail.topic} holds a message at offset {message.offset} that is no "

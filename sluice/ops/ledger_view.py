@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from sluice.config import Configuration
+from sluice.core.decided import DECISIONS
 from sluice.core.errors import ConfigurationError, TransientError
-from sluice.core.freezes import FREEZE, RESUME
 from sluice.core.ledger import entries_in
 from sluice.core.ranges import TopicPartition
 from sluice.driver.specs import kafka_access
@@ -180,8 +180,8 @@ def is_chosen(configuration: Configuration, selection: LedgerSelection, entry: E
         return False
     if selection.table is None:
         return True
-    if entry["type"] in (FREEZE, RESUME):
-        return bool(entry.get("table") in ("", selection.table))
+    if entry["type"] in DECISIONS:
+        return bool(entry.get("table", "") in ("", selection.table))
     if entry["type"] == "receipt":
         return bool(entry.get("entry") == selection.table)
     table = configuration.table(selection.table)

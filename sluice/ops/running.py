@@ -120,6 +120,7 @@ class ConnectorNow:
     :param is_moving: something of it loads, or has nothing to load.
     :param troubled: partitions that neither load nor are idle, the worst first, or as many of them
         as are shown.
+    :param settings: what counts instead of the configuration, in words.
     """
 
     name: str
@@ -132,6 +133,7 @@ class ConnectorNow:
     tables: tuple[TableNow, ...] = ()
     replicas: tuple[ReplicaNow, ...] = ()
     frozen: tuple[str, ...] = ()
+    settings: tuple[str, ...] = ()
     troubled: tuple[PartitionNow, ...] = ()
 
 
@@ -270,6 +272,7 @@ def look_at(run: ConnectorRun, rates: Rates, now_ms: int) -> ConnectorNow:
         tables=tables,
         replicas=_replicas(loop),
         frozen=tuple(each.line() for each in loop.freezing.standing),
+        settings=tuple(each.line() for each in loop.settings),
         troubled=tuple(troubled[:TROUBLED_MAX]),
     )
 

@@ -10,7 +10,7 @@ from sluice.config import Configuration, ConnectorConfiguration
 from sluice.core.errors import SluiceError
 from sluice.core.freezes import holding
 from sluice.core.ranges import TopicPartition
-from sluice.ops.freezing import read_frozen
+from sluice.ops.freezing import read_decided
 from sluice.ops.partitions import ConnectorReader, PartitionFacts
 
 _logger = logging.getLogger("sluice.status")
@@ -97,7 +97,7 @@ def _of_connector(
             reader.group,
             ", ".join(hanging),
         )
-    standing = read_frozen(configuration, connector.name)
+    standing = read_decided(configuration, connector.name).frozen
     statuses = []
     for item in facts:
         entries = [table.name for table in configuration.tables_of(item.source.topic)]

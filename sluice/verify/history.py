@@ -25,7 +25,7 @@ from collections.abc import Mapping
 from typing import Any, Protocol
 
 from sluice.core import rests
-from sluice.core.freezes import FREEZE, RESUME
+from sluice.core.decided import DECISIONS
 from sluice.core.instances import (
     Acknowledged,
     Event,
@@ -214,7 +214,7 @@ def _event(connector: str, place: Place, body: Mapping[str, Any]) -> Event | Non
     at_ms = int(body["at_ms"])
     if body["type"] == "text":
         return _spec(connector, place, at_ms, body)
-    if body["type"] in ("checkpoint", FREEZE, RESUME):
+    if body["type"] in ("checkpoint", *DECISIONS):
         return None  # it repeats records, or is about no partition
     source = TopicPartition(str(body["topic"]), int(body["partition"]))
     if body["type"] == "record":

@@ -32,6 +32,7 @@ COMMANDS = {
     "status",
     "freeze",
     "resume",
+    "drain",
     "resolve",
     "adopt",
     "rewind",

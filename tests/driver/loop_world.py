@@ -16,6 +16,7 @@ from sluice.clickhouse.access import ClickHouseAccess
 from sluice.core.budget import BOUNDLESS, TargetShard, WindowState, own_target_shards
 from sluice.core.bundles import Member, is_whole
 from sluice.core.dead_letters import DeadLetterLimit
+from sluice.core.decided import Decided
 from sluice.core.errors import OwnerChangedError, SluiceError, TerminalError, TransientError
 from sluice.core.flights import INFLIGHT_INSERTS_MAX
 from sluice.core.freezes import Standing
@@ -435,7 +436,7 @@ class World(Inbox, Sources):
                 inflight_inserts_max=self.inflight_inserts_max,
                 find_cuts=self.find_cuts,
                 schema_patience_ms=self.schema_patience_ms,
-                frozen=self.frozen,
+                decided=Decided(self.frozen),
             ),
             self.planner,
             environment,

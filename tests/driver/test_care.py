@@ -9,11 +9,12 @@ from dataclasses import replace
 import pytest
 
 from sluice.core.budget import TargetShard
+from sluice.core.decided import MAX_INFLIGHT_INSERTS, Decided, Setting
 from sluice.core.flights import InFlight
 from sluice.core.load_spec import LoadSpec, TableSpec
 from sluice.core.planning import Backlog, Limits, next_range, stretched_delay_ms
 from sluice.core.ranges import TopicPartition
-from sluice.driver.ports import ShardWindow
+from sluice.driver.ports import DecisionsRead, ShardWindow
 from sluice.spark.jobs import JobLostError
 from sluice.worker.assignment import Assignment
 from tests.driver.loop_world import TASK_MS, Answer, World, kinds, run, table_spec
@@ -79,6 +80,22 @@ def test_each_replica_gets_so_many_and_no_more(most: int) -> None:
     run(world)
     assert world.most == {0: most, 1: most}
     assert all(world.rows_of(source) == [1] * 30 for source in SOURCES)
+
+
+def test_a_person_lowers_the_limit_and_takes_that_back() -> None:
+    world = Busy((REPLICATED,), SOURCES)
+    two_replicas(world)
+    world.inflight_inserts_max = 3
+    loop = world.loop()
+    one = Setting(MAX_INFLIGHT_INSERTS, 1, "alice", "a disk is slow", 1)
+    for settings, most in (((one,), 1), ((), 3)):
+        world.put(DecisionsRead(Decided(settings=settings)))
+        world.most.clear()
+        world.ends.update({source: world.ends[source] + 30 for source in SOURCES})
+        run(world, loop)
+        assert world.most == {0: most, 1: most}
+        assert loop.settings == settings
+    assert all(world.rows_of(source) == [1] * 90 for source in SOURCES)
 
 
 def test_without_replicas_the_first_server_gets_all() -> None:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from sluice.core.decided import Decided
 from sluice.core.errors import TerminalError, TransientError
 from sluice.core.freezes import Frozen, Standing, Subject
 from sluice.core.ranges import TopicPartition
 from sluice.core.receipts import Failed
 from sluice.driver.loop import ConnectorLoop
 from sluice.driver.parking import Parking
-from sluice.driver.ports import FreezesRead, SchemaRead
+from sluice.driver.ports import DecisionsRead, SchemaRead
 from sluice.driver.record_updates import RESETTLE_MS
 from sluice.driver.state import Probed, Probing, ToProbe
 from sluice.spark.jobs import JobLostError
@@ -28,7 +29,7 @@ def two_tables() -> World:
 
 
 def tell(world: World, *subjects: Subject) -> None:
-    world.put(FreezesRead(frozen(*subjects)))
+    world.put(DecisionsRead(Decided(frozen(*subjects))))
 
 
 def run_until(world: World, after_ms: int, loop: ConnectorLoop | None = None) -> None:
@@ -54,7 +55,7 @@ def test_it_stands_from_the_start_on_and_goes_on_when_it_is_resumed() -> None:
         world = World([P0])
         world.ends[P0] = 25
         world.frozen = frozen(subject)
-        world.at(60_000, lambda world=world: world.put(FreezesRead(())))  # type: ignore[misc]
+        world.at(60_000, lambda world=world: world.put(DecisionsRead(Decided())))  # type: ignore[misc]
         run_until(world, 59_000, loop := world.loop())
         assert not world.jobs and not world.commits
         run_until(world, 20_000, loop)
@@ -89,7 +90,7 @@ def test_a_range_in_doubt_is_neither_sent_nor_probed_until_it_is_resumed() -> No
         world.at(5_000, lambda: setattr(world, "now", world.now + RESETTLE_MS))
         run_until(world, 20_000, loop)
     assert len(sent) == 1 and world.probes == []
-    world.put(FreezesRead(()))
+    world.put(DecisionsRead(Decided()))
     run_until(world, 2_000, loop)
     recorded = kinds(world, P0)
     assert recorded[0] == ("INTEND", 0, 10) and recorded[-1] == ("SETTLE", 10, 10)
@@ -125,7 +126,7 @@ def test_what_a_probe_found_is_looked_for_again_after_the_freeze() -> None:
     state.become(Probed(None))
     run_until(world, 5_000, loop)
     assert type(state.stage) is ToProbe and world.probes == []
-    world.put(FreezesRead(()))
+    world.put(DecisionsRead(Decided()))
     loop.stopping.clear()
     run(world, loop)
     assert len(world.probes) == 1
@@ -152,7 +153,7 @@ def test_a_table_that_is_away_while_it_is_frozen_stops_nothing() -> None:
     world.gone["t"] = "t is gone"
     world.at(1_000, lambda: world.put(SchemaRead(world.now, None, world.spec, away, {})))
     world.at(30_000, world.gone.clear)
-    world.at(31_000, lambda: world.put(FreezesRead(())))
+    world.at(31_000, lambda: world.put(DecisionsRead(Decided())))
     run_until(world, 60_000, loop)
     assert loop.states[P0].stopped is None
     assert loop.waits.parked == {"t": False}

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import signal
 
 from tests.support.world import Truth, World, assert_exact, wait_for
 
@@ -49,10 +48,12 @@ def test_a_table_is_frozen_while_its_server_is_changed(world: World) -> None:
     done = world.sluice("resume", str(path), *words)
     assert (done.returncode, done.stdout) == (0, "nothing is frozen\n"), done.stderr
     world.wait_for_rows("changed", 2_000, driver, PATIENCE)
-    driver.signal(signal.SIGTERM)
+    done = world.sluice("drain", str(path), "--by", "bob", "--why", "the day is over")
+    assert done.returncode == 0, done.stderr
     assert driver.wait(PATIENCE) == 0, driver.text()[-4000:]
     assert " stops at " not in driver.text()
     assert_exact(world, "changed", frozen_truth)
     assert_exact(world, "other", other_truth)
-    decided = [(e["type"], e["by"]) for e in world.ledger() if e["type"] in ("freeze", "resume")]
-    assert decided == [("freeze", "alice"), ("resume", "bob")]
+    types = ("freeze", "resume", "drain")
+    decided = [(e["type"], e["by"]) for e in world.ledger() if e["type"] in types]
+    assert decided == [("freeze", "alice"), ("resume", "bob"), ("drain", "bob")]

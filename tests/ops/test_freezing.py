@@ -2,21 +2,32 @@
 
 from __future__ import annotations
 
+import logging
 import queue
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from sluice.core.decided import (
+    LOG_LEVEL,
+    MAX_INFLIGHT_INSERTS,
+    Decided,
+    Drain,
+    Setting,
+    drain_entry,
+    set_entry,
+)
 from sluice.core.errors import ConfigurationError
-from sluice.core.freezes import FREEZE, Frozen, Subject, after, decision_entry
+from sluice.core.freezes import FREEZE, Frozen, Subject, decision_entry
 from sluice.core.ledger import encode_entry
-from sluice.driver.freezing import FreezeWatch
-from sluice.driver.ports import FreezesRead
+from sluice.driver.deciding import DecisionWatch
+from sluice.driver.ports import DecisionsRead
 from sluice.kafka.errors import KafkaTerminalError
 from sluice.kafka.tail import LogMessage
 from sluice.ops.deciding import DecisionRefusedError
-from sluice.ops.freezing import freeze, read_frozen, resume
+from sluice.ops.freezing import drain, freeze, read_decided, resume, set_value
 from sluice.ops.ledger_view import LedgerSelection, read_ledger
 from sluice.ops.status import read_status
 from sluice.verify.history import Place, ledger_events
@@ -35,24 +46,25 @@ def pipeline(kafka: Kafka, tmp_path: Path) -> Iterator[Pipeline]:
 
 def test_a_freeze_is_in_the_ledger_and_whoever_runs_hears_of_it(pipeline: Pipeline) -> None:
     configuration, kafka = pipeline.configuration, pipeline.kafka
-    assert read_frozen(configuration, "dc1") == ()
+    assert read_decided(configuration, "dc1") == Decided()
     said = {"by": "alice", "why": "a disk is changed"}
     (line,) = freeze(configuration, connector="", table="orders", **said)
     assert "table orders is frozen by alice since 20" in line and line.endswith("a disk is changed")
-    heard: queue.SimpleQueue[FreezesRead] = queue.SimpleQueue()
-    watch = FreezeWatch(kafka.access(), configuration.decisions_topic, heard.put)
-    standing = watch.start()
+    heard: queue.SimpleQueue[DecisionsRead] = queue.SimpleQueue()
+    topic = configuration.decisions_topic
+    watch = DecisionWatch(kafka.access(), topic, heard.put, lambda: None)
+    standing = watch.start().frozen
     try:
         assert [each.subject for each in standing] == [TABLE]
         freeze(configuration, connector="dc1", table="", by="bob", why="a broker moves")
-        subjects = [each.subject for each in heard.get(timeout=30).standing]
+        subjects = [each.subject for each in heard.get(timeout=30).decided.frozen]
         assert subjects == [TABLE, Subject("connector")]
         with pytest.raises(DecisionRefusedError, match="the pipeline is not frozen") as refused:
             resume(configuration, connector="", table="", **said)
         assert "table orders of connector dc1, the connector of connector dc1" in refused.value.hint
         (left,) = resume(configuration, connector="", table="orders", by="bob", why="it is done")
         assert "the connector is frozen by bob" in left
-        assert [each.by for each in heard.get(timeout=30).standing] == ["bob"]
+        assert [each.by for each in heard.get(timeout=30).decided.frozen] == ["bob"]
     finally:
         watch.stop()
     (status,) = read_status(configuration)
@@ -80,7 +92,17 @@ def test_what_is_refused_writes_nothing(pipeline: Pipeline) -> None:
     for by, why in (("", "x"), ("a\nb", "x"), ("a", "x" * 501)):
         with pytest.raises(DecisionRefusedError, match="is refused: the "):
             freeze(configuration, connector="", table="", by=by, why=why)
-    assert read_frozen(configuration, "dc1") == ()
+    for name, value, connector in (
+        (LOG_LEVEL, "trace", ""),
+        (LOG_LEVEL, "debug", "dc1"),
+        (MAX_INFLIGHT_INSERTS, 0, ""),
+        (MAX_INFLIGHT_INSERTS, True, ""),
+        (MAX_INFLIGHT_INSERTS, "8", ""),
+        ("max_delay", 1, ""),
+    ):
+        with pytest.raises(DecisionRefusedError, match="set is refused: "):
+            set_value(configuration, name=name, value=value, connector=connector, **said)
+    assert read_decided(configuration, "dc1") == Decided()
 
 
 def test_what_is_no_decision_is_told_with_its_place(pipeline: Pipeline) -> None:
@@ -88,17 +110,77 @@ def test_what_is_no_decision_is_told_with_its_place(pipeline: Pipeline) -> None:
     freeze(pipeline.configuration, connector="", table="", by="alice", why="because")
     pipeline.kafka.produce(topic, [b"{"])
     with pytest.raises(KafkaTerminalError, match="at offset 2 that is no decision"):
-        read_frozen(pipeline.configuration, "dc1")
+        read_decided(pipeline.configuration, "dc1")
 
 
 def test_decisions_of_other_connectors_and_hostile_texts() -> None:
     entry = decision_entry(FREEZE, TABLE, "a\x1b[31m", "line\nbreak" + "x" * 900)
     body = {"connector": "dc1", "at_ms": 7, **entry.body}
-    (frozen,) = after((), body)
+    (frozen,) = (decided := Decided().after(body)).frozen
     assert frozen == Frozen(TABLE, "a [31m", ("line break" + "x" * 900)[:500], 7)
-    assert after((frozen,), body | {"at_ms": 8}) == (Frozen(TABLE, frozen.by, frozen.why, 8),)
-    assert after((frozen,), body | {"type": "resume"}) == ()
-    assert after((frozen,), {"type": "receipt"}) == (frozen,)
+    again = decided.after(body | {"at_ms": 8})
+    assert again.frozen == (Frozen(TABLE, frozen.by, frozen.why, 8),)
+    assert decided.after(body | {"type": "resume"}) == Decided()
+    assert decided.after({"type": "receipt"}) == decided
     with pytest.raises(ValueError, match="cannot be frozen"):
-        after((), body | {"what": "world"})
+        Decided().after(body | {"what": "world"})
     assert encode_entry("dc1", 7, entry)[0] == b"dc1"
+
+
+def test_values_that_are_set_and_taken_back() -> None:
+    facts = {"connector": "dc1", "at_ms": 7}
+    decided = Decided()
+    for name, value in ((LOG_LEVEL, "debug"), (MAX_INFLIGHT_INSERTS, 8), (LOG_LEVEL, "error")):
+        decided = decided.after(facts | set_entry(name, value, "alice\x1b", "why").body)
+    assert decided.settings == (
+        Setting(MAX_INFLIGHT_INSERTS, 8, "alice ", "why", 7),
+        Setting(LOG_LEVEL, "error", "alice ", "why", 7),
+    )
+    assert [decided.value_of(name) for name in (LOG_LEVEL, MAX_INFLIGHT_INSERTS)] == ["error", 8]
+    assert "max_inflight_inserts is 8 by alice" in decided.settings[0].line()
+    back = decided.after(facts | set_entry(LOG_LEVEL, None, "alice", "why").body)
+    assert back.settings == decided.settings[:1] and back.value_of(LOG_LEVEL) is None
+    drained = back.after(facts | drain_entry("bob", "why").body)
+    assert drained.drains == {Drain("bob", "why", 7)} and drained.settings == back.settings
+    for body in (set_entry(LOG_LEVEL, "loud", "a", "b").body, set_entry("x", 1, "a", "b").body):
+        with pytest.raises(ValueError, match=r"has to be one of|cannot be set"):
+            decided.after(facts | body)
+
+
+def test_a_driver_hears_of_levels_limits_and_its_end(pipeline: Pipeline) -> None:
+    configuration, logs = pipeline.configuration, logging.getLogger("sluice")
+    at_start, said = logs.level, {"by": "alice", "why": "a look"}
+    drained = threading.Event()
+
+    def watch() -> tuple[DecisionWatch, queue.SimpleQueue[DecisionsRead]]:
+        heard: queue.SimpleQueue[DecisionsRead] = queue.SimpleQueue()
+        topic = configuration.decisions_topic
+        return DecisionWatch(pipeline.kafka.access(), topic, heard.put, drained.set), heard
+
+    drain(configuration, by="bob", why="before it ran")
+    first, heard = watch()
+    try:
+        first.start()
+        set_value(configuration, name=LOG_LEVEL, value="debug", **said)
+        assert heard.get(timeout=30).decided.value_of(LOG_LEVEL) == "debug"
+        assert logs.level == logging.DEBUG
+        (line, _) = set_value(configuration, name=MAX_INFLIGHT_INSERTS, value=3, **said)[::-1]
+        assert "connector dc1: max_inflight_inserts is 3 by alice since 20" in line
+        assert heard.get(timeout=30).decided.value_of(MAX_INFLIGHT_INSERTS) == 3
+        assert not drained.is_set()
+        assert drain(configuration, by="bob", why="the machine is changed") == [
+            "connector dc1: the driver that runs settles what is out, and ends"
+        ]
+        assert drained.wait(30)
+    finally:
+        first.stop()
+    drained.clear()
+    second, heard = watch()
+    try:
+        assert second.start().value_of(LOG_LEVEL) == "debug"  # it survives a start
+        set_value(configuration, name=LOG_LEVEL, value=None, **said)
+        assert heard.get(timeout=30).decided.value_of(LOG_LEVEL) is None
+        assert logs.level == at_start and not drained.is_set()
+    finally:
+        second.stop()
+        logs.setLevel(at_start)

@@ -1,1 +1,1 @@
-"""The one HTTP server of a driver: metrics, health, status, the page, and freezing."""
+"""The one HTTP server of a driver: metrics, health, status, the page, and decisions."""

@@ -7,7 +7,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -25,11 +25,12 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from sluice import __version__
 from sluice.config import Configuration
+from sluice.core.decided import LOG_LEVEL, MAX_INFLIGHT_INSERTS
 from sluice.core.errors import ConfigurationError, SluiceError, TransientError
 from sluice.driver.connector import ConnectorRun, now_ms
 from sluice.driver.loop import ConnectorLoop
 from sluice.ops.deciding import DecisionRefusedError
-from sluice.ops.freezing import freeze, resume
+from sluice.ops.freezing import drain, freeze, resume, set_value
 from sluice.ops.http.openapi import described
 from sluice.ops.http.tokens import Rate, Tokens
 from sluice.ops.metrics import LoopCollector
@@ -64,7 +65,43 @@ _FILES = {
 }
 
 Decide = Callable[..., list[str]]
-Answer = dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Words:
+    """What the body of a decision says besides why, and what it is answered with.
+
+    :param answers: the name of the lines that it is answered with.
+    :param may: what may be said, all strings.
+    :param value: what has to be said, of any type; "": nothing.
+    """
+
+    answers: str
+    may: tuple[str, ...] = ()
+    value: str = ""
+
+    def read(self, said: object) -> dict[str, Any]:
+        """What a person decided, and why.
+
+        :raises RefusedError: something is missing, or is too much.
+        """
+        needs = {"why", self.value} - {""}
+        if not isinstance(said, dict) or not needs <= said.keys() <= needs | {*self.may}:
+            may = f", and perhaps {' or '.join(self.may)}" if self.may else ""
+            named = " and ".join(sorted(needs, reverse=True))
+            raise RefusedError(400, f"the body has to be an object with {named}{may}")
+        if not all(isinstance(value, str) for key, value in said.items() if key != self.value):
+            raise RefusedError(400, "all values have to be strings")
+        given = {"value": said.pop(self.value)} if self.value else {}
+        return {**dict.fromkeys(self.may, ""), **said, **given}
+
+
+_FREEZE = Words("frozen", ("connector", "table"))
+_LEVEL, _LIMIT = (
+    Words("settings", (), "level"),
+    Words("settings", ("connector",), MAX_INFLIGHT_INSERTS),
+)
+_DRAIN = Words("drained")
 
 
 class RefusedError(Exception):
@@ -96,21 +133,21 @@ class Looks:
 
 
 class Decisions:
-    """Lets who has a token freeze and resume."""
+    """Lets who has a token decide."""
 
     def __init__(self, configuration: Configuration, tokens: Tokens) -> None:
         self._configuration, self._tokens = configuration, tokens
         self._decisions, self._refusals = Rate(DECISIONS_PER_MINUTE), Rate(REFUSALS_PER_MINUTE)
 
-    async def take(self, request: Request, decide: Decide) -> Response:
+    async def take(self, request: Request, decide: Decide, words: Words) -> Response:
         """Carry one out."""
         try:
             by = self.authenticated(request.headers)
-            said = _said(request.headers, await _body(request))
-            frozen = await run_in_threadpool(self._decide, decide, by, said)
+            said = words.read(_said(request.headers, await _body(request)))
+            lines = await run_in_threadpool(self._decide, decide, by, said)
         except RefusedError as refused:
             return JSONResponse(refused.answer, refused.status)
-        return JSONResponse({"by": by, "frozen": frozen})
+        return JSONResponse({"by": by, words.answers: lines})
 
     def authenticated(self, headers: Mapping[str, str]) -> str:
         """Who asks.
@@ -135,7 +172,7 @@ class Decisions:
             raise RefusedError(429, f"more than {DECISIONS_PER_MINUTE} decisions in a minute")
         return by
 
-    def _decide(self, decide: Decide, by: str, said: dict[str, str]) -> list[str]:
+    def _decide(self, decide: Decide, by: str, said: dict[str, Any]) -> list[str]:
         try:
             return decide(self._configuration, by=by, **said)
         except ConfigurationError as error:
@@ -164,20 +201,14 @@ async def _body(request: Request) -> bytes:
     return body
 
 
-def _said(headers: Mapping[str, str], body: bytes) -> dict[str, str]:
-    """What a person decided, and why."""
+def _said(headers: Mapping[str, str], body: bytes) -> object:
+    """What the body says."""
     if headers.get("content-type", "").partition(";")[0].strip() != "application/json":
         raise RefusedError(415, "the body is no JSON", "Content-Type: application/json")
     try:
-        said = json.loads(body)
+        return json.loads(body)
     except (ValueError, RecursionError):
         raise RefusedError(400, "the body is no JSON") from None
-    keys = {"why", "connector", "table"}
-    if not isinstance(said, dict) or said.keys() - keys or "why" not in said:
-        raise RefusedError(400, "the body has to be an object with why, and connector or table")
-    if not all(isinstance(value, str) for value in said.values()):
-        raise RefusedError(400, "all values have to be strings")
-    return {"connector": "", "table": "", **said}
 
 
 class _Headers:
@@ -228,10 +259,19 @@ def make_app(
         return JSONResponse(now | {"connectors": [asdict(each) for each in looks.now()]})
 
     async def decide_freeze(request: Request) -> Response:
-        return await decisions.take(request, freeze)
+        return await decisions.take(request, freeze, _FREEZE)
 
     async def decide_resume(request: Request) -> Response:
-        return await decisions.take(request, resume)
+        return await decisions.take(request, resume, _FREEZE)
+
+    async def decide_level(request: Request) -> Response:
+        return await decisions.take(request, partial(set_value, name=LOG_LEVEL), _LEVEL)
+
+    async def decide_limit(request: Request) -> Response:
+        return await decisions.take(request, partial(set_value, name=MAX_INFLIGHT_INSERTS), _LIMIT)
+
+    async def decide_drain(request: Request) -> Response:
+        return await decisions.take(request, drain, _DRAIN)
 
     return Starlette(
         routes=[
@@ -243,6 +283,9 @@ def make_app(
             Route("/openapi.json", lambda request: JSONResponse(described(__version__))),
             Route("/freeze", decide_freeze, methods=["POST"]),
             Route("/resume", decide_resume, methods=["POST"]),
+            Route("/log-level", decide_level, methods=["POST"]),
+            Route("/limits", decide_limit, methods=["POST"]),
+            Route("/drain", decide_drain, methods=["POST"]),
         ],
         middleware=[
             Middleware(_Headers),

@@ -4,6 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
+from sluice.core.decided import LOG_LEVELS, MAX_INFLIGHT_INSERTS
+from sluice.core.flights import INFLIGHT_INSERTS_LIMIT
+from sluice.core.freezes import WHY_MAX
+
 _JSON = "application/json"
 
 
@@ -27,8 +31,33 @@ def described(version: str) -> dict[str, Any]:
                 _STATUS,
             ),
             "/openapi.json": _read("This document.", _JSON),
-            "/freeze": _decision("Let a pipeline, a connector or a table entry stand still."),
-            "/resume": _decision("Let go on what was frozen with the same words."),
+            "/freeze": _decision(
+                "Let a pipeline, a connector or a table entry stand still.", "frozen", _SUBJECT
+            ),
+            "/resume": _decision(
+                "Let go on what was frozen with the same words.", "frozen", _SUBJECT
+            ),
+            "/log-level": _decision(
+                "Let the driver log so much, also after a restart; null: as at the start.",
+                "settings",
+                {"level": {"enum": [*LOG_LEVELS, None]}},
+                ("level",),
+            ),
+            "/limits": _decision(
+                "Let so many ranges be out for a table on a replica, also after a restart; null: "
+                "as configured.",
+                "settings",
+                {
+                    MAX_INFLIGHT_INSERTS: {
+                        "type": ["integer", "null"],
+                        "minimum": 1,
+                        "maximum": INFLIGHT_INSERTS_LIMIT,
+                    },
+                    "connector": _TEXT,
+                },
+                (MAX_INFLIGHT_INSERTS,),
+            ),
+            "/drain": _decision("Settle what is out, and end the driver.", "drained", {}),
         },
         "components": {"securitySchemes": {"token": {"type": "http", "scheme": "bearer"}}},
     }
@@ -50,16 +79,8 @@ _STATUS = {
         },
     },
 }
-_DECISION = {
-    "type": "object",
-    "required": ["why"],
-    "additionalProperties": False,
-    "properties": {
-        "why": {"type": "string", "maxLength": 500},
-        "connector": {"type": "string"},
-        "table": {"type": "string", "description": "name of a table entry"},
-    },
-}
+_TEXT = {"type": "string"}
+_SUBJECT = {"connector": _TEXT, "table": _TEXT | {"description": "name of a table entry"}}
 
 
 def _answer(what: str, content_type: str = _JSON, schema: dict[str, Any] | None = None) -> Any:
@@ -84,13 +105,21 @@ def _health(what: str, name: str) -> dict[str, Any]:
     return found
 
 
-def _decision(what: str) -> dict[str, Any]:
+def _decision(
+    what: str, answers: str, words: dict[str, Any], required: tuple[str, ...] = ()
+) -> dict[str, Any]:
+    said = {
+        "type": "object",
+        "required": ["why", *required],
+        "additionalProperties": False,
+        "properties": {"why": {"type": "string", "maxLength": WHY_MAX}, **words},
+    }
     refused = {
         "400": "The body is not as it has to be.",
         "401": "The token is missing, or is not known.",
         "403": "A page of another site asks.",
         "404": "There is no such connector or table entry.",
-        "409": "It does not fit what is frozen.",
+        "409": "It does not fit what is decided, or is no such value.",
         "413": "The body is too long.",
         "415": "The body is no JSON.",
         "429": "Too often.",
@@ -100,16 +129,16 @@ def _decision(what: str) -> dict[str, Any]:
         "type": "object",
         "properties": {
             "by": {"type": "string"},
-            "frozen": {"type": "array", "items": {"type": "string"}},
+            answers: {"type": "array", "items": {"type": "string"}},
         },
     }
     return {
         "post": {
             "summary": what,
             "security": [{"token": []}],
-            "requestBody": {"required": True, "content": {_JSON: {"schema": _DECISION}}},
+            "requestBody": {"required": True, "content": {_JSON: {"schema": said}}},
             "responses": {
-                "200": _answer("What is frozen now.", _JSON, done),
+                "200": _answer("What holds now, in words.", _JSON, done),
                 **{status: _answer(why) for status, why in refused.items()},
             },
         }

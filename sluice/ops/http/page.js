@@ -114,6 +114,7 @@ function connector(of, now) {
   return element("section", {},
     head("h2", of.name, of.verdict),
     element("p", { class: "reason" }, of.reason),
+    ...of.settings.map((line) => element("p", { class: "frozen" }, line)),
     of.tables.length ? facts(amounts(of.amounts, of.rows, of.rows_per_second, now)) : null,
     of.replicas.length ? folded(`${of.name}/replicas`,
       `${of.replicas.length} replicas${away ? `, ${away} of them tried last or silent` : ""}`, () => replicas(of)) : null,

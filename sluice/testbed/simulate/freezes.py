@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import random
 
+from sluice.core.decided import Decided
 from sluice.core.freezes import Frozen, Standing, Subject
-from sluice.driver.ports import FreezesRead
+from sluice.driver.ports import DecisionsRead
 from sluice.testbed.simulate.world import World
 
 #: Of how many seeds one has such a person. Those below a hundred have none: planted bugs are known
@@ -59,5 +60,5 @@ class Person:
         self.standing = standing
         for driver in list(self._world.drivers):
             assembly = driver.connector_run._assembly
-            if assembly is not None and assembly.freezes is not None:
-                assembly.inbox.put(FreezesRead(standing))
+            if assembly is not None and assembly.decisions is not None:
+                assembly.inbox.put(DecisionsRead(Decided(standing)))

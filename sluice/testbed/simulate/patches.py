@@ -10,6 +10,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from sluice.clickhouse import access, http, probe
+from sluice.core.decided import Decided
 from sluice.core.load_spec import LoadSpec
 from sluice.core.packing import RANGES_OF_TASK, share_of_task
 from sluice.decode.schema import registry
@@ -169,9 +170,9 @@ def _of_spark(parts: Parts) -> list[tuple[Any, str, Any]]:
     def bound(kind: type) -> type:
         return type(kind.__name__, (kind,), {"world": world, "invariants": parts.invariants})
 
-    def freeze_watch(*_: object) -> SimpleNamespace:
+    def decision_watch(*_: object) -> SimpleNamespace:
         """Who starts reads what is frozen; the person tells of changes."""
-        return SimpleNamespace(start=lambda: parts.person.standing, stop=lambda: None)
+        return SimpleNamespace(start=lambda: Decided(parts.person.standing), stop=lambda: None)
 
     def read_owner() -> SimpleNamespace:
         return SimpleNamespace(hex=world.driver.owner.removeprefix("run-"))
@@ -195,7 +196,7 @@ def _of_spark(parts: Parts) -> list[tuple[Any, str, Any]]:
         (connector, "SchemaReader", bound(driver.SimulatedSchemaReader)),
         # To look through all that a process has takes it longer than a driver's life here.
         (connector, "relaxed_collector", nullcontext),
-        (connector, "FreezeWatch", freeze_watch),
+        (connector, "DecisionWatch", decision_watch),
         (connector, "StagingCollector", bound(driver.SimulatedStagingCollector)),
         (connector, "ReplicaWatch", bound(driver.SimulatedReplicaWatch)),
         (leases, "time", _clock(world)),

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from sluice.core.decided import Setting
 from sluice.core.errors import TerminalError, TransientError
 from sluice.core.freezes import Frozen, Subject
 from sluice.core.health import Condition, ReplicaHealth
@@ -55,6 +56,7 @@ def every_state() -> list[ConnectorRun]:
     states[390].waiting_since_ms = now - 900_000
     loop.dead_letters.counts[("a", HOSTILE)] = 12
     loop.freezing.standing = (Frozen(Subject("table", "c"), "alice", HOSTILE, START_MS),)
+    loop.settings = (Setting("log_level", "debug", "bob", HOSTILE, START_MS),)
     starting = run_of(None, "dc2", doing="taking over", error=TransientError("Kafka is away"))
     return [run_of(loop, HOSTILE), starting, run_of(None, "dc3", is_ended=True, status=4)]
 
@@ -88,6 +90,7 @@ def test_a_browser_shows_every_state_and_runs_nothing_of_a_name(tmp_path: Path) 
         "is taking over, which failed, and is tried again: Kafka is away",
         "has ended with status 4",
         "table c is frozen by alice since",
+        "log_level is debug by bob since",
         "s for a free task, or for room in a deduplication window",
         "40 loading",
         "2 replicas, 1 of them tried last or silent",

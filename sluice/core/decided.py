@@ -1,0 +1,119 @@
+"""What persons have decided for drivers that run, as the ledger and the topic of decisions have it:
+what is frozen (R23), which values count instead of the configuration's, and who is to end.
+
+Pure: `sluice.kafka.decisions` reads and writes it, `sluice.driver.deciding` hears of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from sluice.core.flights import INFLIGHT_INSERTS_LIMIT
+from sluice.core.freezes import (
+    BY_MAX,
+    FREEZE,
+    RESUME,
+    WHY_MAX,
+    Standing,
+    printable,
+    since,
+    standing_after,
+)
+from sluice.core.ledger import LedgerEntry
+
+#: Types of ledger entries.
+SET, DRAIN = "set", "drain"
+DECISIONS = (FREEZE, RESUME, SET, DRAIN)
+
+#: What may be set: the level of a driver's logs, and `[clickhouse] max_inflight_inserts`.
+LOG_LEVEL, MAX_INFLIGHT_INSERTS = "log_level", "max_inflight_inserts"
+LOG_LEVELS = ("debug", "info", "warning", "error")
+
+#: None: as the driver was started.
+Value = int | str | None
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """A value that counts instead of the configuration's since a person said so."""
+
+    name: str
+    value: int | str
+    by: str
+    why: str
+    at_ms: int
+
+    def line(self) -> str:
+        """In words."""
+        return f"{self.name} is {self.value} by {self.by} since {since(self.at_ms)}: {self.why}"
+
+
+@dataclass(frozen=True, slots=True)
+class Drain:
+    """A person has asked the driver that runs to settle what is out, and to end."""
+
+    by: str
+    why: str
+    at_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class Decided:
+    """Everything that was decided for one connector and was not taken back.
+
+    :param drains: all that were asked for. Only who runs by then ends.
+    """
+
+    frozen: Standing = ()
+    settings: tuple[Setting, ...] = ()
+    drains: frozenset[Drain] = frozenset()
+
+    def value_of(self, name: str) -> Value:
+        """What a setting is; None: nothing was decided."""
+        return next((each.value for each in self.settings if each.name == name), None)
+
+    def after(self, entry: Mapping[str, Any]) -> Decided:
+        """What is decided after an entry of the same connector. Other entries change nothing.
+
+        :raises KeyError, ValueError: a decision that is none.
+        """
+        if entry["type"] not in (SET, DRAIN):
+            return replace(self, frozen=standing_after(self.frozen, entry))
+        by, why = printable(entry["by"], BY_MAX), printable(entry["why"], WHY_MAX)
+        at_ms = int(entry["at_ms"])
+        if entry["type"] == DRAIN:
+            return replace(self, drains=self.drains | {Drain(by, why, at_ms)})
+        name, value = str(entry["name"]), entry["value"]
+        wrong = why_no_value(name, value)
+        if wrong is not None:
+            raise ValueError(wrong)
+        settings = tuple(each for each in self.settings if each.name != name)
+        if value is not None:
+            settings = (*settings, Setting(name, value, by, why, at_ms))
+        return replace(self, settings=settings)
+
+
+def set_entry(name: str, value: Value, by: str, why: str) -> LedgerEntry:
+    """An entry of the ledger that sets a value, or takes it back."""
+    return LedgerEntry(None, {"type": SET, "name": name, "value": value, "by": by, "why": why})
+
+
+def drain_entry(by: str, why: str) -> LedgerEntry:
+    """An entry of the ledger that ends the driver that runs."""
+    return LedgerEntry(None, {"type": DRAIN, "by": by, "why": why})
+
+
+def why_no_value(name: str, value: object) -> str | None:
+    """What is wrong with a value of a setting; None if nothing is."""
+    if name not in (LOG_LEVEL, MAX_INFLIGHT_INSERTS):
+        return f"{name} cannot be set"
+    if value is None:
+        return None
+    if name == LOG_LEVEL:
+        return None if value in LOG_LEVELS else f"{name} has to be one of {', '.join(LOG_LEVELS)}"
+    is_whole = isinstance(value, int) and not isinstance(value, bool)
+    if is_whole and 1 <= value <= INFLIGHT_INSERTS_LIMIT:  # type: ignore[operator]
+        return None
+    return f"{name} has to be a whole number from 1 to {INFLIGHT_INSERTS_LIMIT}"

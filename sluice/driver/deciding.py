@@ -1,0 +1,108 @@
+"""Hears of what persons decide for a driver that runs. What is frozen and limited is the loop's to
+obey; the level of logs, and the end, are the process's."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable
+from functools import cache
+
+from sluice.core.decided import LOG_LEVEL, Decided
+from sluice.core.errors import SluiceError
+from sluice.driver.ports import DecisionsRead
+from sluice.kafka.clients import KafkaAccess
+from sluice.kafka.decisions import DecisionReader
+
+_logger = logging.getLogger("sluice.decisions")
+_all_loggers = logging.getLogger("sluice")
+
+POLL_SECONDS = 1.0
+RETRY_SECONDS = 5.0
+
+
+class DecisionWatch:
+    """Follows the decisions of one connector in a thread of its own.
+
+    :param changed: takes what is decided, from that thread, whenever it has changed.
+    :param drain: called when a person wants the driver to settle what is out, and to end.
+    """
+
+    def __init__(
+        self,
+        access: KafkaAccess,
+        topic: str,
+        changed: Callable[[DecisionsRead], None],
+        drain: Callable[[], None],
+    ) -> None:
+        self._access, self._topic = access, topic
+        self._changed, self._drain = changed, drain
+        self._reader: DecisionReader | None = None
+        self._decided = Decided()
+        self._ended = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="decisions", daemon=True)
+
+    def start(self) -> Decided:
+        """Begin; gives what is decided by now. Who was asked to end before does not.
+
+        :raises SluiceError: it cannot be read; nobody may go on without knowing.
+        """
+        try:
+            decided = self._read_all()
+        except BaseException:
+            self._close()
+            raise
+        _use_log_level(self._decided, decided)
+        self._decided = decided
+        self._thread.start()
+        return decided
+
+    def stop(self) -> None:
+        """End the thread."""
+        self._ended.set()
+
+    def _run(self) -> None:
+        while not self._ended.is_set():
+            try:
+                if self._reader is None:
+                    self._hear(self._read_all())
+                elif self._reader.poll(POLL_SECONDS):
+                    self._hear(self._reader.decided)
+            except SluiceError as error:
+                _logger.warning("decisions cannot be read: %s. Try: %s", error, error.hint)
+                self._close()
+                self._ended.wait(RETRY_SECONDS)
+        self._close()
+
+    def _read_all(self) -> Decided:
+        self._reader = DecisionReader(self._access, self._topic, self._decided)
+        return self._reader.read_all()
+
+    def _hear(self, decided: Decided) -> None:
+        before, self._decided = self._decided, decided
+        if decided == before:
+            return
+        _use_log_level(before, decided)
+        for drain in decided.drains - before.drains:
+            _logger.warning("drained by %s: %s. What is out is settled", drain.by, drain.why)
+            self._drain()
+        self._changed(DecisionsRead(decided))
+
+    def _close(self) -> None:
+        if self._reader is not None:
+            self._reader.close()
+            self._reader = None
+
+
+@cache
+def _level_at_start() -> int:
+    """The level before anybody has decided on one."""
+    return _all_loggers.level
+
+
+def _use_log_level(before: Decided, decided: Decided) -> None:
+    """All connectors share the driver's logs: who decided last counts."""
+    at_start, level = _level_at_start(), decided.value_of(LOG_LEVEL)
+    if level != before.value_of(LOG_LEVEL):
+        _all_loggers.setLevel(at_start if level is None else str(level).upper())
+        _logger.warning("the log level is %s", level or "as at the start")
