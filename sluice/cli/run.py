@@ -49,9 +49,8 @@ def run(config: Path, until_caught_up: bool, grace: float) -> int:
         if configuration.http is not None:
             from sluice.ops.http.server import HttpServer
 
-            host = configuration.http.host
             port = HttpServer(configuration.http, configuration, runs).port
-            log.info("http", extra={"url": f"http://{f'[{host}]' if ':' in host else host}:{port}"})
+            log.info("http", extra={"url": configuration.http.url(port)})
 
     return int(
         run_pipeline(

@@ -134,5 +134,7 @@ topic = "sluice.orders.decisions"     # default: sluice.<pipeline>.decisions
 # hosts = ["sluice.example.com"]      # names by which it may be asked; default: any, on a loopback
                                       # address only its own
 # partition_metrics = false           # no metric for each partition, where there are thousands
-# tokens_file = "sluice-tokens"       # who may freeze and resume there: lines "NAME TOKEN"
+# tokens_file = "sluice-tokens"       # who may decide there: lines "NAME TOKEN"
+# tls = { certificate = "driver.pem", key = "driver.key" }  # https alone; with ca, too,
+                                      # only who shows a certificate that one of these has signed
 """

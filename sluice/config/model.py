@@ -112,13 +112,20 @@ class HttpConfiguration(Section):
     :param listen: host and port; port 0 takes a free one.
     :param hosts: names by which it may be asked; none: any, but on a loopback address its own only.
     :param partition_metrics: False: no metric has a value for each partition.
-    :param tokens_file: who may freeze and resume, a line with name and token each; "": nobody.
+    :param tokens_file: who may decide, a line with name and token each; "": nobody.
+    :param tls: with a certificate it answers by https alone; with `ca`, whoever asks has to show a
+        certificate that one of these has signed.
     """
 
     listen: Annotated[tuple[str, int], PlainValidator(a_listen_address)] = ("127.0.0.1", 9464)
     hosts: Listed[Text] = ()
     partition_metrics: Annotated[bool, Field(strict=True)] = True
     tokens_file: FileName = ""
+    tls: CertificatesConfiguration = field(default_factory=CertificatesConfiguration)
+
+    def conflicts(self, written: Mapping[str, Any]) -> Iterator[Conflict]:
+        if self.tls.ca and not self.tls.certificate:
+            yield "tls", "has to name a certificate for the server itself"
 
     @property
     def host(self) -> str:
@@ -127,6 +134,11 @@ class HttpConfiguration(Section):
     @property
     def port(self) -> int:
         return self.listen[1]
+
+    def url(self, port: int) -> str:
+        """Where it answers."""
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        return f"http{'s' if self.tls.certificate else ''}://{host}:{port}"
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import ipaddress
 import socket
+import ssl
 import threading
 from collections.abc import Sequence
 from typing import Any
@@ -13,6 +14,7 @@ import uvicorn
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from sluice.config import Configuration, HttpConfiguration
+from sluice.config.clickhouse import CertificatesConfiguration
 from sluice.core.errors import ConfigurationError
 from sluice.driver.connector import ConnectorRun
 from sluice.ops.http.app import HEADER_BYTES_MAX, make_app
@@ -48,16 +50,18 @@ class _Connection(H11Protocol):
 class HttpServer:
     """Listens from the moment it is made; `stop` ends it.
 
-    :raises ConfigurationError: the address cannot be listened on, or the tokens cannot be read.
+    :raises ConfigurationError: the address cannot be listened on, or the tokens or certificates
+        cannot be read.
     """
 
     def __init__(
         self, where: HttpConfiguration, configuration: Configuration, runs: Sequence[ConnectorRun]
     ) -> None:
         app = make_app(configuration, runs, Tokens(where.tokens_file), hosts_of(where))
+        context = _context(where.tls) if where.tls.certificate else None
         listening = _listen(where)
         self.port = int(listening.getsockname()[1])
-        self._server = uvicorn.Server(_settings(app))
+        self._server = uvicorn.Server(_settings(app, context))
         self._thread = threading.Thread(
             target=self._server.run, args=([listening],), name="http", daemon=True
         )
@@ -92,7 +96,23 @@ def _listen(where: HttpConfiguration) -> socket.socket:
         ) from None
 
 
-def _settings(app: Any) -> uvicorn.Config:
+def _context(tls: CertificatesConfiguration) -> ssl.SSLContext:
+    try:
+        context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH, cafile=tls.ca or None)
+        # Without a word openssl would ask at the terminal for one.
+        context.load_cert_chain(tls.certificate, tls.key or None, tls.key_password.reveal)
+    except OSError as error:
+        raise ConfigurationError(
+            f"http.tls: the certificates cannot be used: {error}",
+            "Name files in PEM that Sluice's user can read: certificate with its chain, key, "
+            "key_password if the key has one, and ca if clients have to show certificates.",
+        ) from None
+    if tls.ca:
+        context.verify_mode = ssl.CERT_REQUIRED
+    return context
+
+
+def _settings(app: Any, context: ssl.SSLContext | None) -> uvicorn.Config:
     return uvicorn.Config(
         app,
         http=_Connection,
@@ -105,4 +125,5 @@ def _settings(app: Any) -> uvicorn.Config:
         h11_max_incomplete_event_size=HEADER_BYTES_MAX,
         limit_concurrency=CONNECTIONS_MAX,
         timeout_graceful_shutdown=1,
+        ssl_context_factory=None if context is None else lambda *_: context,
     )

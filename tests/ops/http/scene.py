@@ -11,6 +11,7 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 from sluice.config import Configuration, HttpConfiguration, load
+from sluice.config.clickhouse import CertificatesConfiguration
 from sluice.driver.connector import ConnectorRun
 from sluice.driver.loop import ConnectorLoop
 from sluice.ops.http.server import HttpServer
@@ -63,13 +64,15 @@ class Served:
         runs: Sequence[ConnectorRun],
         tokens: str = f"alice {ALICE}\n",
         name: str = "orders",
+        tls: CertificatesConfiguration | None = None,
     ) -> None:
         path = folder / "sluice.toml"
         path.write_text(CONFIGURATION.format(name=name))
         self.tokens = folder / "tokens"
         self.tokens.write_text(tokens)
         self.configuration: Configuration = load(path, {})
-        where = HttpConfiguration(("127.0.0.1", 0), tokens_file=str(self.tokens))
+        certificates = tls or CertificatesConfiguration()
+        where = HttpConfiguration(("127.0.0.1", 0), tokens_file=str(self.tokens), tls=certificates)
         self.server = HttpServer(where, self.configuration, runs)
         self.port = self.server.port
 
