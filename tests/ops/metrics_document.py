@@ -155,7 +155,8 @@ What a driver serves at `/metrics` ([OPERATIONS.md](OPERATIONS.md), "The HTTP se
 normal, and what to do. Rates are meant of counters. The label `connector` is `pipeline.connector`,
 `table` the name of a table entry. Where there are thousands of partitions,
 `[http] partition_metrics = false` leaves those with the label `partition` out; what alerts need is
-there by table. Alert rules: [alerts.yml](../monitoring/alerts.yml).
+there by table. Alert rules: [alerts.yml](../monitoring/alerts.yml). A dashboard for
+Grafana: [dashboard.json](../monitoring/dashboard.json).
 
 This page is made of the code: `python -m tests.ops.metrics_document > docs/METRICS.md`.
 
