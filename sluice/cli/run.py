@@ -46,6 +46,9 @@ def run(config: Path, until_caught_up: bool, grace: float) -> int:
         set_java_home()
 
     def observe(runs: Sequence[ConnectorRun]) -> None:
+        from sluice.ops.service_manager import notify_service_manager
+
+        notify_service_manager(runs, os.environ)
         if configuration.http is not None:
             from sluice.ops.http.server import HttpServer
 

@@ -93,7 +93,7 @@ class ConnectorRun:
         self.loop: ConnectorLoop | None = None
         self._configuration = configuration
         self._jobs = jobs
-        self._stopping = stopping
+        self.stopping = stopping
         self._examine = examine
         self._give_up = threading.Event()
         self._assembly: _Assembly | None = None
@@ -112,7 +112,7 @@ class ConnectorRun:
     def lose_spark(self, error: SparkGoneError) -> None:
         """Spark can run nothing any more; called from any thread. Whoever is to stop settles what
         is loaded without it."""
-        if self._stopping.is_set():
+        if self.stopping.is_set():
             return
         self.has_lost_spark = True
         if self._assembly is not None:
@@ -144,7 +144,7 @@ class ConnectorRun:
             return CONFIGURATION
         doubtful = self.loop is not None and self.loop.in_doubt()
         # Without Spark no promise is broken: the next start goes on.
-        goes_on = doubtful or self._stopping.is_set() or isinstance(error, SparkGoneError)
+        goes_on = doubtful or self.stopping.is_set() or isinstance(error, SparkGoneError)
         return IN_DOUBT if goes_on else BROKEN
 
     def _run(self, until_caught_up: bool, grace_seconds: float) -> None:
@@ -158,7 +158,7 @@ class ConnectorRun:
                 targets = self._patiently(
                     "reading last stable offsets", lambda: assembled.log.stable_ends(going)
                 )
-            loop.stopping = self._stopping
+            loop.stopping = self.stopping
             with relaxed_collector():
                 loop.run(targets, grace_seconds)
             stopped = [s for s in loop.states.values() if s.stopped is not None]
@@ -166,7 +166,7 @@ class ConnectorRun:
             # What is frozen is not caught up when the rest is.
             frozen = (
                 targets is not None
-                and not self._stopping.is_set()
+                and not self.stopping.is_set()
                 and not all(
                     s.stopped is not None or s.settled >= targets.get(s.source, 0)
                     for s in loop.states.values()
@@ -182,7 +182,7 @@ class ConnectorRun:
     def _patiently(self, action: str, attempt: Callable[[], _Made]) -> _Made:
         what = f"connector {self.connector.name} is {action}"
         self.doing, self.error = action, None
-        return patiently(what, attempt, self._stopping, self._failed)
+        return patiently(what, attempt, self.stopping, self._failed)
 
     def _failed(self, error: SluiceError) -> None:
         self.error = error

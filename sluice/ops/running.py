@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import Counter, deque
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Literal, get_args
 
 from sluice.core.budget import BOUNDLESS, TargetShard, room
 from sluice.core.freezes import holding
@@ -20,15 +20,17 @@ from sluice.driver.ports import ReplicaState
 from sluice.driver.state import PartitionState, Probed
 
 #: The worse ones first: of several, the first one is told.
-Verdict = Literal["ended", "stopped", "waits", "frozen", "starting", "parked", "loading", "idle"]
-_WORST_FIRST: tuple[Verdict, ...] = (
-    *("ended", "stopped", "waits", "frozen", "starting", "parked", "loading", "idle"),
-)
+Verdict = Literal[
+    "ended", "stuck", "stopped", "waits", "frozen", "starting", "parked", "loading", "idle"
+]
+_WORST_FIRST: tuple[Verdict, ...] = get_args(Verdict)
 #: Something moves, or has nothing to do.
 HEALTHY: frozenset[Verdict] = frozenset({"loading", "idle"})
 
 #: A loop goes round at least once a second, unless Kafka does not answer.
 ROUND_PATIENCE_MS = 30_000
+#: Nothing that a round waits for takes so long: its thread hangs, and only a new start helps.
+STUCK_MS = 900_000
 #: A message that waits for longer waits for something.
 WAIT_PATIENCE_MS = 30_000
 #: Partitions with a verdict of their own to show, of each connector.
@@ -285,6 +287,8 @@ def _of_loop(look: Look) -> tuple[Verdict, str] | None:
     """What is so for all partitions of a loop, whatever they are at."""
     loop = look.loop
     silent_ms = look.now_ms - loop.round_at_ms
+    if silent_ms > STUCK_MS:
+        return "stuck", f"has made no round for {silent_ms / 1000:.0f} s; a new start goes on"
     if look.waits.kafka:
         return "waits", "waits for Kafka, which does not answer"
     if look.waits.records:
@@ -378,7 +382,7 @@ def why_not_ready(connectors: Sequence[ConnectorNow]) -> list[str]:
 
 
 def why_not_alive(connectors: Sequence[ConnectorNow]) -> list[str]:
-    """Why it should be started again; empty while any connector has not ended: the others go on."""
-    if all(each.verdict == "ended" for each in connectors):
+    """Why it should be started again; empty while any connector goes on, or waits for others."""
+    if all(each.verdict in ("ended", "stuck") for each in connectors):
         return [f"connector {each.name}: {each.reason}" for each in connectors]
     return []

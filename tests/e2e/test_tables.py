@@ -4,8 +4,12 @@ from __future__ import annotations
 
 import json
 import signal
+import socket
+import threading
 import urllib.request
+from pathlib import Path
 
+import pytest
 from confluent_kafka.admin import AdminClient, NewPartitions
 
 from tests.support.world import Truth, World, assert_exact, order, wait_for
@@ -132,7 +136,21 @@ def test_tombstones_are_counted_and_skipped(world: World) -> None:
     assert report["missing"] == report["doubled"] == report["foreign"] == 0
 
 
-def test_metrics_tell_what_was_loaded(world: World) -> None:
+def test_metrics_and_the_service_manager_are_told_what_was_loaded(
+    world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    manager = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+    manager.bind(str(tmp_path / "notify"))
+    heard: list[str] = []
+
+    def hear() -> None:
+        for message in iter(lambda: manager.recv(1 << 16), b"the end"):
+            heard.extend(message.decode().split("\n"))
+
+    hearing = threading.Thread(target=hear, daemon=True)
+    hearing.start()
+    monkeypatch.setenv("NOTIFY_SOCKET", str(tmp_path / "notify"))
+    monkeypatch.setenv("WATCHDOG_USEC", "4000000")
     world.create_topic("orders-metrics", 2)
     world.create_table("metered")
     truth = Truth()
@@ -157,3 +175,9 @@ def test_metrics_tell_what_was_loaded(world: World) -> None:
     wait_for(loaded, 20, "the settle in the metrics")
     driver.signal(signal.SIGTERM)
     assert driver.wait() == 0
+    with manager, socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as end:
+        end.sendto(b"the end", str(tmp_path / "notify"))
+        hearing.join(30.0)
+    ready, stopping = heard.index("READY=1"), heard.index("STOPPING=1")
+    assert "STATUS=dc1: has loaded everything" in heard[ready:]
+    assert "WATCHDOG=1" in heard[ready:stopping]

@@ -200,7 +200,7 @@ class SimulatedProducer:
         waited_ms = self._world.now - driver.fenced_at
         if self._identity.endswith(driver.owner) and driver.fenced_at:
             driver.fenced_at = 0
-            if waited_ms < SUCCESSOR_MS and not driver.connector_run._stopping.is_set():
+            if waited_ms < SUCCESSOR_MS and not driver.connector_run.stopping.is_set():
                 self._world.violate(
                     f"{driver.name} fences its successor {waited_ms} ms after it was fenced itself"
                 )

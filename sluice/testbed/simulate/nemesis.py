@@ -206,7 +206,7 @@ class DriverFaults:
     def _stop_driver(self) -> None:
         driver = self._a_driver()
         if driver is not None:
-            driver.connector_run._stopping.set()
+            driver.connector_run.stopping.set()
 
     def _pause_worker(self) -> None:
         driver = self._a_driver()
