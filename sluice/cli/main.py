@@ -16,6 +16,7 @@ from sluice.cli.audit import audit
 from sluice.cli.bench import bench
 from sluice.cli.chaos import chaos
 from sluice.cli.claims import claims
+from sluice.cli.completion import COMPLETE, completion
 from sluice.cli.dead_letters import dead_letters
 from sluice.cli.decisions import adopt, resolve, rewind
 from sluice.cli.demo import demo
@@ -32,9 +33,6 @@ from sluice.cli.simulate import simulate
 from sluice.cli.status import status
 from sluice.cli.verify import verify
 from sluice.core.errors import ConfigurationError, OwnerChangedError, SluiceError
-
-#: Set by the shell that completes a command line.
-_COMPLETE = "_SLUICE_COMPLETE"
 
 
 @click.group(
@@ -59,7 +57,8 @@ def sluice() -> None:
 
 for _command in (
     *(run, doctor, prove, status, freeze, resume, drain, resolve, adopt, rewind, audit, verify),
-    *(ledger, quorum, dead_letters, claims, init, local, demo, bench, simulate, chaos),
+    *(ledger, quorum, dead_letters, claims, init, completion, local, demo, bench, simulate),
+    *(chaos,),
 ):
     sluice.add_command(_command)
 
@@ -87,15 +86,14 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _dispatch(words: list[str]) -> int:
-    instruction = os.environ.get(_COMPLETE)
+    instruction = os.environ.get(COMPLETE)
     if instruction:
         from click.shell_completion import shell_complete
 
-        if shell_complete(sluice, {}, "sluice", _COMPLETE, instruction) == 0:
+        if shell_complete(sluice, {}, "sluice", COMPLETE, instruction) == 0:
             return ExitStatus.DONE
         raise UsageError(
-            f"{_COMPLETE}: {instruction!r} is no shell's",
-            f"{_COMPLETE}=bash_source sluice, or zsh_source, or fish_source",
+            f"{COMPLETE}: {instruction!r} is no shell's", "sluice completion bash, or zsh, or fish"
         )
     try:
         with sluice.make_context("sluice", [*words]) as context:

@@ -50,6 +50,7 @@ COMMANDS = {
     "claims check",
     "claims rebuild",
     "init",
+    "completion",
     "local",
     "local kafka",
     "local cluster",
@@ -124,13 +125,29 @@ def test_a_wrong_command_line(
 
 
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
-def test_a_shell_is_told_how_to_complete(
-    shell: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setenv("_SLUICE_COMPLETE", f"{shell}_source")
-    ended = run(capsys)
+def test_a_shell_is_told_how_to_complete(shell: str, capsys: pytest.CaptureFixture[str]) -> None:
+    ended = run(capsys, "completion", shell)
     assert ended.status == ExitStatus.DONE
     assert f"_SLUICE_COMPLETE={shell}_complete" in ended.out
+
+
+def test_bash_completes_a_command(tmp_path: Path) -> None:
+    """As it does for a person who types `sluice dead-letters re`, then TAB."""
+    program = tmp_path / "sluice"
+    program.write_text(f'#!/bin/sh\nexec "{sys.executable}" -m sluice "$@"\n')
+    program.chmod(0o755)
+    script = """
+        eval "$(sluice completion bash)"
+        function=$(complete -p sluice | sed 's/.* -F \\([^ ]*\\) .*/\\1/')
+        COMP_WORDS=(sluice dead-letters re) COMP_CWORD=2
+        "$function" sluice
+        printf '%s\\n' "${COMPREPLY[@]}"
+    """
+    environment = os.environ | {"PATH": f"{tmp_path}:{os.environ['PATH']}"}
+    done = subprocess.run(
+        ["bash", "-c", script], env=environment, capture_output=True, text=True, check=True
+    )
+    assert done.stdout == "replay\n", done.stdout + done.stderr
 
 
 @pytest.mark.parametrize(
