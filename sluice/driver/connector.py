@@ -345,7 +345,7 @@ class _Assembly:
         )
         self.watch = ReplicaWatch(configuration, name, self.spec, now_ms, self._use)
         decisions = DecisionWatch(
-            self.kafka, configuration.decisions_topic, self.inbox.put, self.run._stopping.set
+            self.kafka, configuration.decisions_topic, self.inbox.put, self.run.stopping.set
         )
         decided, self.decisions = decisions.start(), decisions
         loop_parts = LoopParts(

@@ -62,7 +62,12 @@ CASES = [
     ("[clickhouse]", "[clickhouse]\nusr = 1", "clickhouse.usr", 'did you mean "user"?'),
     ("[[table]]", '[[table]]\nonnull = ""', "table[orders].onnull", 'did you mean "on_null"?'),
     (_PIPELINE, f"{_PIPELINE}x.y = 1\n", "pipeline.x", "known here: name"),
-    ("[batch]", "[dead_letters]\nretention = 1", "dead_letters.retention", "known here: mask, max_r"),
+    (
+        "[batch]",
+        "[dead_letters]\nretention = 1",
+        "dead_letters.retention",
+        "known here: mask, max_r",
+    ),
     (
         "[batch]",
         "[dead_letters]\nmax_ratio = 1.5",
