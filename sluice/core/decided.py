@@ -74,6 +74,12 @@ class Decided:
         """What a setting is; None: nothing was decided."""
         return next((each.value for each in self.settings if each.name == name), None)
 
+    @property
+    def max_inflight_inserts(self) -> int | None:
+        """The limit that counts instead of the configuration's, if one does."""
+        found = self.value_of(MAX_INFLIGHT_INSERTS)
+        return found if isinstance(found, int) else None
+
     def after(self, entry: Mapping[str, Any]) -> Decided:
         """What is decided after an entry of the same connector. Other entries change nothing.
 

@@ -44,17 +44,18 @@ class InFlight:
     """
 
     def __init__(self, most: int, replicas: Mapping[str, Sequence[str]], tasks: int) -> None:
-        self._tasks = tasks
-        self.limit(most)
+        self._tasks, self._configured = tasks, most
+        self.limit(None)
         self._replicas = replicas
         self._preferred: Collection[str] = ()
         self._behind: Collection[str] = ()
         self._counts: Counter[Place] = Counter()
         self._known: dict[tuple[str, str, int], frozenset[Place]] = {}
 
-    def limit(self, most: int) -> None:
-        """So many from now on; what is out already stays out."""
-        self._most, self._is_counted = most, self._tasks > most
+    def limit(self, most: int | None) -> None:
+        """So many from now on, None: as at first; what is out already stays out."""
+        self._most = self._configured if most is None else most
+        self._is_counted = self._tasks > self._most
 
     def use(
         self,

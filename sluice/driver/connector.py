@@ -344,9 +344,8 @@ class _Assembly:
             configuration, self.spec, now_ms, lambda: self.run._examine(name), self.inbox.put
         )
         self.watch = ReplicaWatch(configuration, name, self.spec, now_ms, self._use)
-        decisions = DecisionWatch(
-            self.kafka, configuration.decisions_topic, self.inbox.put, self.run.stopping.set
-        )
+        stop, topic = self.run.stopping.set, configuration.decisions_topic
+        decisions = DecisionWatch(self.kafka, topic, self.inbox.put, stop)
         decided, self.decisions = decisions.start(), decisions
         loop_parts = LoopParts(
             log=self.recorder,

@@ -19,7 +19,6 @@ from functools import partial
 
 from sluice.clickhouse.access import ClickHouseAccess
 from sluice.core.budget import TargetShard
-from sluice.core.decided import MAX_INFLIGHT_INSERTS, Decided
 from sluice.core.errors import TransientError
 from sluice.core.flights import InFlight
 from sluice.core.load_spec import LoadSpec
@@ -120,7 +119,8 @@ class ConnectorLoop:
         self.freezing = Freezing(parts.decided.frozen, planner, self._schema, is_read=is_read)
         shards = environment.clickhouse.shards
         self._flights = InFlight(parts.inflight_inserts_max, shards, parts.jobs.slots)
-        self._obey(parts.decided)
+        self._flights.limit(parts.decided.max_inflight_inserts)
+        self.settings = parts.decided.settings  # read by other threads, too
         self._use(environment.clickhouse)
         self._pending = Pending(self.states, planner, parts.offsets.leader_of, self.freezing)
         self._round_planner = RoundPlanner(
@@ -306,7 +306,8 @@ class ConnectorLoop:
                     self._pending.file_all()
                 continue
             if isinstance(event, DecisionsRead):
-                self._obey(event.decided)
+                self.settings = event.decided.settings
+                self._flights.limit(event.decided.max_inflight_inserts)
                 if self.freezing.take(event.decided.frozen, self._parts.now_ms()):
                     self._apply([ReadTables()])
                 self._pending.file_all()
@@ -324,11 +325,6 @@ class ConnectorLoop:
                     self._pending.file(self.states[assignment.block_range.source])
             self._apply(effects)
             self._dispatcher.worked(self._parts.now_ms())
-
-    def _obey(self, decided: Decided) -> None:
-        """What counts instead of the configuration. Read by other threads, too."""
-        self.settings, most = decided.settings, decided.value_of(MAX_INFLIGHT_INSERTS)
-        self._flights.limit(int(most or self._parts.inflight_inserts_max))
 
     def _use(self, access: ClickHouseAccess) -> None:
         self._environment = replace(self._environment, clickhouse=access)

@@ -216,8 +216,7 @@ class World(Inbox, Sources):
         self.dead_letter_limit: DeadLetterLimit | None = None
         self.topic_finder: Topics | None = None
         self.want_columns: Callable[[Wanted], None] | None = None
-        self.inflight_inserts_max = INFLIGHT_INSERTS_MAX
-        self.schema_patience_ms = PATIENCE_MS
+        self.inflight_inserts_max, self.schema_patience_ms = INFLIGHT_INSERTS_MAX, PATIENCE_MS
         self.shards: dict[str, tuple[str, ...]] = {"s1": ("http://h",)}
         self.epoch = EPOCH_UNKNOWN
         self.leaders: dict[TopicPartition, int] = {}
