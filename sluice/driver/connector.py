@@ -327,18 +327,6 @@ class _Assembly:
         if leaving:
             started.add(take_over(parts, leaving, started.batch, retiring=True))
         configuration = self.configuration
-        environment = TaskEnvironment(
-            pipeline=configuration.pipeline,
-            kafka=self.kafka,
-            clickhouse=self.clickhouse,
-            specs=started.canonical,
-            insert_timeout_seconds=configuration.clickhouse.insert_timeout_seconds,
-            registry=registry_access(configuration),
-            claims=None
-            if configuration.deduplication is None
-            else store_access(configuration.deduplication),
-            masked=frozenset(configuration.masked),
-        )
         name = self.run.connector.name
         self.schema = SchemaReader(
             configuration, self.spec, now_ms, lambda: self.run._examine(name), self.inbox.put
@@ -377,7 +365,7 @@ class _Assembly:
             name=f"{configuration.pipeline}.{name}",
             parts=loop_parts,
             planner=self.planner,
-            environment=environment,
+            environment=_environment(self, started.canonical),
             states=started.states,
             holds=Holds(late_inserts=started.late_inserts),
             specs=started.specs,
@@ -433,3 +421,19 @@ def _patience_ms(configuration: Configuration) -> int:
     """How long a schema that the registry does not know is waited for."""
     registry = configuration.registry
     return PATIENCE_MS if registry is None else int(registry.patience_seconds * 1000)
+
+
+def _environment(assembly: _Assembly, specs: dict[str, str]) -> TaskEnvironment:
+    """What all tasks of a connector get."""
+    configuration = assembly.configuration
+    deduplication = configuration.deduplication
+    return TaskEnvironment(
+        pipeline=configuration.pipeline,
+        kafka=assembly.kafka,
+        clickhouse=assembly.clickhouse,
+        specs=specs,
+        insert_timeout_seconds=configuration.clickhouse.insert_timeout_seconds,
+        registry=registry_access(configuration),
+        claims=None if deduplication is None else store_access(deduplication),
+        masked=frozenset(configuration.masked),
+    )

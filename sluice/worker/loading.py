@@ -461,9 +461,8 @@ class _Loading:
         letters: list[tuple[DeadLetter, ...]] = [() for _ in bundle.members]
         if self.faults:
             began = time.monotonic()
-            letters = self._dead_letters(
-                self.cache.reader(self.environment, looks=router.looks), faults
-            )
+            reader = self.cache.reader(self.environment, looks=router.looks)
+            letters = self._dead_letters(reader, faults)
             self.clocks.letters = time.monotonic() - began
         unrouted = bundle.divided(router.unrouted)
         duplicates = self._duplicates_of_members()

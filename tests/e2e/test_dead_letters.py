@@ -65,8 +65,14 @@ def test_a_fixed_table_gets_its_messages_and_a_bad_one_keeps_its_origin(world: W
         *(b'{"id":100,"quantity":70000}', b'{"id":101,"quantity":80000}', b'{"id":102'),
     )
     configuration = world.configure({"dl_one": ["dl-one"]})
+    with configuration.open("a") as file:
+        file.write('[dead_letters]\nmask = ["quantity"]\n')
     world.drain(configuration)
     found = dead_letters(world, configuration)
+    assert [str(each["error"]).partition(" is not shown: ")[::2] for each in found] == [
+        *[("a value of quantity", "[dead_letters] mask")] * 2,
+        ("what the message holds", "[dead_letters] mask"),
+    ]
     assert [(each["offset"], each["attempt"]) for each in found] == [(20, 1), (21, 1), (22, 1)]
     assert {each["load_spec"] for each in found} != {""} and all(
         e["attempted_at_ms"] for e in found
