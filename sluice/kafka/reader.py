@@ -477,7 +477,7 @@ def _timestamp_ms(message: ck.Message) -> int | None:
 
 
 def _oldest_ms(before: int | None, batch: Sequence[ck.Message]) -> int | None:
-    """The least timestamp, with those before. To ask each message would take 0.1 µs a row."""
+    """The least timestamp, with those before. To ask each message would take 0.19 µs a row."""
     found = _timestamp_ms(batch[0]) if batch else None
     return min((each for each in (before, found) if each is not None), default=None)
 
