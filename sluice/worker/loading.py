@@ -45,7 +45,7 @@ from sluice.core.receipts import (
 from sluice.decode.engine.session import release_memory
 from sluice.decode.keys.kept import without_rows
 from sluice.decode.messages.buffer import MessageBuffer
-from sluice.decode.messages.decoded import Block, Decoded
+from sluice.decode.messages.decoded import BadMessage, Block, Decoded
 from sluice.decode.messages.fault import NO_ROUTE
 from sluice.decode.schema.registry import UnknownSchemasError
 from sluice.decode.text.fields import new_fields
@@ -208,6 +208,10 @@ def _tables_of(bundle: Bundle, spec: LoadSpec) -> tuple[TableSpec, ...]:
     return first
 
 
+def _reason_of(table: TableSpec, bad: BadMessage, masked: frozenset[str]) -> DeadLetterReason:
+    return DeadLetterReason(table.entry, bad.reason, words_of(table, bad, masked), bad.column)
+
+
 @dataclass(slots=True)
 class _Loading:
     """A bundle whose messages are here, on its way into its tables.
@@ -276,8 +280,7 @@ class _Loading:
                 self.decoded[table.entry] = self._decode(table, router)
             decoded = self.decoded.pop(table.entry)
             for bad in decoded.bad:
-                words = words_of(table, bad, self.environment.masked)
-                fault = DeadLetterReason(table.entry, bad.reason, words, bad.column)
+                fault = _reason_of(table, bad, self.environment.masked)
                 self.faults.setdefault(bad.offset, []).append(fault)
             ask_for_fields(self.bundle, table, decoded)
             if decoded.empty:
