@@ -51,7 +51,9 @@ def _release_of_java() -> str:
 
 
 def archive_options() -> str:
-    """Options of Java for the next start; "" where there is no archive."""
+    """Options of Java for the next start; "" where there is no archive, or Java runs already."""
+    if "PYSPARK_GATEWAY_PORT" in os.environ:  # of spark-submit, whose PySpark is a zip, too
+        return ""
     path = archive_path()
     return f"-XX:SharedArchiveFile={path} {_QUIET}" if is_whole(path) else ""
 

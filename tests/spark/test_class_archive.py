@@ -113,3 +113,13 @@ def test_set_up_makes_it_once(
     monkeypatch.setattr(class_archive, "make_archive", lambda: pytest.fail("made again"))
     assert class_archive.main() == 0
     assert str(archive_path()) in capsys.readouterr().out
+
+
+def test_a_java_that_runs_already_gets_no_archive(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Under spark-submit PySpark is imported from a zip, beside which there are no jars."""
+    found = importlib.util.spec_from_loader("pyspark", None, origin="/x/pyspark.zip/pyspark/a.py")
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: found)
+    with pytest.raises(OSError):
+        archive_path()
+    monkeypatch.setenv("PYSPARK_GATEWAY_PORT", "12345")
+    assert archive_options() == ""
