@@ -17,7 +17,7 @@ from sluice.testbed.simulate.runs import RunResult, run_seed
 from sluice.testbed.simulate.world import World
 
 #: Seeds from the first one on, and how long each is broken: short worlds first, they cost less.
-BUDGETS = ((60, 1_000), (400, 2_500))
+BUDGETS = ((60, 1_000), (600, 2_500))
 
 #: The seed that noticed each when somebody looked last; it is tried first, since a search takes
 #: minutes. When it notices no more (a change of the loader may change the schedule of a seed), all
