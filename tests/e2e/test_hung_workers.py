@@ -8,11 +8,7 @@ import signal
 from contextlib import suppress
 from pathlib import Path
 
-import pytest
-
 from tests.support.world import Truth, World, assert_exact, wait_for
-
-pytestmark = pytest.mark.long
 
 PATIENCE = 420.0
 

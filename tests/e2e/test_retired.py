@@ -7,8 +7,6 @@ import signal
 import time
 from pathlib import Path
 
-import pytest
-
 from sluice.core.ranges import TopicPartition
 from sluice.core.records import Record, decode
 from sluice.kafka.clients import KafkaAccess
@@ -16,8 +14,6 @@ from sluice.kafka.offsets import look
 from sluice.testbed.local.running import ClickHouse
 from tests.support.driver import Driver
 from tests.support.world import Truth, World, assert_exact, wait_for
-
-pytestmark = pytest.mark.long
 
 
 def recorded(world: World, topic: str, partition: int = 0) -> Record | None:
