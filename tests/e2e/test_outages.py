@@ -30,7 +30,6 @@ def test_clickhouse_is_stopped_for_30_s(fragile_world: World) -> None:
     assert_dead_letters(world, truth)
 
 
-@pytest.mark.long
 def test_broker_is_stopped_for_20_s(fragile_world: World) -> None:
     world = fragile_world
     world.create_topic("orders")
@@ -123,7 +122,6 @@ def _resident_bytes(pid: int) -> int:
     return 0
 
 
-@pytest.mark.long
 def test_a_stop_while_everything_is_away_ends_and_loses_nothing(fragile_world: World) -> None:
     """Nothing can be settled any more: the time for it ends, and the exit status says so."""
     world = fragile_world

@@ -63,7 +63,6 @@ def test_a_foreign_commit_stops_that_partition_only(world: World) -> None:
     assert_exact(world, "foreigners", truth)
 
 
-@pytest.mark.long
 def test_a_foreign_commit_while_it_runs(world: World) -> None:
     world.create_topic("orders-running")
     world.create_table("running")
@@ -82,7 +81,6 @@ def test_a_foreign_commit_while_it_runs(world: World) -> None:
     assert len(world.rows("running")[1]) == 2_000
 
 
-@pytest.mark.long
 def test_expired_messages_stop_their_partition(world: World) -> None:
     world.create_topic("orders-expired", 2)
     world.create_table("expired")
@@ -102,7 +100,6 @@ def test_expired_messages_stop_their_partition(world: World) -> None:
     assert {p: len(rows) for p, rows in world.rows("expired").items()} == {0: 1_000, 1: 2_000}
 
 
-@pytest.mark.long
 def test_a_recreated_topic_stops(world: World) -> None:
     world.create_topic("orders-again", 1)
     world.create_table("again")

@@ -132,7 +132,6 @@ def test_a_killed_driver_loads_each_row_once_into_its_shard(shards: Shards) -> N
     assert "misplaced: 1 rows of dc1 orders-shards[0] in default.sharded stand in another" in words
 
 
-@pytest.mark.long
 def test_a_shard_that_is_away_holds_back_only_what_needs_it(shards: Shards, tmp_path: Path) -> None:
     """One topic for each shard, and one over both."""
     world = shards.world

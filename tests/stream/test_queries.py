@@ -183,7 +183,6 @@ def _executor_of(pid: int) -> int:
     return pid
 
 
-@pytest.mark.long
 def test_an_executor_is_killed_while_it_writes(query: Query) -> None:
     """SIGKILL to the executor that made its table, and in a later epoch to one whose rows arrive
     when it is dead. The tasks are repeated beside what is left of it."""

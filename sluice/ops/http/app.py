@@ -97,10 +97,8 @@ class Words:
 
 
 _FREEZE = Words("frozen", ("connector", "table"))
-_LEVEL, _LIMIT = (
-    Words("settings", (), "level"),
-    Words("settings", ("connector",), MAX_INFLIGHT_INSERTS),
-)
+_LEVEL = Words("settings", (), "level")
+_LIMIT = Words("settings", ("connector",), MAX_INFLIGHT_INSERTS)
 _DRAIN = Words("drained")
 
 
