@@ -20,9 +20,9 @@ EVERY_MS = 600_000
 class Checkpoints:
     """When a loop's next checkpoint is due, and what it says.
 
-    Only one driver at a time records for a connector, so what it took over and what the ledger
-    told it is all that there is. What it repeats is what was committed: a partition's state may be
-    ahead of that.
+    Who writes one has just seen that the group still holds its record of each partition in it (R5):
+    partitions of another driver, which had to leave some to this one, are not this one's to speak
+    of. What it repeats is what was committed: a partition's state may be ahead of that.
 
     :param states: all partitions of the loop, as they are later too.
     :param recorded: all partitions that have a record in the ledger; None: nobody knows.
@@ -50,14 +50,18 @@ class Checkpoints:
                 entry = record_entry(state.source, state.record, state.background)
                 self._last[state.source] = entry
 
+    def is_due(self, now_ms: int) -> bool:
+        """Whether the next transaction has a checkpoint."""
+        before_ms = self._written_at_ms
+        return before_ms is None or not before_ms <= now_ms < before_ms + EVERY_MS
+
     def due(self, now_ms: int, specs: Mapping[str, str]) -> tuple[LedgerEntry, ...]:
         """Entries for the transaction that is about to be written; none if it is not time.
 
         :param specs: canonical load specs by digest.
         """
         self._offered_at_ms = None
-        before_ms = self._written_at_ms
-        if before_ms is not None and before_ms <= now_ms < before_ms + EVERY_MS:
+        if not self.is_due(now_ms):
             return ()
         self._offered_at_ms = now_ms
         # Of a partition that stopped the ledger may say something else, from other hands.

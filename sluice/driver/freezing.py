@@ -11,7 +11,9 @@ from collections.abc import Iterable
 
 from sluice.core.freezes import Frozen, Standing, holding
 from sluice.driver.changes import SchemaChanges
+from sluice.driver.effects import Effect
 from sluice.driver.record_updates import RecordPlanner, RecordUpdate, refresh
+from sluice.driver.schema_decision import Wait
 from sluice.driver.state import PartitionState, Probed
 
 _logger = logging.getLogger("sluice.loop")
@@ -67,11 +69,28 @@ class Freezing:
 
     def of(self, state: PartitionState) -> Standing:
         """What keeps a partition from being given a range, and its range from being sent."""
-        if not self.is_any:
-            return ()
+        return self.hold(self._entries(state)) if self.is_any else ()
+
+    def _entries(self, state: PartitionState) -> tuple[str, ...]:
+        """Where its messages go, today and by the record of its range."""
         recorded = self._schema.spec_of(state).tables_of(state.source.topic)
         today = self._planner.group_of(state.source.topic).entries
-        return self.hold((*today, *(table.entry for table in recorded)))
+        return (*today, *(table.entry for table in recorded))
+
+    def asks(self, members: list[PartitionState], now_ms: int) -> list[Effect]:
+        """What a range that is held may ask for. What is resumed waits for a look at the tables,
+        which cannot be had while some shards have a column and others do not have it yet; and only
+        the range that needs the column asks for it.
+        """
+        if holding(self.standing, self._entries(members[0])):
+            return []
+        decisions = [(state, self._schema.decide(state, now_ms)) for state in members]
+        return [
+            effect
+            for state, decision in decisions
+            if isinstance(decision, Wait) and decision.columns
+            for effect in self._schema.asks(state, decision, now_ms)
+        ]
 
     def hold(self, entries: Iterable[str]) -> Standing:
         """What keeps partitions from going on whose messages go to these table entries."""

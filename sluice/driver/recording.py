@@ -76,7 +76,7 @@ class RoundRecorder:
         :param specs: canonical load specs by digest.
         """
         try:
-            updates = self._unchanged(bounded(updates))
+            updates = self._unchanged(bounded(updates), now_ms)
             if not updates:
                 return []
             records = {update.source: update.numbered(self.batch + 1) for update in updates}
@@ -112,9 +112,15 @@ class RoundRecorder:
         committed = [self._committed(update, records[update.source]) for update in updates]
         return [state for state in committed if state is not None]
 
-    def _unchanged(self, updates: list[RecordUpdate]) -> list[RecordUpdate]:
-        """Updates of partitions whose committed offset is still ours; the others stop."""
+    def _unchanged(self, updates: list[RecordUpdate], now_ms: int) -> list[RecordUpdate]:
+        """Updates of partitions whose committed offset is still ours; the others stop. A checkpoint
+        speaks of all partitions, so all are looked at before one.
+
+        :raises OwnerChangedError: another driver has one of them.
+        """
         expected = {update.source: self._states[update.source].record for update in updates}
+        if updates and self.checkpoints.is_due(now_ms):
+            expected = {s: state.record for s, state in self._states.items() if not state.stopped}
         different = self._log.differences(expected)
         self._apply(StopPartition(s, ForeignHandsError(how)) for s, how in different.items())
         return [update for update in updates if update.source not in different]

@@ -130,6 +130,7 @@ class RoundPlanner:
             if self._freezing.of(members[0]):
                 updates += stand_still(members)
                 resting.append(members)
+                self._effects += self._freezing.asks(members, now_ms)
                 continue
             found, runs = again_together(
                 members,

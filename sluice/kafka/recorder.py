@@ -97,8 +97,12 @@ class Recorder:
     def differences(self, expected: Mapping[TopicPartition, Record]) -> dict[TopicPartition, str]:
         """Partitions whose committed record is not the expected one (R5), and how.
 
+        This owner's id is initialised before the look, if it has to be: who takes one of these
+        partitions over afterwards fences it, so what is recorded next is not.
+
         :raises OwnerChangedError: the difference is a valid record of another owner.
         """
+        self._own_producer()
         found = self.committed(expected)
         different: dict[TopicPartition, str] = {}
         for source, record in expected.items():
@@ -169,14 +173,15 @@ class Recorder:
     def record(self, commit: Commit, expected: Mapping[TopicPartition, Record]) -> None:
         """Commit one transaction; returns only when it is known to be committed.
 
-        The caller has just compared `expected` with the group (R5).
+        The caller has just compared `expected` with the group (R5), by `differences`.
 
         :param expected: the records that this one replaces.
         :raises TransientError: it is known not to be committed; may be repeated.
         :raises OwnerChangedError: another owner wrote.
         """
+        assert self._producer is not None, "initialised after the look, it would fence nobody"
         try:
-            self._transact(self._own_producer(), commit)
+            self._transact(self._producer, commit)
         except (FencedError, UnknownCommitError) as error:
             _logger.warning("%s; reading what is committed", error)
             self._producer = None
@@ -216,7 +221,6 @@ class Recorder:
         """A transaction is committed wholly or not at all, so one partition that holds its new
         or its old record tells. One that holds neither is foreign; the next check finds it,
         and stops that partition only (R5)."""
-        self._own_producer()
         if len(self._differences_at_last(commit.records)) < len(commit.records):
             return
         different = self._differences_at_last(expected)

@@ -6,18 +6,21 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from sluice.core.budget import TargetShard
+from sluice.core.decided import Decided
 from sluice.core.dynamic import DynamicColumns, NewField, answer_to, type_of
 from sluice.core.errors import TerminalError, TransientError
+from sluice.core.freezes import Frozen, Subject
 from sluice.core.load_spec import Column, LoadSpec, TableSpec, parse_spec
 from sluice.core.ranges import TopicPartition
 from sluice.core.receipts import Failed, Outdated, TaskReport, TooHeavy
 from sluice.driver.growing import Wanted
 from sluice.driver.parking import Parking
-from sluice.driver.ports import SchemaRead
+from sluice.driver.ports import DecisionsRead, SchemaRead
 from sluice.spark.jobs import JobLostError, JobResult
 from sluice.worker.assignment import Assignment
 from tests.driver.loop_world import START_MS, Answer, World, kinds, run, table_spec
 from tests.driver.test_changes import AlteredWorld
+from tests.driver.test_freezing import run_until
 
 P0, P1 = TopicPartition("a", 0), TopicPartition("a", 1)
 RULES = DynamicColumns(allow=("x.*",), deny=("d.*",), columns_max=3)
@@ -134,6 +137,32 @@ def test_a_range_waits_for_its_columns_and_is_loaded_with_them() -> None:
     assert_loaded(world)
     # While it waited, the columns were asked for again, once a second.
     assert 4 <= sum("a" in wanted and wanted["a"][0].name == "x1" for wanted in world.wanted) <= 6
+
+
+def test_columns_that_only_some_shards_have_are_asked_for_again_after_a_freeze() -> None:
+    """The tables cannot be read as long as their columns differ, and what is resumed waits for a
+    look at them."""
+    world = GrowingWorld({3: "x1"})
+    world.ends[P0] = 10
+    whole = (Frozen(Subject("connector"), "alice", "a disk is changed", START_MS),)
+    is_whole = [False]
+
+    def want(wanted: Wanted) -> None:
+        """The first time the first shard gets the column, and the second gives no answer."""
+        if world.wanted:
+            assert world.now >= START_MS + 20_000, "asked for while it was frozen"
+            is_whole[0] = True
+            world._want(wanted)
+            return
+        world.wanted.append(wanted)
+        world.put(DecisionsRead(Decided(whole)))
+        world.at(20_000, lambda: world.put(DecisionsRead(Decided())))
+
+    world.want_columns = want
+    world.read_schema = lambda: world._read() if is_whole[0] else None
+    run_until(world, 60_000)
+    assert [kind for kind, _, _ in kinds(world, P0)] == ["INTEND", "ADD_COLUMNS", "SETTLE"]
+    assert_loaded(world)
 
 
 def test_where_there_is_no_room_the_field_is_a_dead_letter() -> None:

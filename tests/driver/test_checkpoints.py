@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from sluice.core.errors import TerminalError, TransientError
+from sluice.core.errors import OwnerChangedError, TerminalError, TransientError
 from sluice.core.ledger import Commit
 from sluice.core.ranges import TopicPartition
 from sluice.core.records import Record, encode
@@ -67,6 +67,26 @@ def test_a_partition_that_stopped_is_looked_for_further_back() -> None:
     ((part,),) = repeated(world)
     assert [record["partition"] for record in part["records"]] == [0]
     assert part["others"] == {"a": ((1, 2),)}
+
+
+def test_a_partition_that_another_driver_has_is_not_spoken_of(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A successor took P1, and had to leave P0 to this driver."""
+    world = World([P0, P1])
+    world.ends[P0] = 10
+    loop = world.loop(recorded=frozenset({P0, P1}))
+    differences = world.differences
+
+    def look(expected: Mapping[TopicPartition, Record]) -> dict[TopicPartition, str]:
+        if P1 in expected:
+            raise OwnerChangedError(f"{P1} belongs to another one")
+        return differences(expected)
+
+    monkeypatch.setattr(world, "differences", look)
+    with pytest.raises(OwnerChangedError):
+        loop.run({P0: 10}, 5.0)
+    assert repeated(world) == []
 
 
 def test_what_was_not_committed_is_said_again(monkeypatch: pytest.MonkeyPatch) -> None:

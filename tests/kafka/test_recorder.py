@@ -246,6 +246,28 @@ def test_a_successor_that_has_not_committed_yet_is_waited_for(group: Group) -> N
     assert group.holds(replace(SETTLED, owner="b"))
 
 
+def test_who_was_fenced_while_kafka_was_away_initialises_before_it_looks(
+    group: Group, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else a successor that commits between the look and the record would be overwritten."""
+    driver, before = group.owning("a"), replace(SETTLED, owner="a")
+    successor = group.recorder("b")
+    taken = successor.take_over(group.sources)
+
+    def fails(self: object) -> None:
+        raise KafkaUnavailableError("simulated: no answer")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(recorder_module.Recorder, "_wait_for_successor", fails)
+        with pytest.raises(KafkaUnavailableError):
+            driver.record(group.commit(intend("a", 0, 9)), dict.fromkeys(group.sources, before))
+    assert driver.differences(dict.fromkeys(group.sources, before)) == {}
+    with pytest.raises(OwnerChangedError, match="at the same moment"):
+        successor.finish_take_over(taken, group.first(successor))
+    driver.record(group.commit(intend("a", 0, 10)), dict.fromkeys(group.sources, before))
+    assert group.holds(intend("a", 0, 10))
+
+
 def test_a_commit_that_a_stop_interrupts_is_not_taken_for_committed(
     group: Group, monkeypatch: pytest.MonkeyPatch
 ) -> None:

