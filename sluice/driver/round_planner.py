@@ -114,10 +114,9 @@ class RoundPlanner:
         budget = Budget(windows, self._holds, under_way, now_ms)
         updates: list[RecordUpdate] = []
         ready: list[PartitionState] = []
-        self._effects, planner = [], self._planner
+        self._effects, planner, self.held_back = [], self._planner, 0
         self._probed.begin()
         out = grouped_by_bundle(s for s in under_way if s.out)
-        self.held_back = 0
         self._flights.begin()
         for members in out:
             self._flights.add(self._places(members[0]))
