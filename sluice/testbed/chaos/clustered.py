@@ -32,6 +32,7 @@ from sluice.testbed.chaos.schedule import Strike, Target
 from sluice.testbed.chaos.stage import FOREIGN_TOPIC, LEASE_SECONDS, PIPELINE, TABLE, ProxiedBroker
 from sluice.testbed.chaos.victims import Victim, victim_child, victim_program
 from sluice.testbed.local.cluster.cluster import Cluster, require_programs
+from sluice.testbed.local.cluster.server import ClickHouseServer
 from sluice.testbed.local.orders import COLUMNS, LINEAGE
 from sluice.testbed.local.producing import PARTITIONS, create_topic
 
@@ -177,7 +178,7 @@ class ClusterStage:
         """A server of ClickHouse by its name."""
         shard, _, replica = name.partition("/r")
         server = self.cluster.shards[shard][int(replica) - 1]
-        return victim_child(server, server.start)
+        return victim_child(server, lambda: _start_with_table(server))
 
     def overrun_window(self) -> None:
         """A foreign writer adds more blocks than the table's window remembers, to each shard.
@@ -242,6 +243,18 @@ class ClusterStage:
             for entry in self.ledger(center)
             if entry["type"] == "record"
         )
+
+
+def _start_with_table(server: ClickHouseServer) -> None:
+    """Start a server. One (18.16.1) that cannot reach ZooKeeper while it loads its tables ends, or
+    serves without them until it is started again [measured].
+
+    :raises TerminalError: it does not come up, or has no table.
+    """
+    server.start()
+    with Server(server.url) as asked:
+        if not asked.query(f"EXISTS TABLE default.{TABLE}")[0]["result"]:
+            raise TerminalError(f"{server.url} serves without default.{TABLE}", "Read its log.")
 
 
 def _why_behind(url: str) -> str | None:
