@@ -56,6 +56,7 @@ def assert_clean(world: World, configuration: Path, **counts: int) -> None:
     assert verify.returncode == 0, verify.stdout + verify.stderr
 
 
+@pytest.mark.long
 def test_a_fixed_table_gets_its_messages_and_a_bad_one_keeps_its_origin(world: World) -> None:
     world.create_topic("dl-one", 1)
     create(world, "dl_one", "UInt16")

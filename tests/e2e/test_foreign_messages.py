@@ -5,6 +5,8 @@ from __future__ import annotations
 import gzip
 import json
 
+import pytest
+
 from tests.support.world import LINEAGE, World
 
 CHANGES = """
@@ -24,6 +26,7 @@ def event(op: str, before: object, after: object) -> bytes:
     return json.dumps({"schema": {"type": "struct"}, "payload": payload}).encode()
 
 
+@pytest.mark.long
 def test_change_events_with_keys_and_values_that_are_compressed(world: World) -> None:
     world.create_topic("changes", 1)
     world.create_topic("packed", 1)

@@ -116,6 +116,7 @@ def test_two_formats_in_one_partition_through_kills_and_a_new_column(world: Worl
     assert verify.returncode == 0, verify.stdout + verify.stderr
 
 
+@pytest.mark.long
 def test_a_range_of_too_many_rows_is_shortened_before_anything_is_inserted(world: World) -> None:
     """A block stays below what servers split; a message is never cut."""
     world.create_topic("rows", 1, max_message_bytes="20000000")

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import json
 
+import pytest
+
 from tests.support.world import Truth, World, assert_exact, wait_for
 
 PATIENCE = 300.0
 
 
+@pytest.mark.long
 def test_a_table_is_frozen_while_its_server_is_changed(world: World) -> None:
     """It is away for a while, then the driver is killed and started again, and nothing stops."""
     frozen_truth, other_truth = Truth(), Truth()

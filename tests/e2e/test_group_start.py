@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import confluent_kafka as ck
+import pytest
 
 from tests.support.world import Truth, World, assert_exact, wait_for
 
 
+@pytest.mark.long
 def test_it_begins_where_another_loader_stopped(world: World) -> None:
     world.create_topic("taken-over", 2)
     world.create_table("taken_over")

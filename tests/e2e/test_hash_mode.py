@@ -9,7 +9,8 @@ from tests.support.world import COLUMNS, LINEAGE, Truth, World, assert_dead_lett
 PLAIN = f"{COLUMNS}, {LINEAGE}".replace("LowCardinality(String)", "String")
 
 
-@pytest.mark.parametrize("sort", [pytest.param("false", marks=pytest.mark.long), "true"])
+@pytest.mark.long
+@pytest.mark.parametrize("sort", ["false", "true"])
 def test_kills_under_hashed_deduplication(old_world: World, sort: str) -> None:
     """The order of rows decides the hash, so sorted blocks must come back in the same order."""
     world = old_world
@@ -57,6 +58,7 @@ def test_equal_messages_are_rows_of_their_own(old_world: World) -> None:
     assert world.count("heartbeats") == 4_000
 
 
+@pytest.mark.long
 def test_a_table_that_cannot_deduplicate_is_refused_with_the_statement(old_world: World) -> None:
     world = old_world
     world.create_topic("orders-plain", 1)

@@ -49,6 +49,7 @@ def stored_once(loader: Loader, blocks: int) -> None:
     loader.assert_stored_once(blocks)
 
 
+@pytest.mark.long
 def test_workers_of_spark_take_insert_locks(
     tmp_path: Path, shared_broker: Broker, cluster: Cluster
 ) -> None:

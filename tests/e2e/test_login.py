@@ -57,6 +57,7 @@ def world(
         made.close()
 
 
+@pytest.mark.long
 def test_a_password_changes_while_rows_are_loaded(
     world: World, secured: tuple[ClickHouseServer, str], authority: Authority
 ) -> None:
@@ -98,6 +99,7 @@ def test_a_password_changes_while_rows_are_loaded(
     assert audited.returncode == 0, audited.stdout + audited.stderr
 
 
+@pytest.mark.long
 def test_a_wrong_password_ends_the_start_with_words(
     world: World, secured: tuple[ClickHouseServer, str], authority: Authority
 ) -> None:

@@ -87,6 +87,7 @@ def test_a_lost_part_is_loaded_again(breaking: World, server: BreakingServer) ->
     assert_exact(breaking, "parts", truth)
 
 
+@pytest.mark.long
 def test_a_lost_part_is_loaded_again_by_the_next_driver(
     breaking: World, server: BreakingServer
 ) -> None:

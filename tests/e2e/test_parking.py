@@ -51,6 +51,7 @@ def stop(driver: Driver) -> None:
     assert driver.wait(PATIENCE) == 0, driver.text()[-4000:]
 
 
+@pytest.mark.long
 def test_parked_messages_come_back_exactly_once(world: World) -> None:
     """Refused by a constraint, which judges rows; killed meanwhile, fixed, asked."""
     for name in ("bad", "good"):
@@ -143,6 +144,7 @@ def test_a_table_that_most_messages_do_not_fit_is_parked(world: World) -> None:
     assert f"replay CONFIG --parked --topic orders-narrow --partition {partition}" in done.stdout
 
 
+@pytest.mark.long
 def test_a_dropped_table_is_parked_and_its_neighbour_goes_on(world: World) -> None:
     """Its blocks are refused before anything is stored, so nobody has to look into it."""
     for name in ("parked_gone", "parked_kept"):

@@ -110,6 +110,7 @@ def test_columns_are_added_while_the_driver_runs(world: World) -> None:
     assert audit.returncode == 0, audit.stdout + audit.stderr
 
 
+@pytest.mark.long
 def test_a_column_of_another_type_stops_its_table_with_both_definitions(world: World) -> None:
     """Nobody asks the driver to look: the server refuses the block, and nothing is narrowed."""
     for name in ("retyped", "dropped", "other"):
@@ -186,7 +187,7 @@ def test_a_field_that_got_a_column_meanwhile_is_no_dead_letter(world: World) -> 
     assert report["anomalies"] == [], report
 
 
-@pytest.fixture(params=["tokens", pytest.param("hashes", marks=pytest.mark.long)])
+@pytest.fixture(params=["tokens", "hashes"])
 def each_world(
     request: pytest.FixtureRequest, tmp_path: Path, shared_broker: Broker
 ) -> Iterator[World]:
@@ -209,6 +210,7 @@ def create_on_either(world: World, table: str) -> None:
     )
 
 
+@pytest.mark.long
 def test_kills_with_a_column_added_before_the_replay(each_world: World) -> None:
     """Killed between insert and settle, altered, started again: in the one mode what is in doubt
     is loaded again under the text of before, in the other it is probed."""

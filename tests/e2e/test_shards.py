@@ -91,6 +91,7 @@ def audit_of(shards: Shards, configuration: Path) -> dict[str, object]:
     return report
 
 
+@pytest.mark.long
 def test_a_killed_driver_loads_each_row_once_into_its_shard(shards: Shards) -> None:
     world = shards.world
     world.create_topic("orders-shards")

@@ -126,6 +126,7 @@ def wait_until_writable(table: Table, each: ClickHouseServer) -> None:
     wait_for(is_writable, 60, "the replica's session")
 
 
+@pytest.mark.long
 def test_stopped_fetches_are_found_and_started(cluster: Cluster, tmp_path: Path) -> None:
     table = table_on(cluster.servers, tmp_path)
     first, *others = cluster.servers
@@ -145,6 +146,7 @@ def test_stopped_fetches_are_found_and_started(cluster: Cluster, tmp_path: Path)
     table.assert_everywhere(1, 2, 3)
 
 
+@pytest.mark.long
 def test_a_replaced_replica_is_counted_when_it_is_restarted(
     cluster: Cluster, tmp_path: Path
 ) -> None:
@@ -163,6 +165,7 @@ def test_a_replaced_replica_is_counted_when_it_is_restarted(
     table.assert_everywhere(1)
 
 
+@pytest.mark.long
 def test_sends_that_are_stopped_take_a_restart_of_the_replica(
     cluster: Cluster, tmp_path: Path
 ) -> None:

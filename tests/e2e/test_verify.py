@@ -15,6 +15,7 @@ from dataclasses import replace
 from typing import Any
 
 import confluent_kafka as ck
+import pytest
 
 from sluice.core.ledger import Background, encode_entry, record_entry
 from sluice.core.ranges import TopicPartition
@@ -65,6 +66,7 @@ def kinds(anomalies: Iterable[dict[str, Any]]) -> set[tuple[int, str]]:
     return {(anomaly["partition"], anomaly["kind"]) for anomaly in anomalies}
 
 
+@pytest.mark.long
 def test_the_verifier_over_a_killed_pipeline_and_a_wrong_loader(world: World) -> None:
     topic = "orders-verify"
     world.create_topic(topic)

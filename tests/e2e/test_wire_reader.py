@@ -11,6 +11,7 @@ from tests.support.world import Truth, World, assert_dead_letters, assert_exact,
 WIRE = 'reader = "native"\n'
 
 
+@pytest.mark.long
 def test_a_broker_that_goes_and_comes_back(fragile_world: World) -> None:
     world = fragile_world
     world.create_topic("orders")

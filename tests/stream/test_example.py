@@ -45,6 +45,7 @@ def _run(watch: Watch, folder: Path, what: str, kill_at: int | None) -> tuple[in
     return status, log.read_text(errors="replace")
 
 
+@pytest.mark.long
 @pytest.mark.timeout(3600)
 def test_the_example_is_killed_and_audited(
     embedded_url: str, embedded: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

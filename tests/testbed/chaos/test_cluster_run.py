@@ -15,6 +15,7 @@ from tests.testbed.chaos.seeds import seed_that_begins_with
 SECONDS = 30.0
 
 
+@pytest.mark.long
 def test_a_short_run_on_a_cluster_is_exact_on_every_replica() -> None:
     told = io.StringIO()
     layout = Layout(shards=1, replicas=4, data_centers=2)
