@@ -11,12 +11,13 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import asdict, dataclass, replace
+from types import MappingProxyType
 
 from sluice.clickhouse.copying import why_not_copied
 from sluice.clickhouse.http import Server
-from sluice.clickhouse.moving import Claim
+from sluice.clickhouse.moving import CLAIM_PATTERN, Claim, names_like
 from sluice.clickhouse.schema import TOKENS, TableFacts, table_settings
 from sluice.clickhouse.sql import identifier, qualified
 from sluice.clickhouse.vanishing import why_not_seen
@@ -26,7 +27,7 @@ from sluice.core.load_spec import lacking_lineage
 _NAME = re.compile(
     r"(?P<table>.+)__sluice_(?P<block>[0-9a-f]{16})"
     r"(?:_(?P<attempt>[0-9a-f]{16})(?:_(?P<kind>[tv])(?P<behind>[0-9]+))?"
-    r"(?:_(?P<by>[0-9a-f]{16})_(?P<number>[0-9a-f]+)_(?P<run>[0-9a-f]{16}))?)?"
+    rf"(?:{CLAIM_PATTERN})?)?"
 )
 #: Settings of stored blocks: each part has a uuid, which it keeps when it is moved [measured], and
 #: nothing is merged: a TTL of the target would take rows away that are counted, and drop parts all
@@ -114,11 +115,6 @@ class StagingTable:
         return f"{staging_prefix(self.table)}{self.block}"
 
     @property
-    def unclaimed(self) -> str:
-        """Its name without a claim."""
-        return self.name if self.claim is None else self.name.removesuffix(self.claim.suffix)
-
-    @property
     def deadline_ms(self) -> int:
         """Until when its attempt may fill it; of a stored block."""
         return int(self.attempt[:8], 16) * 1000
@@ -149,11 +145,9 @@ def parsed(name: str) -> StagingTable | None:
     found = _NAME.fullmatch(name)
     if found is None:
         return None
-    claim = None
-    if found["by"]:
-        claim = Claim(found["by"], int(found["number"], 16), found["run"])
     place = (int(found["behind"] or 0), found["kind"] == "v")
-    return StagingTable(name, found["table"], found["block"], found["attempt"] or "", claim, *place)
+    named = (name, found["table"], found["block"], found["attempt"] or "")
+    return StagingTable(*named, Claim.read(found), *place)
 
 
 def staging_tables(server: Server, database: str, prefix: str) -> list[StagingTable]:
@@ -161,12 +155,7 @@ def staging_tables(server: Server, database: str, prefix: str) -> list[StagingTa
 
     :raises ServerError: terminal or transient.
     """
-    rows = server.query(
-        "SELECT name FROM system.tables WHERE database = {database:String} "
-        "AND substring(name, 1, {length:UInt32}) = {prefix:String} ORDER BY name",
-        {"database": database, "prefix": prefix, "length": len(prefix.encode())},
-    )
-    found = (parsed(str(row["name"])) for row in rows)
+    found = map(parsed, names_like(server, database, prefix))
     return [each for each in found if each is not None]
 
 
@@ -215,12 +204,20 @@ def copy_name(marker: str, attempt: str, number: int) -> str:
     return f"{marker}_{attempt}_v{number}"
 
 
-def create_like(facts: TableFacts, database: str, name: str, *, moves: bool) -> str:
-    """The statement that creates a stored block's table: like the target, as a table that merges
-    no rows, so that what was inserted can be counted.
+def create_like(
+    facts: TableFacts,
+    database: str,
+    name: str,
+    *,
+    moves: bool,
+    more: Mapping[str, str] = MappingProxyType({}),
+) -> str:
+    """The statement that creates a table from whose partitions the target takes parts: like the
+    target, as a table that merges no rows, so that what was inserted can be counted.
 
-    :param facts: of the table that its partitions are for.
+    :param facts: of the target.
     :param moves: see `why_not_staged`; then its parts are known by uuids of their own.
+    :param more: settings that it has beside.
     :raises TerminalError: the target's definition is too old.
     """
     create = f"CREATE TABLE {qualified(database, name)} AS "
@@ -235,35 +232,13 @@ def create_like(facts: TableFacts, database: str, name: str, *, moves: bool) -> 
             f"{facts.engine_full[:200]}",
             'Create it with ENGINE = … ORDER BY …; or delivery = "block".',
         )
-    for name, value in _OWN_SETTINGS.items() if moves else ():
+    for name, value in {**_OWN_SETTINGS, **more}.items() if moves else ():
         if name in table_settings(facts.engine_full):
             clauses = re.sub(rf"\b{name} = [^,\s]+", f"{name} = {value}", clauses)
         else:
             comma = "," if "SETTINGS" in TOKENS.findall(clauses) else " SETTINGS"
             clauses += f"{comma} {name} = {value}"
     return f"{create} ENGINE = MergeTree {clauses.strip()}"
-
-
-def add_columns_of(server: Server, facts: TableFacts, database: str, name: str) -> str | None:
-    """The statement that gives a staging table the columns that its target got since it was made;
-    None: there are none. What is stored has the defaults there, as in the target.
-
-    :param facts: of the target, as it is now.
-    :raises ServerError: terminal or transient.
-    """
-    rows = server.query(
-        "SELECT name FROM system.columns "
-        "WHERE database = {database:String} AND table = {table:String}",
-        {"database": database, "table": name},
-    )
-    known = {str(row["name"]) for row in rows}
-    added, after = [], "FIRST"
-    for column in facts.columns:
-        if column.name not in known:
-            default = f" {column.kind} {column.expression}" if column.kind else ""
-            added.append(f"ADD COLUMN {identifier(column.name)} {column.type}{default} {after}")
-        after = f"AFTER {identifier(column.name)}"
-    return f"ALTER TABLE {qualified(database, name)} {', '.join(added)}" if added else None
 
 
 def why_not_staged(

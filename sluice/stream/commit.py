@@ -2,9 +2,9 @@
 
 A redo log. The mark that seals an epoch names its staging tables; then each of them is moved; then
 the mark is done. Whoever finds a sealed mark only finishes it. How far a table is stands in its
-name, which one client at a time can change:
+name, which one client at a time can change (`clickhouse/moving.py`):
 
-    staged  --RENAME-->  moving, by one mover  --MOVE PARTITION, each--  --RENAME-->  moved
+    staged  --RENAME-->  claimed, by one mover  --MOVE PARTITION, each-->  claimed and empty
 
 1. Look at the latest mark: refuse, finish what is sealed, or know that the epoch is done.
 2. Seal: make the mark of the next number.
@@ -24,8 +24,10 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 from sluice.clickhouse.http import Server
-from sluice.clickhouse.schema import describe_table
-from sluice.clickhouse.window import read_server_run
+from sluice.clickhouse.moving import Mover, StagedRowsError, names_like, untold
+from sluice.clickhouse.moving import OvertakenError as ClaimedError
+from sluice.clickhouse.schema import TableFacts, describe_table
+from sluice.clickhouse.statements import Statements
 from sluice.core.errors import ConfigurationError, InDoubtError, TransientError
 from sluice.stream.direct import Memory
 from sluice.stream.errors import (
@@ -34,12 +36,10 @@ from sluice.stream.errors import (
     OtherCheckpointError,
     OtherTableError,
     OvertakenError,
-    StagedRowsError,
 )
-from sluice.stream.marks import Mark, Marks, drop_table
-from sluice.stream.moving import Mover
-from sluice.stream.names import home_name, mark_name, parse_staged, query_prefix, run_key
-from sluice.stream.replacing import Replacer
+from sluice.stream.marks import Mark, Marks, drop_table, statements_about
+from sluice.stream.names import Staged, home_name, mark_name, parse_staged, query_prefix
+from sluice.stream.replacing import LOOKS, LOOKS_WHILE_RENAMED, Replacer
 
 _ATTEMPTS = 7
 _PAUSE_SECONDS = 0.5
@@ -330,15 +330,19 @@ class Committer:
 
     def _finish(self, mark: Mark) -> None:
         """Steps 4 to 6, from wherever somebody came to."""
-        claim = uuid.uuid4().hex[:8]
+        claim = uuid.uuid4().hex[:16]
         try:
             if mark.replaces:
-                self._replacer(claim).put_in_place(mark)
+                self._replacer(claim[:8]).put_in_place(mark)
             else:
                 self._move(mark, claim)
-        except StagedRowsError:
+        except (StagedRowsError, ClaimedError) as error:
             newest = self.marks.latest()
             if newest is None or (newest.number == mark.number and newest.state == "sealed"):
+                if isinstance(error, ClaimedError):
+                    raise OvertakenError(
+                        f"another driver goes on with the epoch: {error}"
+                    ) from error
                 raise
             return  # Another driver finished it, and removed what it had moved.
         self.marks.set_done(mark)
@@ -360,9 +364,38 @@ class Committer:
             tables = [table for each, table in mark.winners if each == shard]
             if tables:
                 target = describe_table(server, self._database, mark.table)
-                mover = Mover(server, target, claim, run_key(read_server_run(server)))
                 for table in tables:
-                    mover.move(table)
+                    self._move_table(server, target, table, claim)
+
+    def _move_table(self, server: Server, target: TableFacts, base: str, claim: str) -> None:
+        """Get all rows of a staging table into the target.
+
+        :param base: its first name.
+        """
+        statements = statements_about(server, self._database, base, claim)
+        mover = Mover(statements, target, untold("they do not say where they are from"))
+        for _ in range(LOOKS):
+            found = self._find(statements, target, base)
+            if mover.move(found.name, found.claim) is not None:
+                return
+        raise StagedRowsError(
+            f"{self._database}.{base} on {server.url} changes its name all the time",
+            "Several drivers commit the same epoch at once: stop all but one.",
+        )
+
+    def _find(self, statements: Statements, target: TableFacts, base: str) -> Staged:
+        server = statements.server
+        for _ in range(LOOKS_WHILE_RENAMED):
+            for found in map(parse_staged, names_like(server, self._database, base)):
+                if found is not None and found.base == base:
+                    return found
+            statements.wait_for_others()
+        raise StagedRowsError(
+            f"{self._database}.{base} on {server.url} is gone, which holds rows that are committed "
+            f"and may not be in {target.target} yet",
+            "Who dropped it? Compare the table with the query's source by hand; then drop the "
+            f"newest of the tables {base[:20]}mark_… to go on without these rows.",
+        )
 
     def _sweep(self, done: Mark) -> None:
         """Remove what was staged for epochs that are done: what was moved, and what no message
@@ -373,14 +406,8 @@ class Committer:
         self.marks.drop_below(done.number)
 
     def _sweep_server(self, server: Server, done: Mark) -> None:
-        rows = server.query(
-            "SELECT name FROM system.tables WHERE database = {database:String} "
-            "AND startsWith(name, {prefix:String})",
-            {"database": self._database, "prefix": self._prefix},
-        )
         gone = {done.checkpoint, self._who.takeover} - {""}
-        for row in rows:
-            staged = parse_staged(str(row["name"]))
+        for staged in map(parse_staged, names_like(server, self._database, self._prefix)):
             if staged is None or not any(staged.is_of(each) for each in gone):
                 continue
             if staged.is_of(done.checkpoint) and staged.epoch > done.epoch:

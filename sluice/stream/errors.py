@@ -33,10 +33,6 @@ class OvertakenError(TerminalError):
     hint = "Another driver runs this query now. Nothing to do unless that is a surprise."
 
 
-class StagedRowsError(TerminalError):
-    """Staged rows are gone, or nobody can tell whether they were moved."""
-
-
 class HalfLoadedError(TerminalError):
     """A batch without a name was sealed, and not ended: nobody else knows of it."""
 

@@ -14,21 +14,21 @@ shard that is named first later on is known for one that has no marks.
 from __future__ import annotations
 
 import json
-import time
 from dataclasses import asdict, dataclass, replace
 from typing import Any, Literal
 
 from sluice.clickhouse.http import Server
-from sluice.clickhouse.moving import TABLE_EXISTS, UNKNOWN_TABLE
+from sluice.clickhouse.moving import TABLE_EXISTS, UNKNOWN_TABLE, names_like
 from sluice.clickhouse.reactions import ServerError
 from sluice.clickhouse.sql import literal, qualified
-from sluice.core.errors import InDoubtError, TerminalError, TransientError
+from sluice.clickhouse.statements import Statements
+from sluice.core.errors import InDoubtError, TransientError
 from sluice.stream.names import home_name, mark_name, mark_number
 
 #: A mark names every staging table of its epoch; the server's default allows 256 KiB.
 _STATEMENT_BYTES_MAX = str(64 << 20)
-_IDLE_SECONDS_MAX = 600.0
-_LOOK_SECONDS = 0.05
+#: What a statement may take, and one before it is waited for.
+_SECONDS = 60.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,10 +116,11 @@ class Marks:
             f"CREATE TABLE {qualified(self.database, name)} (nothing UInt8) ENGINE = Null "
             f"COMMENT {literal(mark.text())}"
         )
+        statements = statements_about(self.server, self.database, name)
         try:
-            self.server.execute(statement, settings={"max_query_size": _STATEMENT_BYTES_MAX})
+            statements.run(statement)
         except (InDoubtError, TransientError):
-            wait_for_queries(self.server, qualified(self.database, name))
+            statements.wait_for_others()
             made = self._read(name)
             if made is None:
                 raise
@@ -146,15 +147,10 @@ class Marks:
 
     def drop_below(self, number: int) -> None:
         """Remove what counts no more."""
-        rows = self.server.query(
-            "SELECT name FROM system.tables WHERE database = {database:String} "
-            "AND startsWith(name, {prefix:String}) ORDER BY name",
-            {"database": self.database, "prefix": f"{self.prefix}mark_"},
-        )
-        for row in rows:
-            found = mark_number(str(row["name"]))
+        for name in names_like(self.server, self.database, f"{self.prefix}mark_"):
+            found = mark_number(name)
             if found is not None and found < number:
-                drop_table(self.server, self.database, str(row["name"]))
+                drop_table(self.server, self.database, name)
 
     def home(self) -> str:
         """The id of the marks, on another shard, that count for this one; "" if none do.
@@ -194,26 +190,12 @@ def drop_table(server: Server, database: str, table: str) -> None:
     server.execute(f"DROP TABLE IF EXISTS {qualified(database, table)} SYNC")
 
 
-def wait_for_queries(server: Server, name: str) -> None:
-    """Until no statement runs that names a table. A server lists a statement before it looks for
-    its tables, so that none that began before this call goes on after it.
+def statements_about(server: Server, database: str, name: str, attempt: str = "") -> Statements:
+    """Those of one attempt about a table of a query, or about what that becomes.
 
-    :param name: as the statement has it.
-    :raises TerminalError: it runs on and on.
+    :param name: its first name.
+    :param attempt: 16 hexadecimal digits that nobody else has, where it renames something.
     """
-    deadline = time.monotonic() + _IDLE_SECONDS_MAX
-    while True:
-        rows = server.query(
-            "SELECT count() AS running FROM system.processes "
-            "WHERE position(query, {name:String}) > 0 AND position(query, 'system.processes') = 0",
-            {"name": name},
-        )
-        if not int(rows[0]["running"]):
-            return
-        if time.monotonic() > deadline:
-            raise TerminalError(
-                f"a statement about {name} has been running on {server.url} for "
-                f"{_IDLE_SECONDS_MAX:g} s",
-                "Look at system.processes; KILL QUERY ends it. Then start the query again.",
-            )
-        time.sleep(_LOOK_SECONDS)
+    settings = {"max_query_size": _STATEMENT_BYTES_MAX}
+    what = (database, f"{database}.{name}", name, attempt, True, settings)
+    return Statements(server, *what, lambda: 2 * _SECONDS, _SECONDS)

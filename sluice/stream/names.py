@@ -5,8 +5,7 @@ All are in the target's database and begin with `sluice_` and the query's key:
     sluice_Q_mark_N                             a mark: see `marks`
     sluice_Q_home                               on a shard without marks: which marks count
     sluice_Q_C_E_P_U                            rows that one task attempt staged
-    sluice_Q_C_E_P_U__moving_CLAIM_BLOCK_RUN    being moved, by one mover
-    sluice_Q_C_E_P_U__moved                     moved; may be dropped
+    sluice_Q_C_E_P_U_BY_BLOCK_RUN               claimed by one mover; see `clickhouse/moving.py`
     sluice_Q_new_N__CLAIM                       replaces the target; by whom
 """
 
@@ -16,12 +15,12 @@ import hashlib
 import re
 from dataclasses import dataclass
 
-from sluice.clickhouse.moving import run_name
+from sluice.clickhouse.moving import CLAIM_PATTERN, Claim
 
 _MARK = re.compile(r"sluice_[0-9a-f]{12}_mark_(\d{12})")
 _STAGED = re.compile(
     r"(?P<base>sluice_[0-9a-f]{12}_(?P<checkpoint>[0-9a-f]{8})_(?P<epoch>\d+)_\d+_[0-9a-f]{12})"
-    r"(?:__(?P<moved>moved)|__moving_(?P<claim>[0-9a-f]{8})_(?P<block>\d+)_(?P<run>[0-9a-f]{8}))?"
+    rf"(?:{CLAIM_PATTERN})?"
 )
 
 
@@ -61,30 +60,19 @@ def staged_name(prefix: str, checkpoint: str, epoch: int, partition: int, unique
     return f"{prefix}{_digest(checkpoint, 8)}_{epoch}_{partition}_{unique}"
 
 
-def run_key(run: str) -> str:
-    """What a name has of one life of the server's process (`clickhouse.window.read_server_run`):
-    what it drew at its start, since the moment of the start is told to a second only."""
-    return run_name(run)[:8]
-
-
 @dataclass(frozen=True, slots=True)
 class Staged:
     """A staging table by its name now.
 
     :param base: its name at first, by which a mark knows it.
-    :param claim: of its mover, "" while it has none.
-    :param block: no part of the target had a larger block number when its first mover began.
-    :param run: the life of the server in which its mover began.
+    :param claim: None: nobody moves it yet.
     """
 
     name: str
     base: str
     checkpoint_key: str
     epoch: int
-    is_moved: bool = False
-    claim: str = ""
-    block: int = 0
-    run: str = ""
+    claim: Claim | None = None
 
     def is_of(self, checkpoint: str) -> bool:
         """Whether it was staged under this checkpoint."""
@@ -96,26 +84,8 @@ def parse_staged(name: str) -> Staged | None:
     found = _STAGED.fullmatch(name)
     if found is None:
         return None
-    return Staged(
-        name,
-        found["base"],
-        found["checkpoint"],
-        int(found["epoch"]),
-        found["moved"] is not None,
-        found["claim"] or "",
-        int(found["block"] or 0),
-        found["run"] or "",
-    )
-
-
-def moving_name(base: str, claim: str, block: int, run: str) -> str:
-    """See the head of the module; `claim` and `run` are 8 hexadecimal digits."""
-    return f"{base}__moving_{claim}_{block}_{run}"
-
-
-def moved_name(base: str) -> str:
-    """Of a staging table all of whose rows are in the target."""
-    return f"{base}__moved"
+    where = (name, found["base"], found["checkpoint"], int(found["epoch"]))
+    return Staged(*where, Claim.read(found))
 
 
 def new_prefix(prefix: str, number: int) -> str:

@@ -6,30 +6,30 @@ that was overtaken names a table that is not there.
 
 from __future__ import annotations
 
-import time
 from dataclasses import dataclass
 
 from sluice.clickhouse.http import Server
 from sluice.clickhouse.moving import (
-    TABLE_EXISTS,
-    UNKNOWN_TABLE,
+    StagedRowsError,
+    add_columns_of,
+    altered,
     move_statement,
     read_parts,
+    rename,
     stored_rows_of,
 )
-from sluice.clickhouse.reactions import ServerError
 from sluice.clickhouse.schema import TableFacts, describe_table
 from sluice.clickhouse.sql import qualified
-from sluice.stream.altering import add_columns, altered
-from sluice.stream.errors import StagedRowsError
-from sluice.stream.marks import Mark, drop_table, wait_for_queries
+from sluice.clickhouse.staging import stored_rows
+from sluice.clickhouse.statements import Statements
+from sluice.stream.marks import Mark, drop_table, statements_about
 from sluice.stream.names import new_prefix
-from sluice.stream.staging import CREATE_SETTINGS, count_rows
+from sluice.stream.staging import CREATE_SETTINGS
 
-_LOOKS = 20
-#: See `moving`.
-_LOOKS_WHILE_RENAMED = 5
-_PAUSE_SECONDS = 0.1
+#: How often a table may change its name under us.
+LOOKS = 20
+#: A server may list a table under neither name while it renames it [measured, 26.9].
+LOOKS_WHILE_RENAMED = 5
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,24 +61,22 @@ class Replacer:
         :raises StagedRowsError: what is needed for it is gone.
         :raises ServerError: of any kind; another client goes on.
         """
-        for _ in range(_LOOKS):
-            name = self._new_table(mark)
+        prefix = new_prefix(self.prefix, mark.number)
+        statements = statements_about(self.server, self.database, prefix)
+        for _ in range(LOOKS):
+            name = self._new_table(statements, mark)
             if not name:
                 return
-            held = f"{new_prefix(self.prefix, mark.number)}{self.claim}"
+            held = f"{prefix}{self.claim}"
             if name != held:
-                try:
-                    self._execute(f"RENAME TABLE {self._of(name)} TO {self._of(held)}")
-                except ServerError as error:
-                    if error.code not in (UNKNOWN_TABLE, TABLE_EXISTS):
-                        raise
+                if not rename(statements, name, held):
                     continue
-                wait_for_queries(self.server, self._of(name))
+                statements.wait_for_others()
             if self._tables(held).get(held) == mark.replaces:
                 return
-            self._fill(held, mark)
+            self._fill(statements, held, mark)
             self._require_like(held, mark)
-            self._execute(f"EXCHANGE TABLES {self._of(held)} AND {self._of(mark.table)}")
+            statements.run(f"EXCHANGE TABLES {self._of(held)} AND {self._of(mark.table)}")
             return
         raise StagedRowsError(
             f"the table that replaces {self.database}.{mark.table} changes its name all the time",
@@ -93,15 +91,15 @@ class Replacer:
             if name < last:
                 drop_table(self.server, self.database, name)
 
-    def _new_table(self, mark: Mark) -> str:
+    def _new_table(self, statements: Statements, mark: Mark) -> str:
         """Its name now; "" if it was dropped after the exchange."""
-        for look in range(_LOOKS_WHILE_RENAMED):
-            time.sleep(look * _PAUSE_SECONDS)
+        for _ in range(LOOKS_WHILE_RENAMED):
             for name, uuid in self._tables(new_prefix(self.prefix, mark.number)).items():
                 if uuid in (mark.replaces, mark.puts):
                     return name
             if self._tables(mark.table).get(mark.table) == mark.puts:
                 return ""
+            statements.wait_for_others()
         raise StagedRowsError(
             f"the table that was to replace {self.database}.{mark.table} on {self.server.url} is "
             "gone",
@@ -109,16 +107,18 @@ class Replacer:
             f"newest of the tables {self.prefix}mark_… and start the query with a new checkpoint.",
         )
 
-    def _fill(self, held: str, mark: Mark) -> None:
-        self._execute(f"TRUNCATE TABLE {self._of(held)}")
+    def _fill(self, statements: Statements, held: str, mark: Mark) -> None:
+        statements.run(f"TRUNCATE TABLE {self._of(held)}")
         target = describe_table(self.server, self.database, mark.table)
-        add_columns(self.server, target, held)
+        for table in (held, *(staged for _, staged in mark.winners)):
+            add = add_columns_of(self.server, target, self.database, table)
+            if add is not None:
+                statements.run(add)
         for _, staged in mark.winners:
-            add_columns(self.server, target, staged)
             source, to = (self.database, staged), (self.database, held)
             for partition in stored_rows_of(read_parts(self.server, *source)):
-                self._execute(move_statement(source, to, partition, moves=False))
-        found = count_rows(self.server, self.database, held)
+                statements.run(move_statement(source, to, partition, moves=False))
+        found = stored_rows(self.server, self.database, [held])[held]
         if found != mark.rows:
             raise StagedRowsError(
                 f"{self.database}.{held} on {self.server.url} has {found} rows, and {mark.rows} "
@@ -137,7 +137,7 @@ class Replacer:
             target.partition_key,
         ):
             tables = [held, *(staged for _, staged in mark.winners)]
-            raise altered(target, tables, "they have other columns or keys")
+            raise altered(target, map(self._of, tables), "they have other columns or keys")
 
     def _tables(self, prefix: str) -> dict[str, str]:
         rows = self.server.query(
@@ -146,9 +146,6 @@ class Replacer:
             {"database": self.database, "prefix": prefix},
         )
         return {str(row["name"]): str(row["uuid"]) for row in rows}
-
-    def _execute(self, statement: str) -> None:
-        self.server.execute(statement)
 
     def _of(self, name: str) -> str:
         return qualified(self.database, name)

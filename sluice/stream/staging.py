@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import time
 import uuid
 from collections.abc import Mapping
@@ -12,18 +11,13 @@ import pyarrow as pa
 
 from sluice.clickhouse.http import Server
 from sluice.clickhouse.insert import plan_insert, query_id_of
-from sluice.clickhouse.schema import TableFacts, table_settings
-from sluice.clickhouse.sql import literal, qualified
+from sluice.clickhouse.moving import StagedRowsError
+from sluice.clickhouse.schema import TableFacts
+from sluice.clickhouse.staging import create_like, stored_rows
 from sluice.core.errors import InDoubtError, TransientError
-from sluice.stream.errors import StagedRowsError
 
-#: What a staging table has beside the settings of its target: it knows a chunk that is sent again,
-#: and it merges nothing, since merges would change how many rows there are, and their parts.
-_OWN_SETTINGS = {
-    "non_replicated_deduplication_window": "10000",
-    "max_bytes_to_merge_at_max_space_in_pool": "1",
-    "max_bytes_to_merge_at_min_space_in_pool": "1",
-}
+#: A staging table knows a chunk that is sent again.
+_WINDOW = {"non_replicated_deduplication_window": "10000"}
 #: Of an insert: each row stays as it was sent.
 _INSERT_SETTINGS = {"optimize_on_insert": "0", "input_format_null_as_default": "0"}
 #: What the target is, a table like it may be.
@@ -33,31 +27,6 @@ CREATE_SETTINGS = {
 }
 _ATTEMPTS = 6
 _PAUSE_SECONDS = 0.5
-_SETTINGS_CLAUSE = re.compile(r"\s+SETTINGS\s+(?:\w+ = (?:'(?:[^'\\]|\\.)*'|[^,\s]+)(?:, )?)+$")
-
-
-def engine_of(facts: TableFacts) -> str:
-    """ENGINE and its clauses for a staging table of this target."""
-    without = _SETTINGS_CLAUSE.sub("", facts.engine_full)
-    settings = {**table_settings(facts.engine_full), **_OWN_SETTINGS}
-    said = ", ".join(f"{name} = {_setting(value)}" for name, value in settings.items())
-    return f"{without} SETTINGS {said}"
-
-
-def _setting(value: str) -> str:
-    return value if re.fullmatch(r"-?[0-9.]+", value) else literal(value)
-
-
-def create_like(server: Server, facts: TableFacts, table: str) -> None:
-    """Make an empty table from whose partitions the target takes parts. The name must be new.
-
-    :raises ServerError: of any kind.
-    """
-    server.execute(
-        f"CREATE TABLE {qualified(facts.database, table)} AS "
-        f"{qualified(facts.database, facts.table)} ENGINE = {engine_of(facts)}",
-        settings=CREATE_SETTINGS,
-    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,7 +107,9 @@ class Stage:
         :raises ServerError: of any kind; this attempt is to be given up.
         """
         if not self.chunks:
-            create_like(self.server, self.facts, self.table)
+            where = (self.facts.database, self.table)
+            create = create_like(self.facts, *where, moves=True, more=_WINDOW)
+            self.server.execute(create, settings=CREATE_SETTINGS)
         token = f"{self.table}/{self.chunks}"
         insert_chunk(self.server, (self.facts.database, self.table), token, batches, self.manner)
         self.chunks += 1
@@ -152,7 +123,7 @@ class Stage:
         """
         if not self.chunks:
             return
-        found = count_rows(self.server, self.facts.database, self.table)
+        found = stored_rows(self.server, self.facts.database, [self.table])[self.table]
         if found != self.rows:
             raise StagedRowsError(
                 f"{self.facts.target}: {self.rows} rows were staged in {self.table} on "
@@ -160,13 +131,3 @@ class Stage:
                 "A TTL of the table may remove rows at once; leave those out of the query. Nothing "
                 "of this epoch is in the table; start the query again.",
             )
-
-
-def count_rows(server: Server, database: str, table: str) -> int:
-    """Rows of a table, by its parts."""
-    rows = server.query(
-        "SELECT sum(rows) AS rows FROM system.parts WHERE database = {database:String} "
-        "AND table = {table:String} AND active",
-        {"database": database, "table": table},
-    )
-    return int(rows[0]["rows"])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from sluice.clickhouse.reactions import ServerError
+from sluice.clickhouse.statements import EarlierAttemptRunsError
 from sluice.core.errors import InDoubtError, SluiceError, TerminalError, TransientError
 from sluice.core.receipts import NeedsReservation
 
@@ -39,16 +40,6 @@ class ForgottenError(InDoubtError):
     hint = "The driver looks at the windows, and probes the range if need be; no action is needed."
 
 
-class EarlierAttemptRunsError(InDoubtError):
-    """A server still works on the same block, sent by an attempt before."""
-
-    hint = (
-        "The block is sent again when that has ended, and each time it is waited for longer. If it "
-        "always takes long, look at the views behind the table; `insert_timeout` in [clickhouse] "
-        "spares the first attempts."
-    )
-
-
 def took_too_long(error: SluiceError) -> bool:
     """Whether more time might have brought an answer."""
     is_silent = isinstance(error, ServerError) and (error.name, error.code) == ("SOCKET_TIMEOUT", 0)
@@ -68,12 +59,6 @@ class StructureChangedError(InDoubtError):
     it has another time zone, or the table is another one."""
 
     hint = "The driver looks at the table, and probes the range; no action is needed."
-
-
-class OvertakenError(InDoubtError):
-    """Another attempt at the same staged block goes on with it."""
-
-    hint = "The range is sent again, and what is left to do is done then; no action is needed."
 
 
 class SealedError(InDoubtError):

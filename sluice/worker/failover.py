@@ -10,22 +10,17 @@ import time
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field, replace
 
-from sluice.clickhouse.http import Server
-from sluice.clickhouse.insert import query_id_prefix
-from sluice.clickhouse.probe import running_query_ids
 from sluice.clickhouse.reactions import KEEPER_CODES, ServerError, may_still_land
 from sluice.clickhouse.replicas import ReplicaAwayError
 from sluice.clickhouse.schema import OtherColumnsError
 from sluice.core.errors import InDoubtError, SluiceError, TerminalError
 from sluice.core.receipts import Receipt
 from sluice.core.replicas import Breaker
-from sluice.worker.errors import BlockRefusedError, EarlierAttemptRunsError, OtherVersionError
+from sluice.worker.errors import BlockRefusedError, OtherVersionError
 
 _NEXT = ("next-replica", "same-block-then-next-replica")
 #: Less than this is not enough to deliver a block.
 _SECONDS_MIN = 1.0
-#: Between two looks whether an earlier attempt still runs.
-_LOOK_SECONDS = 0.5
 
 
 @dataclass(slots=True)
@@ -129,27 +124,6 @@ def offer_block(
                 in_doubt=attempt.may_land,
             )
     raise attempt.outcome()
-
-
-def wait_for_earlier(
-    server: Server, token: str, seconds: float, seconds_left: Callable[[], float]
-) -> None:
-    """Wait until a server has ended what an attempt before this one gave it: a block that always
-    takes longer than its time-out would be sent again and again, beside itself.
-
-    :param token: of the block.
-    :param seconds_left: of the lease; raises when it is over.
-    :raises EarlierAttemptRunsError: it still runs.
-    """
-    until = time.monotonic() + min(seconds, seconds_left() / 2)
-    while running := running_query_ids(server, query_id_prefix(token)):
-        if time.monotonic() >= until:
-            raise EarlierAttemptRunsError(
-                f"{server.url} still runs {running[0]}, an earlier attempt at the same block, for "
-                f"more than {seconds:.0f} s"
-            )
-        seconds_left()
-        time.sleep(_LOOK_SECONDS)
 
 
 def goes_elsewhere(error: SluiceError) -> bool:

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from sluice.clickhouse.copying import copies, tables_behind
-from sluice.clickhouse.insert import InsertPlan
+from sluice.clickhouse.insert import InsertPlan, plan_insert
 from sluice.clickhouse.schema import TableFacts
 from sluice.clickhouse.sql import qualified
 from sluice.clickhouse.staging import (
@@ -20,10 +20,10 @@ from sluice.clickhouse.staging import (
     stored_name,
     stored_rows,
 )
+from sluice.clickhouse.statements import Statements
 from sluice.core.errors import InDoubtError
 from sluice.decode.messages.decoded import Block
 from sluice.worker.inserting import RefusedValuesError, data_refused, insert_surely
-from sluice.worker.statements import Statements
 
 
 @dataclass(slots=True)
@@ -55,7 +55,9 @@ class Filling:
             # What a refused insert has left in one of the tables, nobody knows.
             self.drop()
             self._create()
-            return self.statements.plan(stored_name(self.marker, self.attempt), block)
+            where = (statements.database, stored_name(self.marker, self.attempt), block.columns)
+            told = (None, statements.query_id(), statements.settings)
+            return plan_insert(*where, block.native, *told)
 
         statements = self.statements
         try:

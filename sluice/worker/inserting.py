@@ -21,6 +21,7 @@ from sluice.clickhouse.reactions import (
 )
 from sluice.clickhouse.replicas import refuse_other_table
 from sluice.clickhouse.schema import TableFacts, check_header, describe_table
+from sluice.clickhouse.statements import wait_for_earlier
 from sluice.clickhouse.window import read_insert_counter, read_server_run, tables_with_windows
 from sluice.core.budget import TargetShard, WindowState, still_remembered, still_young
 from sluice.core.bundles import replica_number
@@ -35,7 +36,7 @@ from sluice.worker.asking import require_same_table
 from sluice.worker.assignment import TaskEnvironment
 from sluice.worker.bundle import Bundle
 from sluice.worker.errors import BlockRefusedError, ForgottenError, NeedsReservationError
-from sluice.worker.failover import FailoverAttempt, offer_block, wait_for_earlier
+from sluice.worker.failover import FailoverAttempt, offer_block
 from sluice.worker.insert_lock import InsertLock
 from sluice.worker.leases import HeldLease
 from sluice.worker.worker_cache import ServerProfile, WorkerCache

@@ -6,6 +6,7 @@ from collections.abc import Collection
 from dataclasses import dataclass
 
 from sluice.clickhouse.http import Server
+from sluice.clickhouse.moving import OvertakenError
 from sluice.clickhouse.probe import rows_by_partition
 from sluice.clickhouse.schema import TableFacts, describe_table
 from sluice.clickhouse.staging import (
@@ -15,12 +16,11 @@ from sluice.clickhouse.staging import (
     staging_tables,
     stored_name,
 )
+from sluice.clickhouse.statements import Statements
 from sluice.clickhouse.vanishing import require_all_rows, require_unchanged, seeing_all
 from sluice.core.errors import TerminalError
 from sluice.core.ranges import Range
 from sluice.worker.bundle import Bundle
-from sluice.worker.errors import OvertakenError
-from sluice.worker.statements import Statements
 
 #: So many looks have to miss a table before it is gone.
 _LOOKS = 5

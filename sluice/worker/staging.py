@@ -19,7 +19,14 @@ from numpy.typing import NDArray
 from sluice.clickhouse.comparing import zone_matters
 from sluice.clickhouse.copying import read_definitions, tables_behind
 from sluice.clickhouse.http import Server
-from sluice.clickhouse.moving import TABLE_EXISTS, UNKNOWN_TABLE
+from sluice.clickhouse.moving import (
+    TABLE_EXISTS,
+    UNKNOWN_TABLE,
+    Mover,
+    OvertakenError,
+    Rows,
+    untold,
+)
 from sluice.clickhouse.parts import crowding
 from sluice.clickhouse.reactions import ServerError
 from sluice.clickhouse.replicas import refuse_other_table
@@ -36,9 +43,8 @@ from sluice.clickhouse.staging import (
     staging_tables,
     why_not_staged,
 )
-from sluice.clickhouse.vanishing import (
-    why_rows_go,
-)
+from sluice.clickhouse.statements import Statements
+from sluice.clickhouse.vanishing import why_rows_go
 from sluice.core.errors import InDoubtError, SluiceError, TerminalError, TransientError
 from sluice.core.load_spec import TableSpec, lacking_lineage
 from sluice.core.receipts import Receipt
@@ -47,13 +53,11 @@ from sluice.decode.messages.decoded import Block
 from sluice.worker.asking import require_same_table
 from sluice.worker.assignment import TaskEnvironment
 from sluice.worker.bundle import Bundle
-from sluice.worker.errors import BlockRefusedError, OvertakenError, SealedError
+from sluice.worker.errors import BlockRefusedError, SealedError
 from sluice.worker.filling import Filling
 from sluice.worker.inserting import seconds_for
 from sluice.worker.leases import HeldLease
-from sluice.worker.moving import Mover, Rows
 from sluice.worker.sealed import Sealed, rows_there
-from sluice.worker.statements import Statements
 from sluice.worker.worker_cache import WorkerCache
 
 #: A target is left alone above so many times the parts from which its server delays inserts.
@@ -200,14 +204,18 @@ class StagedBlock:
     def _statements(self) -> Statements:
         cache, environment, bundle = self._cache, self._environment, self._bundle
         connector = environment.kafka.connector
+        server = cache.server(environment, self._url)
+        # Its tables are new, and a view may make the same rows as another one.
+        profile = cache.profile(environment, self._url, 1, deduplicates=False)
         return Statements(
-            server=cache.server(environment, self._url),
-            table=self._table,
+            server=server,
+            database=self._table.database,
+            target=self._table.target,
             token=bundle.staged_token(environment.pipeline, connector, self._table, self._shard),
             attempt=attempt_of(bundle.deadline_ms, os.urandom(4)),
-            # Its tables are new, and a view may make the same rows as another one.
-            profile=cache.profile(environment, self._url, 1, deduplicates=False),
-            lease=self._lease,
+            moves=profile.tokens,
+            settings=profile.settings,
+            check=lambda: self._lease.check(server.clock_ms()),
             seconds=seconds_for(environment, bundle),
         )
 
@@ -367,7 +375,7 @@ class StagedBlock:
         for stored, facts in self._left:
             name = stored.name
             if not self._marker.is_done:
-                moved = self._mover(stored, facts, self._marker).move(stored)
+                moved = self._mover(stored, facts, self._marker).move(stored.name, stored.claim)
                 if moved is None:
                     return False
                 name = moved
@@ -392,7 +400,7 @@ class StagedBlock:
         if stored.behind:
             counted = marker.rows_behind
             of_it = None if counted is None else counted[stored.behind - 1]
-            rows = Rows(of_it, False, lambda _: "what views make has no lineage", lambda _: {})
+            rows = untold("what views make has no lineage", of_it)
         else:
             lacking = lacking_lineage(self._table.lineage, self._table.rows)
             why = f"{target.target} has no lineage column {', '.join(lacking)}" if lacking else None

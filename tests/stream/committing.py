@@ -6,13 +6,14 @@ from __future__ import annotations
 import itertools
 import uuid
 from collections import Counter
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Callable, Mapping
+from typing import Any, TypeVar
 
 import pyarrow as pa
 
 from sluice.clickhouse.capabilities import insert_settings, read_capabilities
-from sluice.clickhouse.http import Server
+from sluice.clickhouse.http import InsertReply, Server
+from sluice.clickhouse.insert import InsertPlan
 from sluice.clickhouse.schema import describe_table
 from sluice.stream.commit import Committer, Epoch, QueryIdentity
 from sluice.stream.names import query_prefix, staged_name
@@ -24,6 +25,9 @@ _DDL = (
     "CREATE TABLE {name} (id Int64, text String) ENGINE = MergeTree PARTITION BY id % "
     f"{PARTITIONS} ORDER BY id"
 )
+
+
+_T = TypeVar("_T")
 
 
 class DiedError(BaseException):
@@ -44,13 +48,19 @@ class Mortal(Server):
         self.statements = list[str]()
 
     def execute(self, sql: str, *arguments: Any, **more: Any) -> str:
+        return self._step(sql, lambda: super(Mortal, self).execute(sql, *arguments, **more))
+
+    def insert(self, plan: InsertPlan, *arguments: Any) -> InsertReply:
+        return self._step(plan.query, lambda: super(Mortal, self).insert(plan, *arguments))
+
+    def _step(self, sql: str, send: Callable[[], _T]) -> _T:
         number = len(self.statements)
         if self._dies_at is not None and (number > self._dies_at):
             raise DiedError
         self.statements.append(sql)
         if number == self._dies_at and not self._after:
             raise DiedError
-        reply = super().execute(sql, *arguments, **more)
+        reply = send()
         if number == self._dies_at:
             raise DiedError
         return reply

@@ -15,7 +15,8 @@ from types import SimpleNamespace
 import pytest
 from pyspark.sql.types import LongType, StringType, StructField, StructType
 
-from sluice.clickhouse.http import Server
+from sluice.clickhouse.http import InsertReply, Server
+from sluice.clickhouse.moving import Claim, StagedRowsError
 from sluice.clickhouse.schema import describe_table
 from sluice.core.errors import TerminalError, TransientError
 from sluice.stream import commit
@@ -27,11 +28,8 @@ from sluice.stream.errors import (
     OtherCheckpointError,
     OtherTableError,
     OvertakenError,
-    StagedRowsError,
 )
 from sluice.stream.marks import Mark, Marks
-from sluice.stream.moving import Mover
-from sluice.stream.names import moving_name
 from sluice.stream.source import SluiceSink, Staged
 from sluice.testbed.local.running import ClickHouse
 from tests.stream.committing import DiedError, Mortal, Target
@@ -330,6 +328,10 @@ class _Taking(Server):
         self._turns.take(self._driver)
         return super().execute(*arguments, **more)  # type: ignore[arg-type]
 
+    def insert(self, *arguments: object) -> InsertReply:  # type: ignore[override]
+        self._turns.take(self._driver)
+        return super().insert(*arguments)  # type: ignore[arg-type]
+
 
 def test_drivers_that_run_at_the_same_time(target: Target) -> None:
     epochs = [target.stage(0, tasks=4) for _ in range(4)]
@@ -438,10 +440,11 @@ def test_a_restart_while_a_table_is_taken_over_is_seen(target: Target) -> None:
     ((_, base),) = target.stage(0, tasks=1).winners
     name = f"{target.database}.{base}"
     wanted = [row["id"] for row in target.server.query(f"SELECT id FROM {name} ORDER BY id")]
-    held = f"{target.database}.{moving_name(base, '00000000', 0, 'deadbeef')}"
+    claim = Claim("0" * 16, 0, "deadbeef00000000")
+    held = f"{target.database}.{base}{claim.suffix}"
     target.server.execute(f"RENAME TABLE {name} TO {held}")
     table = f"{target.database}.{target.table}"
     target.server.execute(f"ALTER TABLE {table} ATTACH PARTITION ID '0' FROM {held}")
     facts = describe_table(target.server, target.database, target.table)
-    Mover(target.server, facts, "00000001", "deadbeef").move(base)
+    target.committer()._move_table(target.server, facts, base, "1" * 16)
     assert target.ids() == wanted

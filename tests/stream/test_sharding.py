@@ -13,9 +13,10 @@ import pytest
 from pyspark.sql.types import LongType, StringType, StructField, StructType
 
 from sluice.clickhouse.http import Server
+from sluice.clickhouse.moving import StagedRowsError
 from sluice.core.errors import ConfigurationError
 from sluice.stream.commit import Committer, Epoch, QueryIdentity
-from sluice.stream.errors import OtherCheckpointError, StagedRowsError
+from sluice.stream.errors import OtherCheckpointError
 from sluice.stream.marks import Marks
 from sluice.stream.names import query_prefix, staged_name
 from sluice.stream.options import read_options

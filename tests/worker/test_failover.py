@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import pytest
 
+from sluice.clickhouse import statements
 from sluice.clickhouse.http import Server
 from sluice.clickhouse.insert import query_id_prefix
 from sluice.clickhouse.reactions import (
@@ -17,19 +18,14 @@ from sluice.clickhouse.reactions import (
 )
 from sluice.clickhouse.replicas import ReplicaAwayError, refuse_other_table
 from sluice.clickhouse.schema import Dependent, OtherColumnsError, TableFacts
+from sluice.clickhouse.statements import EarlierAttemptRunsError, wait_for_earlier
 from sluice.core.errors import InDoubtError, SluiceError, TerminalError, TransientError
 from sluice.core.lease import LeaseOverError
 from sluice.core.load_spec import TableSpec
 from sluice.core.receipts import Receipt
 from sluice.core.replicas import Breaker
-from sluice.worker import failover
-from sluice.worker.errors import (
-    BlockRefusedError,
-    EarlierAttemptRunsError,
-    OtherVersionError,
-    took_too_long,
-)
-from sluice.worker.failover import FailoverAttempt, offer_block, wait_for_earlier
+from sluice.worker.errors import BlockRefusedError, OtherVersionError, took_too_long
+from sluice.worker.failover import FailoverAttempt, offer_block
 from tests.driver.loop_world import table_spec
 from tests.driver.test_specs import facts_of
 
@@ -269,14 +265,14 @@ def test_an_attempt_before_is_waited_for(
     """As long as a block may take, and for half of what is left of the lease: the rest is for the
     block itself."""
     clock = Clock()
-    monkeypatch.setattr(failover, "time", clock)
+    monkeypatch.setattr(statements, "time", clock)
     asked: list[str] = []
 
     def running(server: object, prefix: str) -> list[str]:
         asked.append(prefix)
         return [f"{prefix}-1"] if clock.now < 1000.0 + runs_for else []
 
-    monkeypatch.setattr(failover, "running_query_ids", running)
+    monkeypatch.setattr(statements, "running_query_ids", running)
     left = lambda: 1000.0 + lease - clock.now  # noqa: E731
     if waited is None:
         with pytest.raises(EarlierAttemptRunsError, match="still runs") as raised:

@@ -9,7 +9,7 @@ from functools import lru_cache, partial
 from types import SimpleNamespace
 from typing import Any
 
-from sluice.clickhouse import access, http, probe
+from sluice.clickhouse import access, http, probe, statements
 from sluice.core.decided import Decided
 from sluice.core.load_spec import LoadSpec
 from sluice.core.packing import RANGES_OF_TASK, share_of_task
@@ -152,6 +152,7 @@ def _of_clickhouse(parts: Parts) -> list[tuple[Any, str, Any]]:
         (http, "urlencode", wire.encoded),
         (http, "time", clock),
         (probe, "time", clock),
+        (statements, "time", clock),
         (access, "Server", make_server),
         (monitor, "COUNT_PARTS_EVERY_MS", 5000),
         (monitor, "READ_EVERY_SECONDS", world.plan.windows_every_seconds),

@@ -6,14 +6,16 @@ import itertools
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 
+from sluice.clickhouse import moving
 from sluice.clickhouse.moving import Claim
 from sluice.clickhouse.sql import qualified
 from sluice.clickhouse.staging import COLUMN_EXISTS, StagingTable, done_statement, marker_name
 from sluice.driver import staging as collecting
 from sluice.testbed.simulate.patches import patched
-from sluice.worker import filling, loading, moving, sealed, staging
+from sluice.worker import filling, loading, sealed, staging
 from sluice.worker.bundle import Bundle
 
 
@@ -30,10 +32,16 @@ def _blocks_named_by_attempt() -> AbstractContextManager[None]:
 def _moved_without_a_claim() -> AbstractContextManager[None]:
     """Whoever finds a stored block moves it under the name that it has."""
 
-    def claim(self: Any, stored: StagingTable) -> str:
-        return stored.name
+    move = moving.Mover.move
 
-    return patched((moving.Mover, "_claim", claim))
+    def unclaimed(self: Any, name: str, claim: Claim | None) -> str | None:
+        return move(self, name, None)
+
+    return patched(
+        (moving.Mover, "move", unclaimed),
+        (moving.Mover, "_own", lambda *_: SimpleNamespace(suffix="")),
+        (moving, "rename", lambda *_: True),
+    )
 
 
 def _what_is_still_there_was_not_moved() -> AbstractContextManager[None]:
@@ -77,11 +85,11 @@ def _dropped_before_done() -> AbstractContextManager[None]:
     """What is moved is dropped before the marker says so: nobody can tell it from what is lost."""
     move = moving.Mover.move
 
-    def drop_at_once(self: Any, stored: StagingTable) -> str | None:
-        name = move(self, stored)
-        if name is not None:
-            self.statements.run(f"DROP TABLE {qualified(self.statements.database, name)}")
-        return name
+    def drop_at_once(self: Any, name: str, claim: Claim | None) -> str | None:
+        held = move(self, name, claim)
+        if held is not None:
+            self.statements.run(f"DROP TABLE {qualified(self.statements.database, held)}")
+        return held
 
     return patched((moving.Mover, "move", drop_at_once))
 

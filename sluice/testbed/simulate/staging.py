@@ -27,6 +27,7 @@ _FORMS: dict[str, re.Pattern[str]] = {
     "seal": re.compile(rf"CREATE TABLE {_NAME} \(`(.*)` UInt8\) ENGINE = Null", re.DOTALL),
     "rename": re.compile(rf"RENAME TABLE {_NAME} TO {_NAME}"),
     "move": re.compile(rf"ALTER TABLE {_NAME} MOVE PARTITION ID '(\d+)' TO TABLE {_NAME}"),
+    "drop_part": re.compile(rf"ALTER TABLE {_NAME} DROP PART '(\d+)_1_1_0'"),
     "copy": re.compile(rf"ALTER TABLE {_NAME} ATTACH PARTITION ID '(\d+)' FROM {_NAME}"),
     "done": re.compile(rf"ALTER TABLE {_NAME} ADD COLUMN done UInt8"),
     "add": re.compile(rf"ALTER TABLE {_NAME} ADD COLUMN .*"),
@@ -274,14 +275,25 @@ class Staging:
         found = self._tables.pop((host.url, before), None)
         if found is None:
             return 60
-        staged = parsed(before)
-        if staged is not None and staged.claim is not None:
-            self._world.faults.note("staged block claimed from another attempt")
+        claims = [table.claim for name in (before, after) if (table := parsed(name)) is not None]
+        if claims[0] is not None and claims[1] is not None:
+            is_own = claims[0].by == claims[1].by
+            told = "anew after its server was started again" if is_own else "from another attempt"
+            self._world.faults.note(f"staged block claimed {told}")
         self._tables[host.url, after] = found
         return None
 
     def _move(self, host: Host, name: str, partition: str, target: str) -> int | None:
         return self._bring(host, name, int(partition), target, stays=False)
+
+    def _drop_part(self, host: Host, name: str, partition: str) -> int | None:
+        """Its only one."""
+        found = self._tables.get((host.url, name))
+        if found is None:
+            return 60
+        self._world.faults.note("staged block: a part dropped that was moved")
+        del found.parts[int(partition)]
+        return None
 
     def _copy(self, host: Host, target: str, partition: str, name: str) -> int | None:
         return self._bring(host, name, int(partition), target, stays=True)
