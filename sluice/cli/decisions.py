@@ -28,8 +28,7 @@ from sluice.cli.output import confirm
 
 if TYPE_CHECKING:
     from sluice.config import Configuration
-    from sluice.ops.decisions import Plan
-    from sluice.ops.resolving import Outcome
+    from sluice.ops.partition_decisions import Outcome, Plan
 
 
 _WHERE = "--connector dc1 --topic orders --partition 3"
@@ -78,7 +77,7 @@ _selected = together(
 )
 def resolve(config: Path, yes: bool, outcome: Outcome, **where: Any) -> int:
     """Say whether a range in doubt was loaded."""
-    from sluice.ops.decisions import plan_resolve
+    from sluice.ops.partition_decisions import plan_resolve
 
     return _decide(config, yes, partial(plan_resolve, outcome=outcome), **where)
 
@@ -88,7 +87,7 @@ def resolve(config: Path, yes: bool, outcome: Outcome, **where: Any) -> int:
 @click.option("--offset", required=True, type=an_offset, help="the next offset to load")
 def adopt(config: Path, yes: bool, offset: int, **where: Any) -> int:
     """Go on from an offset after a foreign hand changed the group."""
-    from sluice.ops.decisions import plan_adopt
+    from sluice.ops.partition_decisions import plan_adopt
 
     return _decide(config, yes, partial(plan_adopt, offset=offset), **where)
 
@@ -105,7 +104,7 @@ def adopt(config: Path, yes: bool, offset: int, **where: Any) -> int:
 )
 def rewind(config: Path, yes: bool, to: int | datetime, **where: Any) -> int:
     """Load again from an offset or a time, under new tokens."""
-    from sluice.ops.decisions import plan_rewind
+    from sluice.ops.partition_decisions import plan_rewind
 
     return _decide(config, yes, partial(plan_rewind, to=to), **where)
 
@@ -139,7 +138,7 @@ def selection_of(
 
 
 def _decide(config: Path, is_agreed: bool, plan_for: Callable[..., Plan], **where: Any) -> int:
-    from sluice.ops.decisions import apply
+    from sluice.ops.partition_decisions import apply
 
     configuration = load_configuration(config)
     plan = plan_for(configuration, **selection_of(configuration, **where))

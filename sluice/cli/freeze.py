@@ -31,10 +31,10 @@ def freeze(config: Path, connector: str, table: str, why: str, by: str | None) -
     What is out is settled. Then nothing of it is loaded, whatever is started again.
     """
     configuration = load_configuration(config)
-    from sluice.ops import freezing
+    from sluice.ops import driver_decisions as decisions
 
     who = by or getpass.getuser()
-    for line in freezing.freeze(configuration, connector=connector, table=table, by=who, why=why):
+    for line in decisions.freeze(configuration, connector=connector, table=table, by=who, why=why):
         print(cell_text(line))
     return ExitStatus.DONE
 
@@ -44,10 +44,10 @@ def freeze(config: Path, connector: str, table: str, why: str, by: str | None) -
 def resume(config: Path, connector: str, table: str, why: str, by: str | None) -> int:
     """Let go on what was frozen, with the same words as it was frozen by."""
     configuration = load_configuration(config)
-    from sluice.ops import freezing
+    from sluice.ops import driver_decisions as decisions
 
     who = by or getpass.getuser()
-    lines = freezing.resume(configuration, connector=connector, table=table, by=who, why=why)
+    lines = decisions.resume(configuration, connector=connector, table=table, by=who, why=why)
     for line in lines or ["nothing is frozen"]:
         print(cell_text(line))
     return ExitStatus.DONE
@@ -62,8 +62,8 @@ def drain(config: Path, why: str, by: str | None) -> int:
     One that is started later goes on loading.
     """
     configuration = load_configuration(config)
-    from sluice.ops import freezing
+    from sluice.ops import driver_decisions as decisions
 
-    for line in freezing.drain(configuration, by=by or getpass.getuser(), why=why):
+    for line in decisions.drain(configuration, by=by or getpass.getuser(), why=why):
         print(cell_text(line))
     return ExitStatus.DONE

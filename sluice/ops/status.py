@@ -10,7 +10,7 @@ from sluice.config import Configuration, ConnectorConfiguration
 from sluice.core.errors import SluiceError
 from sluice.core.freezes import holding
 from sluice.core.ranges import TopicPartition
-from sluice.ops.freezing import read_decided
+from sluice.ops.driver_decisions import read_decided
 from sluice.ops.partitions import ConnectorReader, PartitionFacts
 
 _logger = logging.getLogger("sluice.status")

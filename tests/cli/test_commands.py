@@ -16,8 +16,8 @@ from typing import Any
 import pytest
 
 from sluice.cli.exit import ExitStatus
-from sluice.ops.deciding import Plan
 from sluice.ops.doctor_findings import Finding, Level
+from sluice.ops.partition_decisions import Plan
 from sluice.ops.replicas import ReplicaStatus
 from sluice.ops.status import IntentStatus, PartitionStatus
 from sluice.verify.audit import AuditReport
@@ -194,7 +194,7 @@ def test_decisions_show_ask_and_apply(
         return plan_made
 
     answers.set(
-        "sluice.ops.decisions",
+        "sluice.ops.partition_decisions",
         apply=lambda _, plan: applied.append(plan),
         **{planner: plan},
     )

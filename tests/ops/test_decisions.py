@@ -15,8 +15,17 @@ from sluice.core.ledger import Background
 from sluice.core.records import Kind
 from sluice.kafka import transactions as transactions_module
 from sluice.ops import partitions as partitions_module
-from sluice.ops.deciding import DecisionRefusedError, LeaseRunsError, Plan, now_ms
-from sluice.ops.decisions import ChangedSinceError, apply, plan_adopt, plan_resolve, plan_rewind
+from sluice.ops.partition_decisions import (
+    ChangedSinceError,
+    DecisionRefusedError,
+    LeaseRunsError,
+    Plan,
+    apply,
+    now_ms,
+    plan_adopt,
+    plan_resolve,
+    plan_rewind,
+)
 from tests.kafka.groups import intend
 from tests.ops.pipelines import Pipeline, settled
 from tests.support.kafka import Kafka

@@ -32,7 +32,7 @@ from sluice.core.receipts import DeadLetter, Loaded, Receipt
 from sluice.core.records import Kind, Record
 from sluice.kafka.errors import kafka_error
 from sluice.kafka.recorder import Recorder
-from sluice.ops import decisions
+from sluice.ops import partition_decisions as decisions
 from sluice.ops.verify_metrics import VerifierCollector
 from sluice.verify import history as history_module
 from sluice.verify import verifier as verifier_module
@@ -161,7 +161,7 @@ def found(report: VerifyReport) -> list[str]:
 
 
 def test_a_real_history_is_clean_from_both_sources(pipeline: Pipeline) -> None:
-    """Ranges, dead letters, a take-over in doubt, a person's decisions."""
+    """Ranges, dead letters, a take-over in doubt, a person's partition_decisions."""
     first = Driving(pipeline)
     first.intend(10)
     first.intend(20, dead_letters=(letter(offset=3), letter(offset=4)))

@@ -19,7 +19,7 @@ from sluice.core.ledger import LedgerEntry
 from sluice.driver.specs import kafka_access
 from sluice.kafka.decisions import DecisionReader, write_decisions
 from sluice.kafka.tail import partition_count
-from sluice.ops.deciding import DecisionRefusedError, now_ms
+from sluice.ops.partition_decisions import DecisionRefusedError, now_ms
 
 
 class PartlyDecidedError(TransientError):
