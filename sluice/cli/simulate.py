@@ -59,6 +59,6 @@ def simulate(**settings: Any) -> int:
 
     Kafka, ClickHouse and Spark are simulated, on virtual time.
     """
-    from sluice.testbed.simulate import command as simulating
+    from sluice.testbed.simulate import runs as simulating
 
     return int(simulating.simulate(**settings))

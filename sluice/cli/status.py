@@ -96,7 +96,7 @@ def _show_claims(configuration: Configuration) -> None:
     """The store of claims, where there is one."""
     if all(table.deduplicate is None for table in configuration.tables):
         return
-    from sluice.ops.claims_status import read_claims_status
+    from sluice.ops.claims import read_claims_status
 
     claims = read_claims_status(configuration)
     if claims is not None:
@@ -105,14 +105,14 @@ def _show_claims(configuration: Configuration) -> None:
 
 def _show_leftovers(configuration: Configuration) -> None:
     """Staging tables that nobody seems to be at."""
-    from sluice.ops.staging import read_leftovers
+    from sluice.ops.status import read_leftovers
 
     for leftover in read_leftovers(configuration):
         print(cell_text(leftover.line()))
 
 
 def _show_replicas(configuration: Configuration, *, as_json: bool) -> int:
-    from sluice.ops.replicas import read_replicas
+    from sluice.ops.status import read_replicas
 
     replicas = read_replicas(configuration)
     if as_json:

@@ -8,8 +8,7 @@ from collections.abc import Iterable, Mapping
 from enum import Enum
 from typing import NamedTuple
 
-from sluice.core.pickling import pickled_by_fields
-from sluice.core.values import ordered_value, value
+from sluice.core.values import ordered_value, pickled_by_fields, value
 
 Interval = tuple[int, int]
 

@@ -8,9 +8,8 @@ from typing import Any, Literal, NamedTuple
 
 from sluice.core.dynamic import NewField
 from sluice.core.errors import SluiceError
-from sluice.core.pickling import pickled_by_fields
 from sluice.core.ranges import Interval, Range
-from sluice.core.values import value
+from sluice.core.values import pickled_by_fields, value
 
 
 @dataclass(frozen=True, slots=True)

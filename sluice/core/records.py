@@ -13,9 +13,8 @@ from dataclasses import field
 from enum import Enum
 
 from sluice.core.errors import TerminalError
-from sluice.core.pickling import pickled_by_fields
 from sluice.core.ranges import EPOCH_UNKNOWN, EpochOffset
-from sluice.core.values import value
+from sluice.core.values import pickled_by_fields, value
 
 FORMAT_VERSION = "S1"
 RECORD_BYTES_MAX = 200

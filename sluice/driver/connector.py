@@ -50,9 +50,8 @@ from sluice.driver.topology import resolved
 from sluice.driver.unknown_schemas import PATIENCE_MS
 from sluice.driver.watching import ReplicaWatch
 from sluice.kafka.clients import make_admin
-from sluice.kafka.cuts import find_cuts
 from sluice.kafka.ledger import read_view
-from sluice.kafka.log import SourceLog
+from sluice.kafka.log import SourceLog, find_cuts
 from sluice.kafka.readers import make_ends
 from sluice.kafka.recorder import Recorder
 from sluice.kafka.topics import ensure_own_topics, message_bytes_max

@@ -6,15 +6,17 @@ One connector may be down for days; the others go on.
 from __future__ import annotations
 
 import logging
+import signal
+import sys
 import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from types import FrameType
 from typing import TYPE_CHECKING
 
 from sluice.config import Configuration
 from sluice.driver.connector import ConnectorRun, now_ms
-from sluice.driver.progress import Reporter
-from sluice.driver.signals import on_signals
+from sluice.driver.loop import ConnectorLoop
 from sluice.spark.class_archive import archive_options
 from sluice.spark.context import start_context
 from sluice.spark.jobs import SparkGoneError, SparkJobs
@@ -23,6 +25,87 @@ if TYPE_CHECKING:
     from pyspark import SparkContext
 
 _logger = logging.getLogger("sluice.pipeline")
+
+
+def on_signals(stopping: threading.Event, refresh: Callable[[], None]) -> None:
+    """SIGTERM and SIGINT settle and stop; SIGHUP looks at the tables' columns and at
+    topics at once. On a terminal SIGHUP keeps its meaning: the terminal is gone."""
+
+    def read_again(number: int, frame: FrameType | None) -> None:
+        _logger.info("asked to look at the tables' columns and at topics again")
+        refresh()
+
+    def stop(number: int, frame: FrameType | None) -> None:
+        _logger.info("asked to stop by %s; settling", signal.Signals(number).name)
+        stopping.set()
+
+    if threading.current_thread() is threading.main_thread():
+        signal.signal(signal.SIGTERM, stop)
+        signal.signal(signal.SIGINT, stop)
+        if not sys.stderr.isatty():
+            signal.signal(signal.SIGHUP, read_again)
+
+
+_progress_logger = logging.getLogger("sluice.progress")
+
+TERMINAL_EVERY_MS = 500
+LOG_EVERY_MS = 10_000
+
+
+class Reporter:
+    """Reports over all loops.
+
+    :param loops: each gives its loop once there is one.
+    """
+
+    def __init__(self, loops: Sequence[Callable[[], ConnectorLoop | None]]) -> None:
+        self._loops = loops
+        self._terminal = sys.stderr.isatty()
+        self._next_ms = 0
+        self._last: tuple[int, int] | None = None
+
+    def report(self, now_ms: int) -> None:
+        """Report if it is time to."""
+        if now_ms >= self._next_ms:
+            self._next_ms = now_ms + (TERMINAL_EVERY_MS if self._terminal else LOG_EVERY_MS)
+            self._write(now_ms)
+
+    def finish(self, now_ms: int) -> None:
+        """The last report."""
+        self._write(now_ms)
+        if self._terminal:
+            sys.stderr.write("\n")
+
+    def _write(self, now_ms: int) -> None:
+        loops = [loop for loop in (get() for get in self._loops) if loop is not None]
+        if not loops:
+            return
+        rows = sum(loop.counters.rows for loop in loops)
+        dead_letters = sum(loop.counters.dead_letters for loop in loops)
+        states = [state for loop in loops for state in list(loop.states.values())]
+        lag = sum(max(0, state.stable_end - state.settled) for state in states)
+        stopped = sum(state.stopped is not None for state in states)
+        before = self._last or (now_ms, rows)
+        rate = (rows - before[1]) * 1000 / max(1, now_ms - before[0])
+        self._last = (now_ms, rows)
+        if self._terminal:
+            line = f"{rows:,} rows loaded  {rate:,.0f} rows/s  lag {lag:,}  "
+            line += f"dead letters {dead_letters:,}"
+            stop = f"  stopped partitions {stopped}" if stopped else ""
+            sys.stderr.write(f"\r\x1b[K{line}{stop}")
+            sys.stderr.flush()
+        else:
+            _progress_logger.info(
+                "progress",
+                extra={
+                    "rows": rows,
+                    "rows_per_second": round(rate),
+                    "lag": lag,
+                    "dead_letters": dead_letters,
+                    "stopped_partitions": stopped,
+                },
+            )
+
 
 #: Connectors that do not hear that Spark is gone, since they wait for Kafka, are ended then.
 _WITHOUT_SPARK_SECONDS = 5.0

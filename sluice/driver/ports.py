@@ -71,7 +71,7 @@ class SourceOffsets(Protocol):
 
 
 class FindCuts(Protocol):
-    """Finds logs that were cut; `sluice.kafka.cuts` for real."""
+    """Finds logs that were cut; `sluice.kafka.log` for real."""
 
     def __call__(
         self, points: Mapping[TopicPartition, EpochOffset]

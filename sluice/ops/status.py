@@ -3,13 +3,29 @@
 from __future__ import annotations
 
 import logging
+import time
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from sluice.config import Configuration, ConnectorConfiguration
+from sluice.clickhouse.access import ClickHouseAccess
+from sluice.clickhouse.staging import (
+    Marker,
+    StagingTable,
+    read_markers,
+    staging_prefix,
+    staging_tables,
+)
+from sluice.clickhouse.topology import read_condition
+from sluice.config import Configuration, ConnectorConfiguration, TableConfiguration
 from sluice.core.errors import SluiceError
 from sluice.core.freezes import holding
+from sluice.core.health import Condition, judged
+from sluice.core.lease import has_expired
 from sluice.core.ranges import TopicPartition
+from sluice.core.replicas import host_matches
+from sluice.driver.specs import access_of
+from sluice.driver.topology import in_parallel, resolved
 from sluice.ops.driver_decisions import read_decided
 from sluice.ops.partitions import ConnectorReader, PartitionFacts
 
@@ -145,3 +161,142 @@ def _state(facts: PartitionFacts) -> State:
     if facts.record is not None:
         return "in doubt" if facts.record.in_doubt else "settled"
     return "lost" if facts.found is None else "foreign"
+
+
+@dataclass(frozen=True, slots=True)
+class ReplicaStatus:
+    """One replica, the worst of the tables that go to its shard.
+
+    :param data_center: "" where none is configured for its host.
+    :param why: it is tried last; "" if it takes its turn.
+    :param delay_seconds: behind the other replicas; None, as all that follows, if it is away.
+    :param queue: entries that it still has to replicate.
+    :param active: of `total` replicas; None without a Replicated table.
+    """
+
+    shard: str
+    replica: str
+    data_center: str
+    why: str
+    delay_seconds: int | None
+    queue: int | None
+    active: int | None
+    total: int | None
+
+
+def read_replicas(configuration: Configuration) -> list[ReplicaStatus]:
+    """All replicas of all shards, by the shard's name.
+
+    :raises SluiceError: the replicas are to be asked of servers that do not answer, or that
+        contradict the configuration.
+    """
+    configuration = resolved(configuration)
+    clickhouse = configuration.clickhouse
+    of = {url: shard.name for shard in clickhouse.shards for url in shard.replicas}
+    found = in_parallel(lambda url: _read(configuration, of[url], url), of)
+    return sorted(found, key=lambda status: status.shard)
+
+
+def _read(configuration: Configuration, shard: str, url: str) -> ReplicaStatus:
+    access = access_of(configuration)
+    tables = [
+        (table.database, table.table)
+        for table in configuration.tables
+        if shard in configuration.shards_of(table)
+    ]
+    condition: Condition | None = None
+    why = ""
+    try:
+        with access.connect(url) as server:
+            server.ping()
+            condition = read_condition(server, tables, counts=True)
+    except SluiceError as error:
+        why = str(error)
+    return ReplicaStatus(
+        shard=shard,
+        replica=url,
+        data_center=data_center_of(configuration, url),
+        why=why or judged(None, condition, configuration.clickhouse.limits).why,
+        delay_seconds=None if condition is None else condition.delay_seconds,
+        queue=None if condition is None else condition.queue,
+        active=None if condition is None else condition.active,
+        total=None if condition is None else condition.total,
+    )
+
+
+def data_center_of(configuration: Configuration, url: str) -> str:
+    """The data center that a replica's host is configured for; "" if there is none."""
+    for name, patterns in configuration.clickhouse.data_centers.items():
+        if any(host_matches(url, pattern) for pattern in patterns):
+            return name
+    return ""
+
+
+@dataclass(frozen=True, slots=True)
+class Leftover:
+    """A staging table whose attempt's lease has been over for one lease more.
+
+    :param table: its name; `target`: where its rows go.
+    :param is_stored: it is a stored block, with rows that may have to be moved yet; else a marker.
+    :param of: topic, partition and offsets, where a marker says it.
+    """
+
+    shard: str
+    replica: str
+    target: str
+    table: str
+    is_stored: bool
+    of: str
+
+    def line(self) -> str:
+        """For people."""
+        what = "stored block" if self.is_stored else "marker"
+        of = f" of {self.of}" if self.of else ""
+        where = f"{self.table}{of}, for {self.target} on {self.replica}"
+        return f"left over: {what} {where}; the driver drops it, do not drop it by hand"
+
+
+def read_leftovers(configuration: Configuration, now_ms: int | None = None) -> list[Leftover]:
+    """Of all staged entries, on all servers that answer; one that does not is logged."""
+    staged = [table for table in configuration.tables if table.delivery == "staged"]
+    if not staged:
+        return []
+    access = access_of(configuration)
+    now_ms = time.time_ns() // 1_000_000 if now_ms is None else now_ms
+    lease_ms = int(configuration.batch.lease_seconds * 1000)
+    found: list[Leftover] = []
+    for table in staged:
+        for shard in configuration.shards_of(table):
+            for url in access.shards[shard]:
+                try:
+                    found += _at(access, table, shard, url, now_ms - lease_ms)
+                except SluiceError as error:
+                    _logger.error("staging tables on %s: %s. Try: %s", url, error, error.hint)
+    return found
+
+
+def _at(
+    access: ClickHouseAccess, table: TableConfiguration, shard: str, url: str, then_ms: int
+) -> Iterator[Leftover]:
+    with access.connect(url) as server:
+        tables = staging_tables(server, table.database, staging_prefix(table.table))
+        markers = read_markers(server, table.database, {each.marker for each in tables})
+    for each in tables:
+        marker = markers.get(each.marker)
+        if has_expired(_deadline_ms(each, marker), then_ms):
+            name = f"{table.database}.{each.name}"
+            yield Leftover(shard, url, table.target, name, bool(each.attempt), _of(marker))
+
+
+def _deadline_ms(table: StagingTable, marker: Marker | None) -> int:
+    if table.claim is not None:
+        return int(table.claim.by[:8], 16) * 1000
+    if table.attempt:
+        return table.deadline_ms
+    return 0 if marker is None else marker.deadline_ms
+
+
+def _of(marker: Marker | None) -> str:
+    if marker is None:
+        return ""
+    return f"{marker.topic}[{marker.partition}] [{marker.begin}, {marker.end})"

@@ -8,11 +8,10 @@ from dataclasses import dataclass, field
 from sluice.claims.stores import StoreAccess
 from sluice.clickhouse.access import ClickHouseAccess
 from sluice.core.ledger import InsertCounters, Rest, Stored
-from sluice.core.pickling import pickled_by_fields
 from sluice.core.ranges import Range
 from sluice.core.records import Record
 from sluice.core.server_runs import ServerRuns
-from sluice.core.values import value
+from sluice.core.values import pickled_by_fields, value
 from sluice.kafka.clients import KafkaAccess
 from sluice.kafka.registry import RegistryAccess
 

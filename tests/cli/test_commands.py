@@ -18,8 +18,7 @@ import pytest
 from sluice.cli.exit import ExitStatus
 from sluice.ops.doctor_findings import Finding, Level
 from sluice.ops.partition_decisions import Plan
-from sluice.ops.replicas import ReplicaStatus
-from sluice.ops.status import IntentStatus, PartitionStatus
+from sluice.ops.status import IntentStatus, PartitionStatus, ReplicaStatus
 from sluice.verify.audit import AuditReport
 from tests.cli.support import run
 
@@ -136,7 +135,7 @@ def test_status_of_replicas(
         ReplicaStatus("s1", "http://a:1", "east", "", 2, 1500, 2, 2),
         ReplicaStatus("s1", "http://b:1", "", "it does not answer", None, None, None, None),
     ]
-    answers.set("sluice.ops.replicas", read_replicas=lambda _: replicas)
+    answers.set("sluice.ops.status", read_replicas=lambda _: replicas)
     ended = run(capsys, "status", config, "--replicas")
     assert ended.status == ExitStatus.DONE
     _, first, second = ended.out.splitlines()

@@ -12,7 +12,7 @@ from sluice.core.errors import OwnerChangedError, TerminalError, TransientError
 from sluice.core.ledger import Commit
 from sluice.core.ranges import TopicPartition
 from sluice.core.records import Record, encode
-from sluice.driver.checkpoints import EVERY_MS
+from sluice.driver.recording import CHECKPOINT_EVERY_MS
 from tests.driver.loop_world import World
 
 P0, P1, P2 = TopicPartition("a", 0), TopicPartition("a", 1), TopicPartition("a", 2)
@@ -35,7 +35,7 @@ def grow(world: World, every_ms: int, times: int) -> None:
 
 def test_the_last_record_of_each_partition_is_repeated_with_the_specs_every_few_minutes() -> None:
     world = World([P0, P1], rounds_max=10**6)
-    grow(world, EVERY_MS // 4, 12)
+    grow(world, CHECKPOINT_EVERY_MS // 4, 12)
     loop = world.loop(recorded=frozenset({P0, P1, GONE}))
     idle = loop.states[P1].record
     loop.run({P0: 120}, 5.0)

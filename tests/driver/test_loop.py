@@ -15,7 +15,7 @@ from sluice.core.lease import LeaseOverError, has_expired
 from sluice.core.planning import Limits
 from sluice.core.ranges import TopicPartition
 from sluice.core.receipts import Failed, Loaded, NeedsReservation, TooHeavy
-from sluice.driver.hanging import PATIENCE_MS
+from sluice.driver.dispatching import PATIENCE_MS
 from sluice.driver.ports import ClusterRead
 from sluice.driver.record_updates import RecordPlanner
 from sluice.spark.jobs import JobLostError

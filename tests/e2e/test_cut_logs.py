@@ -15,9 +15,8 @@ import pytest
 
 from sluice.core.ranges import EpochOffset, Range, TopicPartition
 from sluice.kafka.clients import KafkaAccess, make_admin
-from sluice.kafka.cuts import find_cuts
 from sluice.kafka.errors import RangeVanishedError, UnreadRangeError
-from sluice.kafka.log import SourceLog
+from sluice.kafka.log import SourceLog, find_cuts
 from sluice.kafka.reader import Wanted
 from sluice.kafka.readers import make_reader
 from sluice.testbed.local.running import Broker

@@ -28,7 +28,7 @@ from sluice.driver.watching import ReplicaWatch
 from sluice.kafka.clients import KafkaAccess
 from sluice.ops.doctor_clickhouse import look_at_replica
 from sluice.ops.doctor_shards import check_health, look_at_cluster
-from sluice.ops.replicas import read_replicas
+from sluice.ops.status import read_replicas
 from sluice.testbed.local.cluster.cluster import Cluster, running_cluster
 from sluice.testbed.local.cluster.server import ClickHouseServer
 from sluice.testbed.local.running import Broker

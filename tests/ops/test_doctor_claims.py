@@ -16,7 +16,7 @@ from sluice.config import load
 from sluice.core.claims import Deduplicate
 from sluice.core.load_spec import Column, LoadSpec
 from sluice.driver.claims import STALE_MS, Part, Space, Writer, waiting_for
-from sluice.ops.claims_status import read_claims_status
+from sluice.ops.claims import read_claims_status
 from sluice.ops.doctor import examine
 from sluice.ops.doctor_claims import check_deduplicated, check_room, check_store, why_claims_go
 from sluice.ops.doctor_decode import answer

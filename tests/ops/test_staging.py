@@ -14,7 +14,7 @@ from sluice.core.ranges import TopicPartition
 from sluice.core.records import Kind, Record
 from sluice.driver.staging import StagingCollector
 from sluice.driver.state import PartitionState
-from sluice.ops.staging import read_leftovers
+from sluice.ops.status import read_leftovers
 from tests.support.delivered import FOREVER_MS, ROWS, DeliveredTable
 
 LEASE_MS = 60_000

@@ -6,7 +6,7 @@ import time
 from collections.abc import Iterator
 
 from sluice.core.instances import Event, Instance
-from sluice.verify.merging import Merge
+from sluice.verify.verifier import Merge
 from tests.core.histories import instance
 from tests.kafka.groups import intend
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass, replace
 
-#: Reasons that dead letters carry; `sluice.core.reasons` says what each means.
+#: Reasons that dead letters carry; `sluice.ops.dead_letters` says what each means.
 NOT_ONE_OBJECT = "not-one-object"
 #: A message of another number of rows than one, where `rows = "one"`.
 NOT_ONE_ROW = "not-one-row"

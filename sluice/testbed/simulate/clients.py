@@ -363,7 +363,7 @@ class SimulatedLog(SourceLog):
 
 
 def finding_cuts(world: World) -> Callable[..., dict[TopicPartition, str]]:
-    """Stands for `sluice.kafka.cuts.find_cuts`."""
+    """Stands for `sluice.kafka.log.find_cuts`."""
 
     def find_cuts(
         access: object, points: Mapping[TopicPartition, EpochOffset]
