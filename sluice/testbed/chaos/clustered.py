@@ -7,14 +7,14 @@ replica and ZooKeeper, stand proxies. Replicas fetch parts from each other direc
 
 from __future__ import annotations
 
-import json
 import os
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import TypeAlias
 
 from sluice.clickhouse.http import Server
 from sluice.clickhouse.schema import describe_table
@@ -22,14 +22,22 @@ from sluice.config import Configuration, load
 from sluice.core.errors import SluiceError, TerminalError
 from sluice.kafka.clients import KafkaAccess
 from sluice.kafka.ledger import entries
-from sluice.testbed.chaos.cluster import SparkCluster, running_cluster, spark_settings
+from sluice.testbed.chaos.cluster import SparkCluster, running_cluster
 from sluice.testbed.chaos.drivers import Drivers
 from sluice.testbed.chaos.layout import WORKERS, Layout
 from sluice.testbed.chaos.positions import AllPositions, Positions
 from sluice.testbed.chaos.proxy import Proxy
 from sluice.testbed.chaos.requests import Inserts, Posts, kafka_requests
 from sluice.testbed.chaos.schedule import Strike, Target
-from sluice.testbed.chaos.stage import FOREIGN_TOPIC, LEASE_SECONDS, PIPELINE, TABLE, ProxiedBroker
+from sluice.testbed.chaos.stage import (
+    FOREIGN_TOPIC,
+    LEASE_SECONDS,
+    TABLE,
+    ProxiedBroker,
+    Stage,
+    settings,
+    table_entry,
+)
 from sluice.testbed.chaos.victims import Victim, victim_child, victim_program
 from sluice.testbed.local.cluster.cluster import Cluster, require_programs
 from sluice.testbed.local.cluster.server import ClickHouseServer
@@ -43,39 +51,6 @@ WINDOW = 300
 _PARTS_MAX = 3000
 _OVERRUN_SECONDS_MAX = 120.0
 _WHOLE_SECONDS_MAX = 180.0
-
-_SETTINGS = """\
-[pipeline]
-name = "{pipeline}"
-
-[spark]
-master = "{master}"
-conf = {conf}
-{connectors}
-[batch]
-max_messages = {max_messages}
-max_delay = "{max_delay}"
-lease = "{lease_seconds}s"
-
-[clickhouse]
-database = "default"
-shards = {shards}
-durability = "{durability}"
-{insert_locks}
-[[table]]
-name = "{table}"
-topics = {topics}
-format = "JSONEachRow"
-lineage = true
-{sharding}
-"""
-_CONNECTOR = """
-[[connector]]
-name = "{name}"
-brokers = "127.0.0.1:{port}"
-topics = ["{topic}"]
-start = "earliest"
-"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -245,6 +220,10 @@ class ClusterStage:
         )
 
 
+#: What a chaos run breaks: links, servers, a driver.
+AnyStage: TypeAlias = Stage | ClusterStage
+
+
 def _start_with_table(server: ClickHouseServer) -> None:
     """Start a server. One (18.16.1) that cannot reach ZooKeeper while it loads its tables ends, or
     serves without them until it is started again [measured].
@@ -295,17 +274,25 @@ def running_cluster_stage(
         cluster.start()
         cluster.execute(_create_table(layout))
         centers = {name: _center(folder, name, loading, stack) for name in layout.centers}
-        master = "local[2]"
-        spark = None
-        if loading.standalone:
-            spark = stack.enter_context(running_cluster(folder / "spark"))
-            master = spark.master
+        is_standalone = loading.standalone
+        spark = stack.enter_context(running_cluster(folder / "spark")) if is_standalone else None
         path = folder / "sluice.toml"
         insert_locks = (
-            f'zookeeper = "127.0.0.1:{sessions[WORKERS].port}"' if layout.insert_locks else ""
+            f'zookeeper = "127.0.0.1:{sessions[WORKERS].port}"\n' if layout.insert_locks else ""
         )
+        sharding = 'sharding = { by = "key", column = "order_id" }' if layout.shards > 1 else ""
         path.write_text(
-            _configuration(layout, loading, master, list(centers.values()), ways, insert_locks)
+            settings(
+                spark,
+                [(center.name, center.link.port, [center.topic]) for center in centers.values()],
+                _urls(layout, ways),
+                max_messages=loading.max_messages,
+                max_delay=loading.max_delay,
+                lease_seconds=loading.lease_seconds,
+                durability="quorum" if layout.replicas > 1 else "single",
+                more=insert_locks,
+            )
+            + table_entry(TABLE, [center.topic for center in centers.values()], sharding)
         )
         configuration = load(path, os.environ)
         positions = AllPositions(
@@ -355,15 +342,9 @@ def _create_table(layout: Layout) -> str:
     )
 
 
-def _configuration(
-    layout: Layout,
-    loading: Loading,
-    master: str,
-    centers: Sequence[Center],
-    ways: Mapping[str, Proxy],
-    insert_locks: str,
-) -> str:
-    urls = {
+def _urls(layout: Layout, ways: Mapping[str, Proxy]) -> dict[str, list[str]]:
+    """Of each shard's replicas, past the proxies."""
+    return {
         f"s{shard}": [
             f"http://127.0.0.1:{ways[name].port}"
             for name in layout.servers
@@ -371,27 +352,3 @@ def _configuration(
         ]
         for shard in range(1, layout.shards + 1)
     }
-    sharding = 'sharding = { by = "key", column = "order_id" }' if layout.shards > 1 else ""
-    return _SETTINGS.format(
-        pipeline=PIPELINE,
-        master=master,
-        conf=_toml(spark_settings(loading.standalone)),
-        connectors="".join(
-            _CONNECTOR.format(name=center.name, port=center.link.port, topic=center.topic)
-            for center in centers
-        ),
-        max_messages=loading.max_messages,
-        max_delay=loading.max_delay,
-        lease_seconds=loading.lease_seconds,
-        shards=_toml(urls),
-        durability="quorum" if layout.replicas > 1 else "single",
-        insert_locks=insert_locks,
-        table=TABLE,
-        topics=json.dumps([center.topic for center in centers]),
-        sharding=sharding,
-    )
-
-
-def _toml(mapping: Mapping[str, object]) -> str:
-    pairs = ", ".join(f"{json.dumps(k)} = {json.dumps(v)}" for k, v in mapping.items())
-    return f"{{ {pairs} }}"

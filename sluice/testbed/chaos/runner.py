@@ -15,20 +15,18 @@ from collections.abc import Callable
 from contextlib import closing
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Protocol, TextIO
+from typing import TextIO
 
-from sluice.config import Configuration
 from sluice.core.errors import TerminalError
 from sluice.core.load_spec import Delivery
 from sluice.ops.claims import keyed_tables
 from sluice.ops.claims_check import check
-from sluice.testbed.chaos.clustered import Loading, running_cluster_stage
+from sluice.testbed.chaos.clustered import AnyStage, Loading, running_cluster_stage
 from sluice.testbed.chaos.content import ContentReport
 from sluice.testbed.chaos.layout import Layout
 from sluice.testbed.chaos.production import Production
 from sluice.testbed.chaos.replicas import compare_replicas
 from sluice.testbed.chaos.report import ChaosReport, ClaimsReport
-from sluice.testbed.chaos.scene import Scene
 from sluice.testbed.chaos.schedule import Strike, schedule
 from sluice.testbed.chaos.sending import Truth
 from sluice.testbed.chaos.stage import Stage, running_stage
@@ -46,18 +44,6 @@ _FIRST_ROWS_SECONDS_MAX = 180.0
 _PROGRESS_SECONDS_MAX = 40.0
 _LATELY_SECONDS = 2.0
 _HEAL_SECONDS_MAX = 200.0
-
-
-class _Stage(Scene, Protocol):
-    """What can be reported on, too."""
-
-    @property
-    def configuration(self) -> Configuration: ...
-
-    @property
-    def rows_per_event(self) -> int: ...
-
-    def record_kinds(self) -> Counter[str]: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,7 +159,7 @@ class _Ran:
 
 def _run(
     plan: ChaosPlan,
-    stage: _Stage,
+    stage: AnyStage,
     chaos: Chaos,
     production: dict[str, Production],
     say: Callable[[str], None],
@@ -204,7 +190,7 @@ class Chaos:
     :param say: told each fault as it strikes.
     """
 
-    def __init__(self, stage: Scene, say: Callable[[str], None]) -> None:
+    def __init__(self, stage: AnyStage, say: Callable[[str], None]) -> None:
         self.faults: Counter[str] = Counter()
         self.missed = 0
         self._stage = stage
@@ -309,7 +295,7 @@ class Chaos:
         time.sleep(_TICK_SECONDS)
 
 
-def _report(plan: ChaosPlan, stage: _Stage, ran: _Ran, content: ContentReport) -> ChaosReport:
+def _report(plan: ChaosPlan, stage: AnyStage, ran: _Ran, content: ContentReport) -> ChaosReport:
     configuration, drivers = stage.configuration, stage.drivers
     kinds = stage.record_kinds()
     links = [link.counters for link in stage.links()]

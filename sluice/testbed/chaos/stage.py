@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -24,7 +24,6 @@ from sluice.testbed.chaos.drivers import Drivers
 from sluice.testbed.chaos.positions import AllPositions, Positions
 from sluice.testbed.chaos.proxy import Proxy
 from sluice.testbed.chaos.requests import Inserts, kafka_requests
-from sluice.testbed.chaos.scene import Following, SingleServer
 from sluice.testbed.chaos.schedule import Strike, Target
 from sluice.testbed.chaos.sending import Truth
 from sluice.testbed.chaos.store import StoreKind, Struck, running_store
@@ -57,24 +56,24 @@ name = "{pipeline}"
 master = "{master}"
 conf = {conf}
 
-[[connector]]
-name = "{connector}"
-brokers = "127.0.0.1:{kafka_port}"
-topics = {topics}
-start = "earliest"
-
+{connectors}
 [batch]
 max_messages = {max_messages}
-max_delay = "500ms"
+max_delay = "{max_delay}"
 lease = "{lease_seconds}s"
 
 [clickhouse]
 database = "default"
-shards = {{ s1 = ["http://127.0.0.1:{clickhouse_port}"] }}
-durability = "single"
-
+shards = {shards}
+durability = "{durability}"
+{more}"""
+_CONNECTOR = """
+[[connector]]
+name = "{name}"
+brokers = "127.0.0.1:{port}"
+topics = {topics}
+start = "earliest"
 """
-
 _ENTRY = """
 [[table]]
 name = "{entry}"
@@ -82,8 +81,9 @@ target = "{table}"
 topics = {topics}
 format = "JSONEachRow"
 lineage = true
+{more}
 """
-_DEDUPLICATE = 'deduplicate = { key = ["order_id"], window = "1d" }\n'
+_DEDUPLICATE = 'deduplicate = { key = ["order_id"], window = "1d" }'
 
 
 class ProxiedBroker(Broker):
@@ -112,7 +112,7 @@ class Stage:
     access: KafkaAccess
     configuration: Configuration
     drivers: Drivers
-    positions: Following
+    positions: AllPositions
     partitions: int
     store: Struck | None
     delivery: Delivery
@@ -125,7 +125,7 @@ class Stage:
         return self.cluster
 
     @property
-    def single(self) -> SingleServer:
+    def single(self) -> Stage:
         """The stage itself: one server has the table."""
         return self
 
@@ -284,7 +284,8 @@ def running_stage(
         struck = stack.enter_context(running_store(folder, store)) if store else None
         cluster = stack.enter_context(running_cluster(folder / "spark")) if standalone else None
         access = KafkaAccess(CONNECTOR, broker.brokers)
-        for topic in (TOPIC, *(MORE_TOPICS if store else ())):
+        topics = (TOPIC, *(MORE_TOPICS if store else ()))
+        for topic in topics:
             create_topic(access, topic, partitions)
         source = "String" if store else "UInt64"
         with Server(clickhouse.url) as server:
@@ -293,18 +294,16 @@ def running_stage(
             )
         path = folder / "sluice.toml"
         path.write_text(
-            _written(
-                cluster.master if cluster else "local[2]",
-                spark_settings(standalone),
-                kafka_link.port,
-                clickhouse_link.port,
-                struck,
-                delivery,
+            settings(
+                cluster,
+                [(CONNECTOR, kafka_link.port, topics)],
+                {"s1": [f"http://127.0.0.1:{clickhouse_link.port}"]},
+                more=struck.section if struck else "",
             )
+            + _entries(topics, struck, delivery)
         )
         configuration = load(path, os.environ)
         group = configuration.group(CONNECTOR)
-        topics = (TOPIC, *(MORE_TOPICS if store else ()))
         positions = AllPositions([Positions(access, group, each, partitions) for each in topics])
         stack.callback(positions.close)
         drivers = Drivers(path, folder, say, lambda: cluster.workers if cluster else [])
@@ -325,30 +324,53 @@ def running_stage(
         )
 
 
-def _written(
-    master: str,
-    conf: Mapping[str, str],
-    kafka_port: int,
-    clickhouse_port: int,
-    store: Struck | None,
-    delivery: Delivery,
+def settings(
+    spark: SparkCluster | None,
+    connectors: Iterable[tuple[str, int, Sequence[str]]],
+    shards: Mapping[str, Sequence[str]],
+    *,
+    max_messages: int = _MAX_MESSAGES,
+    max_delay: str = "500ms",
+    lease_seconds: int = LEASE_SECONDS,
+    durability: str = "single",
+    more: str = "",
 ) -> str:
-    """The configuration."""
-    pairs = ", ".join(f"{json.dumps(key)} = {json.dumps(value)}" for key, value in conf.items())
-    topics = json.dumps([TOPIC] if store is None else [TOPIC, *MORE_TOPICS])
-    settings = _SETTINGS.format(
+    """A configuration without tables.
+
+    :param connectors: name, port of the broker, and topics of each.
+    :param more: of the section [clickhouse], and sections behind it.
+    """
+    return _SETTINGS.format(
         pipeline=PIPELINE,
-        master=master,
-        conf=f"{{ {pairs} }}",
-        connector=CONNECTOR,
-        kafka_port=kafka_port,
-        topics=topics,
-        max_messages=_MAX_MESSAGES,
-        lease_seconds=LEASE_SECONDS,
-        clickhouse_port=clickhouse_port,
+        master=spark.master if spark else "local[2]",
+        conf=_toml(spark_settings(spark is not None)),
+        connectors="".join(
+            _CONNECTOR.format(name=name, port=port, topics=json.dumps(topics))
+            for name, port, topics in connectors
+        ),
+        max_messages=max_messages,
+        max_delay=max_delay,
+        lease_seconds=lease_seconds,
+        shards=_toml(shards),
+        durability=durability,
+        more=more,
     )
-    if store is None:
-        entries = [_ENTRY.format(entry=each, table=TABLE, topics=topics) for each in ENTRIES]
-        return settings + "".join(f'{each}delivery = "{delivery}"\n' for each in entries)
-    entry = _ENTRY.format(entry=TOPIC, table=TABLE, topics=topics)
-    return settings + store.section + entry + _DEDUPLICATE
+
+
+def table_entry(entry: str, topics: Sequence[str], more: str) -> str:
+    """A table entry of a configuration.
+
+    :param more: what it says besides.
+    """
+    return _ENTRY.format(entry=entry, table=TABLE, topics=json.dumps(topics), more=more)
+
+
+def _entries(topics: Sequence[str], store: Struck | None, delivery: Delivery) -> str:
+    if store is not None:
+        return table_entry(TOPIC, topics, _DEDUPLICATE)
+    return "".join(table_entry(each, topics, f'delivery = "{delivery}"') for each in ENTRIES)
+
+
+def _toml(mapping: Mapping[str, object]) -> str:
+    pairs = ", ".join(f"{json.dumps(k)} = {json.dumps(v)}" for k, v in mapping.items())
+    return f"{{ {pairs} }}"

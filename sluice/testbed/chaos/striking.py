@@ -13,8 +13,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from sluice.core.errors import InDoubtError, TerminalError, TransientError
+from sluice.testbed.chaos.clustered import AnyStage
 from sluice.testbed.chaos.proxy import Kind, LinkFault, Proxy
-from sluice.testbed.chaos.scene import Scene
 from sluice.testbed.chaos.schedule import Deed, Strike, Target
 from sluice.testbed.chaos.stage import LEASE_SECONDS
 from sluice.testbed.chaos.store import RedisStruck
@@ -62,7 +62,7 @@ class Striker:
     :param say: tells a person what becomes of a fault.
     """
 
-    def __init__(self, stage: Scene, say: Callable[[str], None]) -> None:
+    def __init__(self, stage: AnyStage, say: Callable[[str], None]) -> None:
         self._stage = stage
         self._say = say
         self._pool = ThreadPoolExecutor(12, thread_name_prefix="healing")
