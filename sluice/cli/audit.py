@@ -48,8 +48,7 @@ def audit(config: Path, as_json: bool, on_spark: bool, proves_duplicates: bool) 
         from functools import partial
 
         from sluice.spark.class_archive import archive_options
-        from sluice.spark.context import start_context
-        from sluice.spark.spread import spread
+        from sluice.spark.context import spread, start_context
 
         spark = configuration.spark
         context = start_context(

@@ -16,7 +16,13 @@ from sluice.clickhouse.access import ClickHouseAccess
 from sluice.clickhouse.comparing import why_not_executable
 from sluice.config import Configuration, ConnectorConfiguration
 from sluice.core.collector import relaxed_collector
-from sluice.core.errors import ConfigurationError, OwnerChangedError, SluiceError, TerminalError
+from sluice.core.errors import (
+    ConfigurationError,
+    OwnerChangedError,
+    SluiceError,
+    TerminalError,
+    TransientError,
+)
 from sluice.core.ledger import LedgerView
 from sluice.core.load_spec import SOURCE, LoadSpec
 from sluice.core.planning import Limits
@@ -25,16 +31,14 @@ from sluice.driver.beginning import ask_group
 from sluice.driver.claims import SETTLE_MS, ClaimsKeeper, Me, why_other_claims
 from sluice.driver.claims_rebuild import has_rows, rebuild
 from sluice.driver.deciding import DecisionWatch
-from sluice.driver.discovering import TopicFinder, topics_to_load
+from sluice.driver.discovering import TopicFinder, retired, topics_to_load
 from sluice.driver.loop import ConnectorLoop
 from sluice.driver.monitor import WindowMonitor
 from sluice.driver.parking import Parking
-from sluice.driver.patience import patiently
 from sluice.driver.ports import ClusterRead, LoopParts
 from sluice.driver.probing import ClickHouseProber, why_no_probe_now
 from sluice.driver.record_updates import RecordPlanner
 from sluice.driver.refreshing import SchemaReader
-from sluice.driver.retiring import retired
 from sluice.driver.specs import (
     access_of,
     kafka_access,
@@ -61,9 +65,37 @@ from sluice.worker.assignment import TaskEnvironment
 
 _logger = logging.getLogger("sluice.pipeline")
 
-DONE, BROKEN, CONFIGURATION, IN_DOUBT, OWNER_CHANGED = 0, 1, 2, 3, 4
+_RETRY_SECONDS_MAX = 30.0
 
 _Made = TypeVar("_Made")
+
+
+def patiently(
+    what: str,
+    attempt: Callable[[], _Made],
+    stopping: threading.Event,
+    failed: Callable[[TransientError], None] = lambda error: None,
+) -> _Made:
+    """Repeat what fails transiently, without end, until asked to stop.
+
+    :param what: for the log: who is doing what.
+    :param failed: called with each failure.
+    :raises TransientError: it failed, and is to stop.
+    """
+    seconds = 0.5
+    while True:
+        try:
+            return attempt()
+        except TransientError as error:
+            if stopping.is_set():
+                raise
+            failed(error)
+            _logger.warning("%s (next in %.1f s): %s", what, seconds, error)
+            stopping.wait(seconds)
+            seconds = min(seconds * 2, _RETRY_SECONDS_MAX)
+
+
+DONE, BROKEN, CONFIGURATION, IN_DOUBT, OWNER_CHANGED = 0, 1, 2, 3, 4
 
 
 def now_ms() -> int:

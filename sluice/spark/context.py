@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 if TYPE_CHECKING:
     from pyspark import SparkContext
@@ -70,3 +70,25 @@ def _pass_no_arrays() -> None:
         for converter in protocol.INPUT_CONVERTER
         if not type(converter).__name__.startswith("Numpy")
     ]
+
+
+Item = TypeVar("Item")
+Result = TypeVar("Result")
+
+
+def spread(
+    context: SparkContext,
+    description: str,
+    work: Callable[[Item], Result],
+    items: Sequence[Item],
+) -> list[Result]:
+    """The results in the order of the items; each item is a task of its own.
+
+    :param description: shown in Spark's UI.
+    :param work: travels to the workers, as do items and results: picklable.
+    """
+    if not items:
+        return []
+    context.setJobDescription(description)
+    results: list[Result] = context.parallelize(items, len(items)).map(work).collect()
+    return results

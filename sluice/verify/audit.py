@@ -148,7 +148,7 @@ class _Group:
 
 
 #: Does pieces of work somewhere else and gives the results in their order:
-#: `sluice.spark.spread.spread` with its session.
+#: `sluice.spark.context.spread` with its session.
 Spread = Callable[[str, Callable[[Any], Any], Sequence[Any]], list[Any]]
 #: Judges pieces, in their order.
 JudgeAll = Callable[[Iterable[Piece]], Iterable[Judged]]

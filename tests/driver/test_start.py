@@ -22,8 +22,8 @@ from sluice.core.planning import Limits
 from sluice.core.ranges import Range, TopicPartition
 from sluice.core.records import Kind
 from sluice.driver.beginning import Predecessor
+from sluice.driver.discovering import retired
 from sluice.driver.record_updates import RecordPlanner
-from sluice.driver.retiring import retired
 from sluice.driver.start import Started, StartParts, spec_needed, take_over
 from sluice.driver.state import PossibleLateInsert
 from sluice.kafka.ledger import read_view

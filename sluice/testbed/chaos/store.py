@@ -52,12 +52,12 @@ class RedisStruck:
         self.starts += 1
 
     def lose_data(self) -> None:
-        """See `scene.StruckStore`."""
+        """All that it has on its disk is gone."""
         self.losses += 1
         shutil.rmtree(self._logs)
 
     def lose_end(self, share: float) -> None:
-        """See `scene.StruckStore`."""
+        """What it wrote last is gone."""
         self.losses += 1
         (log,) = self._logs.glob("*.incr.aof")
         size = log.stat().st_size
@@ -65,7 +65,7 @@ class RedisStruck:
             opened.truncate(size - int(size * share * _LOST_SHARE_MAX))
 
     def empty(self) -> None:
-        """See `scene.StruckStore`."""
+        """Somebody empties it."""
         self.server.ask("FLUSHALL")
         self.losses += 1
 
@@ -98,7 +98,7 @@ class LocalStruck:
         return []
 
     def lose_data(self) -> None:
-        """See `scene.StruckStore`."""
+        """All that it has on its disk is gone."""
         self.losses += 1
         self.starts += 1
         shutil.rmtree(self.folder)

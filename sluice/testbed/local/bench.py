@@ -31,9 +31,8 @@ from sluice.kafka.clients import KafkaAccess, make_admin
 from sluice.kafka.dead_letters import read_dead_letters
 from sluice.kafka.log import SourceLog
 from sluice.kafka.topics import ensure_own_topic
-from sluice.testbed.local.bench_compare import Comparison, compared, read_stored
 from sluice.testbed.local.bench_flame import Flame, find_py_spy, recorded
-from sluice.testbed.local.bench_report import Drained, Outcome
+from sluice.testbed.local.bench_report import Comparison, Drained, Outcome, compared, read_stored
 from sluice.testbed.local.bench_rounds import Bench, ProducerAlone, measure_producer_alone
 from sluice.testbed.local.bench_settings import TOPIC, TOPIC_PATTERN, BenchSettings
 from sluice.testbed.local.bench_target import DATABASE, TABLE, Target, prepared_target

@@ -43,10 +43,9 @@ from sluice.testbed.simulate.kafka import Stored
 from sluice.testbed.simulate.patches import patched
 from sluice.testbed.simulate.planted_bundles import BUNDLE_BUGS
 from sluice.testbed.simulate.planted_claims import CLAIM_BUGS
-from sluice.testbed.simulate.planted_replacing import REPLACING_BUGS
 from sluice.testbed.simulate.planted_rules import RULE_BUGS
 from sluice.testbed.simulate.planted_staging import STAGING_BUGS
-from sluice.testbed.simulate.planted_tables import TABLE_BUGS
+from sluice.testbed.simulate.planted_tables import REPLACING_BUGS, TABLE_BUGS
 from sluice.worker import bundle, inserting, leases
 
 Plant = Callable[[], AbstractContextManager[None]]

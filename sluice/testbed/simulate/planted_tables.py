@@ -11,20 +11,23 @@ from dataclasses import replace
 from typing import Any
 
 from sluice.clickhouse import comparing, probe, vanishing
-from sluice.core.ledger import Background, LedgerView
+from sluice.core.ledger import Background, LedgerView, Rest
 from sluice.core.load_spec import TableSpec
 from sluice.core.ranges import Range
 from sluice.core.receipts import Failed, Receipt
 from sluice.driver import changes, dispatching, monitor, probing, report_handler, schema_decision
+from sluice.driver.changes import SchemaChanges
+from sluice.driver.parking import known_rest
 from sluice.driver.probing import ClickHouseProber
 from sluice.driver.record_updates import RecordPlanner, RecordUpdate
 from sluice.driver.report_handler import ReportHandler
 from sluice.driver.schema_decision import Facts
-from sluice.driver.state import Answered, AsRecorded
+from sluice.driver.state import Answered, AsRecorded, PartitionState
 from sluice.kafka import ledger, recorder
 from sluice.testbed.simulate.patches import patched
 from sluice.worker import inserting, loading
 from sluice.worker.assignment import Assignment
+from sluice.worker.worker_cache import WorkerCache
 
 
 def _probe_before_lease_end() -> AbstractContextManager[None]:
@@ -234,4 +237,41 @@ TABLE_BUGS: dict[str, Callable[[], AbstractContextManager[None]]] = {
     "stored-is-parked": _stored_is_parked,
     "refusal-is-certain": _refusal_is_certain,
     "failover-with-another-token": _failover_with_another_token,
+}
+
+
+def _window_swallows_repeats() -> AbstractContextManager[None]:
+    """Blocks go through the window, which may know a block whose rows the table does not have."""
+    real = WorkerCache.profile
+
+    def profile(self: Any, *parts: Any, deduplicates: bool) -> Any:
+        return real(self, *parts, deduplicates=True)
+
+    return patched((WorkerCache, "profile", profile))
+
+
+def _what_may_come_again_is_there() -> AbstractContextManager[None]:
+    """What a probe need not look for counts as loaded, instead of as missing."""
+    real = SchemaChanges.known_rest
+
+    def known(self: Any, state: PartitionState) -> Rest:
+        return dict.fromkeys(real(self, state), ())
+
+    return patched((SchemaChanges, "known_rest", known))
+
+
+def _sent_again_under_any_spec() -> AbstractContextManager[None]:
+    """All of a range is sent again, although another load spec may make other rows of it."""
+
+    def known(self: Any, state: PartitionState) -> Rest:
+        spec = self._specs.get(state.record.spec)
+        return {} if spec is None else known_rest(spec, state.block_range, state.background.rest)
+
+    return patched((SchemaChanges, "known_rest", known))
+
+
+REPLACING_BUGS: dict[str, Callable[[], AbstractContextManager[None]]] = {
+    "window-swallows-repeats": _window_swallows_repeats,
+    "what-may-come-again-is-there": _what_may_come_again_is_there,
+    "sent-again-under-any-spec": _sent_again_under_any_spec,
 }

@@ -19,8 +19,7 @@ from sluice.core.errors import ConfigurationError, TransientError
 from sluice.core.ranges import TopicPartition
 from sluice.kafka.clients import KafkaAccess, make_admin
 from sluice.kafka.log import SourceLog
-from sluice.testbed.local.bench_compare import compared
-from sluice.testbed.local.bench_report import Drained, Outcome
+from sluice.testbed.local.bench_report import Drained, Outcome, compared
 from sluice.testbed.local.bench_rounds import (
     ROLES,
     Latency,

@@ -11,8 +11,8 @@ from sluice.testbed.simulate.plan import Plan
 from sluice.testbed.simulate.planted import PLANTED
 from sluice.testbed.simulate.planted_bundles import BUNDLE_BUGS
 from sluice.testbed.simulate.planted_claims import CLAIM_BUGS
-from sluice.testbed.simulate.planted_replacing import REPLACING_BUGS
 from sluice.testbed.simulate.planted_staging import STAGING_BUGS
+from sluice.testbed.simulate.planted_tables import REPLACING_BUGS
 from sluice.testbed.simulate.runs import RunResult, run_seed
 from sluice.testbed.simulate.world import World
 
