@@ -3,11 +3,12 @@ instead of the configuration's, and the end."""
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
 
 from sluice.config import Configuration
 from sluice.core.decided import LOG_LEVEL, Decided, Value, drain_entry, set_entry, why_no_value
-from sluice.core.errors import SluiceError, TransientError
+from sluice.core.errors import SluiceError, TerminalError, TransientError
 from sluice.core.freezes import (
     FREEZE,
     RESUME,
@@ -19,7 +20,10 @@ from sluice.core.ledger import LedgerEntry
 from sluice.driver.specs import kafka_access
 from sluice.kafka.decisions import DecisionReader, write_decisions
 from sluice.kafka.tail import partition_count
-from sluice.ops.partition_decisions import DecisionRefusedError, now_ms
+
+
+class DecisionRefusedError(TerminalError):
+    """This decision does not fit what Kafka holds, or is said wrong."""
 
 
 class PartlyDecidedError(TransientError):
@@ -159,3 +163,8 @@ def _decide(
             f"{'; '.join(failures)}"
         )
     return found
+
+
+def now_ms() -> int:
+    """Wall time in milliseconds."""
+    return time.time_ns() // 1_000_000

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import logging
 import queue
-import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
@@ -50,6 +49,7 @@ from sluice.kafka.offsets import look, owner_in, shown
 from sluice.kafka.recorder import Recorder
 from sluice.kafka.topics import ensure_own_topic
 from sluice.kafka.transactions import RecorderNames
+from sluice.ops.driver_decisions import DecisionRefusedError, now_ms
 from sluice.ops.partitions import OPEN_PATIENCE_SECONDS, ConnectorReader, PartitionFacts
 
 _logger = logging.getLogger("sluice.decisions")
@@ -62,10 +62,6 @@ class LeaseRunsError(TerminalError):
         "Stop that driver and wait until then; or add --take-over if you know that none of its "
         "tasks runs any more."
     )
-
-
-class DecisionRefusedError(TerminalError):
-    """This decision does not fit what Kafka holds."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,11 +105,6 @@ class Situation:
     partitions: tuple[PartitionFacts, ...]
     operator: str
     now_ms: int
-
-
-def now_ms() -> int:
-    """Wall time in milliseconds."""
-    return time.time_ns() // 1_000_000
 
 
 def read_situation(

@@ -15,13 +15,12 @@ from sluice.core.ledger import Background
 from sluice.core.records import Kind
 from sluice.kafka import transactions as transactions_module
 from sluice.ops import partitions as partitions_module
+from sluice.ops.driver_decisions import DecisionRefusedError, now_ms
 from sluice.ops.partition_decisions import (
     ChangedSinceError,
-    DecisionRefusedError,
     LeaseRunsError,
     Plan,
     apply,
-    now_ms,
     plan_adopt,
     plan_resolve,
     plan_rewind,

@@ -26,9 +26,15 @@ from sluice.driver.deciding import DecisionWatch
 from sluice.driver.ports import DecisionsRead
 from sluice.kafka.errors import KafkaTerminalError
 from sluice.kafka.tail import LogMessage
-from sluice.ops.driver_decisions import drain, freeze, read_decided, resume, set_value
+from sluice.ops.driver_decisions import (
+    DecisionRefusedError,
+    drain,
+    freeze,
+    read_decided,
+    resume,
+    set_value,
+)
 from sluice.ops.ledger_view import LedgerSelection, read_ledger
-from sluice.ops.partition_decisions import DecisionRefusedError
 from sluice.ops.status import read_status
 from sluice.verify.history import Place, ledger_events
 from tests.ops.pipelines import Pipeline

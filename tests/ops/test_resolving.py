@@ -18,7 +18,8 @@ from sluice.core.records import Kind, may_follow
 from sluice.core.tokens import row_source
 from sluice.driver.probing import DoubledRowsError
 from sluice.driver.specs import read_spec
-from sluice.ops.partition_decisions import DecisionRefusedError, Outcome, Plan, apply, plan_resolve
+from sluice.ops.driver_decisions import DecisionRefusedError
+from sluice.ops.partition_decisions import Outcome, Plan, apply, plan_resolve
 from tests.kafka.groups import intend
 from tests.ops.pipelines import Pipeline, settled
 from tests.support.fixtures import fresh_database

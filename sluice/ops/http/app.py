@@ -29,11 +29,10 @@ from sluice.core.decided import LOG_LEVEL, MAX_INFLIGHT_INSERTS
 from sluice.core.errors import ConfigurationError, SluiceError, TransientError
 from sluice.driver.connector import ConnectorRun, now_ms
 from sluice.driver.loop import ConnectorLoop
-from sluice.ops.driver_decisions import drain, freeze, resume, set_value
+from sluice.ops.driver_decisions import DecisionRefusedError, drain, freeze, resume, set_value
 from sluice.ops.http.openapi import described
 from sluice.ops.http.tokens import Rate, Tokens
 from sluice.ops.metrics import LoopCollector
-from sluice.ops.partition_decisions import DecisionRefusedError
 from sluice.ops.running import ConnectorNow, Rates, look_at, why_not_alive, why_not_ready
 from sluice.ops.running_metrics import RunningCollector
 

@@ -19,10 +19,10 @@ from sluice.core.freezes import Frozen, Subject
 from sluice.core.ranges import TopicPartition
 from sluice.driver.loop import ConnectorLoop
 from sluice.kafka.errors import UnknownCommitError
+from sluice.ops.driver_decisions import DecisionRefusedError
 from sluice.ops.http import app, server
 from sluice.ops.http.openapi import described
 from sluice.ops.http.server import HttpServer, hosts_of
-from sluice.ops.partition_decisions import DecisionRefusedError
 from tests.driver.loop_world import World, run
 from tests.ops.http.scene import ALICE, Served, run_of
 
