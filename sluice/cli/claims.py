@@ -22,7 +22,7 @@ from sluice.cli.exit import ExitStatus
 from sluice.cli.output import cell_text, print_json, print_table
 
 if TYPE_CHECKING:
-    from sluice.ops.claims_check import Checked
+    from sluice.ops.claims import Checked
 
 
 @click.group(
@@ -100,8 +100,7 @@ def check(config: Path, connector: str | None, entry: str | None, as_json: bool)
     `sluice claims rebuild` mends keys that nobody has.
     """
     configuration = load_configuration(config)
-    from sluice.ops.claims import keyed_tables
-    from sluice.ops.claims_check import check
+    from sluice.ops.claims import check, keyed_tables
 
     found = check(configuration, keyed_tables(configuration, connector, entry))
     if as_json:

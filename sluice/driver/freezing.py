@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterable
 
-from sluice.core.freezes import Frozen, Standing, holding
+from sluice.core.decided import Frozen, Standing, holding
 from sluice.driver.changes import SchemaChanges
 from sluice.driver.effects import Effect
 from sluice.driver.record_updates import RecordPlanner, RecordUpdate, refresh

@@ -31,14 +31,16 @@ from sluice.core.errors import InDoubtError, SluiceError, TerminalError
 from sluice.core.ranges import TopicPartition
 from sluice.core.receipts import DeadLetter
 from sluice.kafka.clients import KafkaAccess, make_admin, make_consumer, make_producer
-from sluice.kafka.dead_letter_marks import (
+from sluice.kafka.dead_letters import (
     Headers,
     Purged,
     Replayed,
+    StoredDeadLetter,
     purged_messages,
+    recognised,
     replayed_headers,
+    shown_origin,
 )
-from sluice.kafka.dead_letters import StoredDeadLetter, recognised, shown_origin
 from sluice.kafka.errors import FencedError, KafkaUnavailableError, UnknownCommitError, kafka_error
 from sluice.kafka.log import SourceLog
 from sluice.kafka.patience import within

@@ -12,8 +12,7 @@ from sluice.core.reasons import OTHER_ADVICE, REASONS
 from sluice.core.receipts import DeadLetter, Origin
 from sluice.driver.specs import kafka_access
 from sluice.kafka.cluster import Cluster
-from sluice.kafka.dead_letter_marks import Replayed
-from sluice.kafka.dead_letters import StoredDeadLetter, read_records
+from sluice.kafka.dead_letters import Replayed, StoredDeadLetter, read_records
 
 #: What to do about a dead letter, by its reason. Reasons are `sluice.decode.messages.fault`'s.
 

@@ -18,8 +18,15 @@ from sluice.core.errors import TerminalError
 from sluice.core.ranges import Interval
 from sluice.driver.specs import kafka_access
 from sluice.kafka.clients import KafkaAccess, make_admin
-from sluice.kafka.dead_letter_marks import DeadLetterKey, Purged, Replayed, intervals_of, joined
-from sluice.kafka.dead_letters import StoredDeadLetter, read_records
+from sluice.kafka.dead_letters import (
+    DeadLetterKey,
+    Purged,
+    Replayed,
+    StoredDeadLetter,
+    intervals_of,
+    joined,
+    read_records,
+)
 from sluice.kafka.replaying import DeadLetterWriter, delete_before, purged_marks
 from sluice.kafka.topics import describe_topic
 from sluice.ops.dead_letters import DeadLetterSelection

@@ -23,8 +23,7 @@ from sluice.core.ranges import TopicPartition
 from sluice.core.receipts import DeadLetter
 from sluice.driver.specs import kafka_access, read_spec, registry_access
 from sluice.kafka.clients import KafkaAccess, make_admin
-from sluice.kafka.dead_letter_marks import Replayed
-from sluice.kafka.dead_letters import StoredDeadLetter, read_records
+from sluice.kafka.dead_letters import Replayed, StoredDeadLetter, read_records
 from sluice.kafka.log import SourceLog
 from sluice.kafka.replaying import (
     DeadLetterWriter,

@@ -7,15 +7,20 @@ import time
 from collections.abc import Sequence
 
 from sluice.config import Configuration
-from sluice.core.decided import LOG_LEVEL, Decided, Value, drain_entry, set_entry, why_no_value
-from sluice.core.errors import SluiceError, TerminalError, TransientError
-from sluice.core.freezes import (
+from sluice.core.decided import (
     FREEZE,
+    LOG_LEVEL,
     RESUME,
+    Decided,
     Subject,
+    Value,
     decision_entry,
+    drain_entry,
+    set_entry,
+    why_no_value,
     why_not_said,
 )
+from sluice.core.errors import SluiceError, TerminalError, TransientError
 from sluice.core.ledger import LedgerEntry
 from sluice.driver.specs import kafka_access
 from sluice.kafka.decisions import DecisionReader, write_decisions

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import Literal, get_args
 
 from sluice.core.budget import BOUNDLESS, TargetShard, room
-from sluice.core.freezes import holding
+from sluice.core.decided import holding
 from sluice.core.ranges import TopicPartition
 from sluice.driver.connector import ConnectorRun
 from sluice.driver.loop import ConnectorLoop

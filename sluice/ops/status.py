@@ -18,8 +18,8 @@ from sluice.clickhouse.staging import (
 )
 from sluice.clickhouse.topology import read_condition
 from sluice.config import Configuration, ConnectorConfiguration, TableConfiguration
+from sluice.core.decided import holding
 from sluice.core.errors import SluiceError
-from sluice.core.freezes import holding
 from sluice.core.health import Condition, judged
 from sluice.core.lease import has_expired
 from sluice.core.ranges import TopicPartition

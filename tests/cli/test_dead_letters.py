@@ -9,8 +9,7 @@ import pytest
 
 from sluice.cli.exit import ExitStatus
 from sluice.core.receipts import DeadLetter, Origin
-from sluice.kafka.dead_letter_marks import Replayed
-from sluice.kafka.dead_letters import StoredDeadLetter
+from sluice.kafka.dead_letters import Replayed, StoredDeadLetter
 from sluice.ops.dead_letters import Found
 from sluice.ops.dead_letters_purging import PartitionPurge, PurgePlan
 from sluice.ops.dead_letters_replaying import Refusal, ReplayPlan, ReplayReport

@@ -16,10 +16,9 @@ from sluice.clickhouse.access import ClickHouseAccess
 from sluice.core.budget import BOUNDLESS, TargetShard, WindowState, own_target_shards
 from sluice.core.bundles import Member, is_whole
 from sluice.core.dead_letters import DeadLetterLimit
-from sluice.core.decided import Decided
+from sluice.core.decided import Decided, Standing
 from sluice.core.errors import OwnerChangedError, SluiceError, TerminalError, TransientError
 from sluice.core.flights import INFLIGHT_INSERTS_MAX
-from sluice.core.freezes import Standing
 from sluice.core.ledger import Background, Commit, LedgerEntry, Rest
 from sluice.core.load_spec import LINEAGE_TYPES, LoadSpec, TableSpec
 from sluice.core.planning import Limits

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from sluice.core.decided import Decided
+from sluice.core.decided import Decided, Frozen, Standing, Subject
 from sluice.core.errors import TerminalError, TransientError
-from sluice.core.freezes import Frozen, Standing, Subject
 from sluice.core.ranges import TopicPartition
 from sluice.core.receipts import Failed
 from sluice.driver.loop import ConnectorLoop

@@ -8,19 +8,17 @@ import confluent_kafka as ck
 import pytest
 
 from sluice.core.receipts import Origin
-from sluice.kafka.dead_letter_marks import (
+from sluice.kafka.dead_letters import (
     Purged,
     Replayed,
+    StoredDeadLetter,
     intervals_of,
     joined,
     purged_messages,
-    read_mark,
-    replayed_headers,
-)
-from sluice.kafka.dead_letters import (
-    StoredDeadLetter,
     read_dead_letters,
+    read_mark,
     read_records,
+    replayed_headers,
     unwrap,
     wrap,
 )

@@ -16,8 +16,7 @@ from sluice.core.claims import key_space
 from sluice.core.errors import ConfigurationError, TransientError
 from sluice.driver.claims_rebuild import RebuildFailedError
 from sluice.driver.claims_rebuild import rebuild as rebuild_elsewhere
-from sluice.ops.claims import keyed_tables, rebuild
-from sluice.ops.claims_check import check, holders
+from sluice.ops.claims import check, holders, keyed_tables, rebuild
 from tests.cli.support import run
 from tests.clickhouse.test_recent import age_parts
 from tests.ops.claims_scene import WINDOW_SECONDS, Claiming

@@ -10,7 +10,7 @@ import pytest
 from sluice.clickhouse.http import Server
 from sluice.core.dead_letters import DUPLICATE, PARKED
 from sluice.core.errors import SluiceError
-from sluice.ops.claims_check import holders
+from sluice.ops.claims import holders
 from sluice.verify.audit import audit
 from tests.cli.support import run
 from tests.ops.claims_scene import Claiming

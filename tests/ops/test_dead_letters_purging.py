@@ -5,8 +5,7 @@ from __future__ import annotations
 import pytest
 
 from sluice.config import load
-from sluice.kafka.dead_letter_marks import Purged
-from sluice.kafka.dead_letters import StoredDeadLetter, read_records
+from sluice.kafka.dead_letters import Purged, StoredDeadLetter, read_records
 from sluice.ops import dead_letters_purging
 from sluice.ops.dead_letters import (
     DeadLetterSelection,

@@ -11,16 +11,19 @@ from pathlib import Path
 import pytest
 
 from sluice.core.decided import (
+    FREEZE,
     LOG_LEVEL,
     MAX_INFLIGHT_INSERTS,
     Decided,
     Drain,
+    Frozen,
     Setting,
+    Subject,
+    decision_entry,
     drain_entry,
     set_entry,
 )
 from sluice.core.errors import ConfigurationError
-from sluice.core.freezes import FREEZE, Frozen, Subject, decision_entry
 from sluice.core.ledger import encode_entry
 from sluice.driver.deciding import DecisionWatch
 from sluice.driver.ports import DecisionsRead

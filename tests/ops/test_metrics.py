@@ -9,7 +9,7 @@ from typing import Any, cast
 from prometheus_client import CollectorRegistry
 
 from sluice.claims.port import StoreFacts
-from sluice.core.freezes import Frozen, Subject
+from sluice.core.decided import Frozen, Subject
 from sluice.core.ranges import TopicPartition
 from sluice.core.receipts import ClaimedRows, Duplicates, Loaded, Receipt
 from sluice.driver.counters import Counters

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from sluice.core.decided import LOG_LEVELS, MAX_INFLIGHT_INSERTS
+from sluice.core.decided import LOG_LEVELS, MAX_INFLIGHT_INSERTS, WHY_MAX
 from sluice.core.flights import INFLIGHT_INSERTS_LIMIT
-from sluice.core.freezes import WHY_MAX
 
 _JSON = "application/json"
 

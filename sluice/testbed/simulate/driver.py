@@ -19,8 +19,8 @@ from sluice.config import (
     SparkConfiguration,
     TableConfiguration,
 )
+from sluice.core.decided import holding
 from sluice.core.errors import OwnerChangedError, SluiceError
-from sluice.core.freezes import holding
 from sluice.core.load_spec import LoadSpec, Sharding
 from sluice.driver.claims import ClaimsKeeper
 from sluice.driver.connector import ConnectorRun

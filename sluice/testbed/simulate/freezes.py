@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import random
 
-from sluice.core.decided import Decided
-from sluice.core.freezes import Frozen, Standing, Subject
+from sluice.core.decided import Decided, Frozen, Standing, Subject
 from sluice.driver.ports import DecisionsRead
 from sluice.testbed.simulate.world import World
 

@@ -14,8 +14,8 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from sluice.config import HttpConfiguration
+from sluice.core.decided import Frozen, Subject
 from sluice.core.errors import ConfigurationError, TransientError
-from sluice.core.freezes import Frozen, Subject
 from sluice.core.ranges import TopicPartition
 from sluice.driver.loop import ConnectorLoop
 from sluice.kafka.errors import UnknownCommitError

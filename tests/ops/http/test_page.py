@@ -10,9 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from sluice.core.decided import Setting
+from sluice.core.decided import Frozen, Setting, Subject
 from sluice.core.errors import TerminalError, TransientError
-from sluice.core.freezes import Frozen, Subject
 from sluice.core.health import Condition, ReplicaHealth
 from sluice.core.ranges import TopicPartition
 from sluice.driver.connector import ConnectorRun
