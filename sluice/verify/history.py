@@ -164,6 +164,10 @@ def open_offsets(access: KafkaAccess, group: str) -> OffsetsHistory | None:
         raise _closed(error) from None
 
 
+#: Connector, partition, place in the log, and when it was written.
+_Where = tuple[str, TopicPartition, Place, int]
+
+
 def _closed(error: KafkaTerminalError) -> KafkaTerminalError:
     hint = f"Give the connector's user the right to read {OFFSETS_TOPIC}, or use --source ledger."
     return KafkaTerminalError(error.message, hint)
@@ -184,16 +188,8 @@ def offsets_event(connector: str, group: str, place: Place, message: LogMessage)
     # The Python client commits the terminating zero of its C string too [measured].
     metadata = value.metadata.removesuffix("\0")
     record, problem = _decoded(value.offset, metadata)
-    return Instance(
-        connector=connector,
-        source=source,
-        place=place,
-        at_ms=value.committed_at_ms,
-        offset=value.offset,
-        metadata=metadata,
-        record=record,
-        problem=problem,
-    )
+    where = (connector, source, place, value.committed_at_ms)
+    return Instance(*where, value.offset, metadata, record, problem)
 
 
 def ledger_events(connector: str, place: Place, message: LogMessage) -> list[Event]:
@@ -217,13 +213,8 @@ def _event(connector: str, place: Place, body: Mapping[str, Any]) -> Event | Non
     if body["type"] in ("checkpoint", *DECISIONS):
         return None  # it repeats records, or is about no partition
     source = TopicPartition(str(body["topic"]), int(body["partition"]))
-    if body["type"] == "record":
-        return _record(connector, source, place, at_ms, body)
-    if body["type"] == "receipt":
-        return _receipt(connector, source, place, at_ms, body)
-    if body["type"] == "settled":
-        return _settled(connector, source, place, at_ms, body)
-    return None
+    read = {"record": _record, "receipt": _receipt, "settled": _settled}.get(body["type"])
+    return None if read is None else read((connector, source, place, at_ms), body)
 
 
 def _foreign(connector: str, place: Place, at_ms: int, problem: str) -> Instance:
@@ -249,27 +240,13 @@ def _spec(connector: str, place: Place, at_ms: int, body: Mapping[str, Any]) -> 
     return SpecSeen(connector, place, at_ms, digest, entries, patterns)
 
 
-def _record(
-    connector: str, source: TopicPartition, place: Place, at_ms: int, body: Mapping[str, Any]
-) -> Event:
+def _record(where: _Where, body: Mapping[str, Any]) -> Event:
     offset, metadata = int(body["begin"]), str(body["metadata"])
     record, problem = _decoded(offset, metadata)
     if record is not None and not _fits(record, body):
-        record, problem = None, f"the entry at {place} contradicts its record {metadata!r}"
-    return Instance(
-        connector=connector,
-        source=source,
-        place=place,
-        at_ms=at_ms,
-        offset=offset,
-        metadata=metadata,
-        record=record,
-        problem=problem,
-        why=str(body.get("why", "")),
-        rest_offsets={
-            str(entry): rests.count(offsets) for entry, offsets in body.get("rest", {}).items()
-        },
-    )
+        record, problem = None, f"the entry at {where[2]} contradicts its record {metadata!r}"
+    rest = {str(entry): rests.count(offsets) for entry, offsets in body.get("rest", {}).items()}
+    return Instance(*where, offset, metadata, record, problem, str(body.get("why", "")), rest)
 
 
 def _fits(record: Record, body: Mapping[str, Any]) -> bool:
@@ -278,14 +255,9 @@ def _fits(record: Record, body: Mapping[str, Any]) -> bool:
     return bool(said == (kind, record.end, record.batch, record.attempt, record.owner))
 
 
-def _receipt(
-    connector: str, source: TopicPartition, place: Place, at_ms: int, body: Mapping[str, Any]
-) -> Event:
+def _receipt(where: _Where, body: Mapping[str, Any]) -> Event:
     return Acknowledged(
-        connector=connector,
-        source=source,
-        place=place,
-        at_ms=at_ms,
+        *where,
         begin=int(body["begin"]),
         end=int(body["end"]),
         batch=int(body["batch"]),
@@ -298,15 +270,10 @@ def _receipt(
     )
 
 
-def _settled(
-    connector: str, source: TopicPartition, place: Place, at_ms: int, body: Mapping[str, Any]
-) -> Event:
+def _settled(where: _Where, body: Mapping[str, Any]) -> Event:
     bad = body.get("dead_letters_by_table")
     return Settled(
-        connector=connector,
-        source=source,
-        place=place,
-        at_ms=at_ms,
+        *where,
         begin=int(body["begin"]),
         end=int(body["end"]),
         batch=int(body["batch"]),
