@@ -22,17 +22,6 @@ _LOOK_SECONDS = 0.5
 
 
 @dataclass(frozen=True, slots=True)
-class SyncState:
-    """Whether a replica has everything that any replica acknowledged.
-
-    :param why: what is missing, one line; "" if in sync.
-    """
-
-    in_sync: bool
-    why: str = ""
-
-
-@dataclass(frozen=True, slots=True)
 class PresentOffsets:
     """Offsets [begin, end) that are all present, each with the same number of rows.
 
@@ -73,17 +62,17 @@ def running_query_ids(server: Server, prefix: str) -> list[str]:
     return [str(row["query_id"]) for row in rows]
 
 
-def replicas_in_sync(server: Server, facts: TableFacts) -> SyncState:
-    """Whether this server's replica has all that any replica had when this was called; ask every
-    replica of the shard. What is inserted meanwhile does not matter: under a steady load there is
-    hardly a moment in which a replica lacks nothing at all.
+def why_not_in_sync(server: Server, facts: TableFacts) -> str:
+    """What this server's replica lacks of all that any replica had when this was called, in one
+    line; "": nothing. Ask every replica of the shard. What is inserted meanwhile does not matter:
+    under a steady load there is hardly a moment in which a replica lacks nothing at all.
 
     1. Where does the replication log end? 2. The replica reads it to there. 3. What it has queued
     to fetch then is all that it lacks of that. 4. It fetches that. Each of it may take
     SYNC_SECONDS.
     """
     if not facts.replicated:
-        return SyncState(True)
+        return ""
     log_end = _log_end(server, facts)
     why = _soon(lambda: _why_behind(server, facts, log_end))
     if not why:
@@ -92,8 +81,7 @@ def replicas_in_sync(server: Server, facts: TableFacts) -> SyncState:
         queued = _queued_inserts(server, facts)
         why = _soon(lambda: _why_not_fetched(server, facts, queued))
     # It has to be the same replica with the same session to the end.
-    why = why or _why_behind(server, facts, log_end)
-    return SyncState(not why, why)
+    return why or _why_behind(server, facts, log_end)
 
 
 def _soon(look: Callable[[], str]) -> str:

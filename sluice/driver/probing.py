@@ -19,9 +19,9 @@ from sluice.clickhouse.insert import QUERY_ID_PREFIX, query_id_prefix
 from sluice.clickhouse.probe import (
     StoredRun,
     present_offsets,
-    replicas_in_sync,
     running_query_ids,
     stored_rows,
+    why_not_in_sync,
 )
 from sluice.clickhouse.schema import TableFacts, describe_table
 from sluice.clickhouse.vanishing import (
@@ -226,9 +226,8 @@ def require_fetched(access: ClickHouseAccess, url: str, table: TableSpec) -> Non
     """:raises StillRunningError: this replica may lack what another one has."""
     with access.connect(url) as server:
         facts = describe_table(server, table.database, table.table)
-        sync = replicas_in_sync(server, facts)
-        if not sync.in_sync:
-            raise StillRunningError(f"{table.target}: {sync.why}")
+        if why := why_not_in_sync(server, facts):
+            raise StillRunningError(f"{table.target}: {why}")
 
 
 class ClickHouseProber:

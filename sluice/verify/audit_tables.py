@@ -10,7 +10,7 @@ import numpy as np
 
 from sluice.clickhouse.access import ClickHouseAccess
 from sluice.clickhouse.http import Server
-from sluice.clickhouse.probe import replicas_in_sync, source_literal
+from sluice.clickhouse.probe import source_literal, why_not_in_sync
 from sluice.clickhouse.schema import TableFacts, describe_table
 from sluice.clickhouse.vanishing import lacking_in_key
 from sluice.core.errors import TerminalError, TransientError
@@ -293,16 +293,16 @@ def _open(
         server = access.connect(url)
         try:
             facts = describe_table(server, database, table)
-            sync = replicas_in_sync(server, facts)
+            why = why_not_in_sync(server, facts)
         except TransientError as error:
             server.close()
             last = error
             continue
-        if sync.in_sync:
+        if not why:
             for other, _, _ in behind:
                 other.close()
             return server, facts
-        behind.append((server, facts, sync.why))
+        behind.append((server, facts, why))
     if not behind:
         assert last is not None
         raise last

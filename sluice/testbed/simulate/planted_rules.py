@@ -10,7 +10,6 @@ from dataclasses import replace
 from typing import Any
 
 from sluice.clickhouse import http
-from sluice.clickhouse.probe import SyncState
 from sluice.clickhouse.reactions import nothing_sent
 from sluice.core import budget, lease
 from sluice.core.budget import Hold, WindowState
@@ -279,7 +278,7 @@ def _restarted_servers_are_believed() -> AbstractContextManager[None]:
 
 def _probe_does_not_wait_for_replicas() -> AbstractContextManager[None]:
     """A probe looks at a replica that is behind."""
-    return patched((probing, "replicas_in_sync", lambda *_: SyncState(True)))
+    return patched((probing, "why_not_in_sync", lambda *_: ""))
 
 
 def _what_is_frozen_is_sent() -> AbstractContextManager[None]:
