@@ -12,8 +12,9 @@ Each dead letter goes back at most once, whatever happens. Three things hold tha
 from __future__ import annotations
 
 import logging
+import threading
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 import confluent_kafka as ck
@@ -27,7 +28,7 @@ from sluice.core.dead_letters import (
     REPLAY_HEADERS,
     TABLE_HEADER,
 )
-from sluice.core.errors import InDoubtError, SluiceError, TerminalError
+from sluice.core.errors import SluiceError, TerminalError
 from sluice.core.ranges import TopicPartition
 from sluice.core.receipts import DeadLetter
 from sluice.kafka.clients import KafkaAccess, make_admin, make_consumer, make_producer
@@ -41,10 +42,9 @@ from sluice.kafka.dead_letters import (
     replayed_headers,
     shown_origin,
 )
-from sluice.kafka.errors import FencedError, KafkaUnavailableError, UnknownCommitError, kafka_error
+from sluice.kafka.errors import FencedError, KafkaUnavailableError, kafka_error
 from sluice.kafka.log import SourceLog
-from sluice.kafka.patience import within
-from sluice.kafka.transactions import CALL_TIMEOUT_SECONDS, HANG_SECONDS, initialise
+from sluice.kafka.transactions import in_transaction, initialise, produce
 
 _logger = logging.getLogger("sluice.kafka")
 
@@ -137,6 +137,9 @@ class DeadLetterWriter:
         self._access = access
         self._identity = f"sluice.dead-letters.{dead_letter_topic}"
         self._producer: ck.Producer | None = None
+        #: An answer that is missing is not waited for: who opens again reads what was written.
+        self._stop = threading.Event()
+        self._stop.set()
         self._written: set[TopicPartition] = set()
 
     def open(self) -> None:
@@ -167,17 +170,22 @@ class DeadLetterWriter:
         if producer is None:
             raise AssertionError("the writer is not open")
         self._written |= {TopicPartition(each.topic, each.partition) for each in messages}
+
+        def write() -> None:
+            for each in messages:
+                what = (each.topic, each.key, each.value, each.headers)
+                produce(producer, *what, partition=each.partition)
+
         try:
-            within("writing marks", HANG_SECONDS, lambda: _produce(producer, messages))
-            action = "committing marks"
-            commit = producer.commit_transaction
-            within(action, HANG_SECONDS, lambda: commit(CALL_TIMEOUT_SECONDS))
-        except UnknownCommitError:
+            in_transaction(producer, "writing marks", write, self._stop)
+        except FencedError:
+            self._producer = None
+            raise OvertakenError(
+                "another command began to replay or to purge these dead letters after this one"
+            ) from None
+        except SluiceError:
             self._producer = None
             raise
-        except (ck.KafkaException, BufferError) as error:
-            self._producer = None
-            raise self._failed(producer, error) from None
 
     def wait_until_readable(self) -> None:
         """Until others can read what was written: brokers end a transaction a little after they
@@ -190,37 +198,6 @@ class DeadLetterWriter:
             if all(stable[source] >= end for source, end in ends.items()):
                 return
             time.sleep(0.05)
-
-    def _failed(self, producer: ck.Producer, error: ck.KafkaException | BufferError) -> SluiceError:
-        """What became of a transaction that was not committed."""
-        failure = kafka_error("writing to the dead-letter topic", error)
-        if isinstance(failure, FencedError):
-            return OvertakenError(
-                "another command began to replay or to purge these dead letters after this one"
-            )
-        abort = producer.abort_transaction
-        try:
-            within("aborting marks", HANG_SECONDS, lambda: abort(CALL_TIMEOUT_SECONDS))
-        except (ck.KafkaException, InDoubtError):
-            return UnknownCommitError(failure.message)
-        return failure
-
-
-def _produce(producer: ck.Producer, messages: Iterable[Outgoing]) -> None:
-    producer.begin_transaction()
-    for message in messages:
-        while True:
-            try:
-                producer.produce(
-                    message.topic,
-                    value=message.value,
-                    key=message.key,
-                    headers=message.headers,
-                    partition=message.partition,
-                )
-                break
-            except BufferError:
-                producer.poll(0.05)
 
 
 class OriginalReader:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -97,15 +97,28 @@ def transact(
     :raises FencedError: this id was initialised again.
     :raises UnknownCommitError: nobody knows.
     """
+    in_transaction(
+        producer, "recording intents", lambda: _send(producer, content, group_metadata), stop
+    )
+
+
+def in_transaction(
+    producer: ck.Producer, action: str, write: Callable[[], None], stop: threading.Event
+) -> None:
+    """Write something, all of it or nothing; see `transact`."""
+
+    def begin() -> None:
+        producer.begin_transaction()
+        write()
+
     try:
-        within("recording intents", HANG_SECONDS, lambda: _send(producer, content, group_metadata))
+        within(action, HANG_SECONDS, begin)
     except (ck.KafkaException, BufferError) as error:
-        _abort(producer, kafka_error("recording intents", error))
+        _abort(producer, kafka_error(action, error))
     _commit(producer, stop)
 
 
 def _send(producer: ck.Producer, content: Content, group_metadata: Any) -> None:
-    producer.begin_transaction()
     _write(producer, content)
     for part in _split(content.commit.records):
         producer.send_offsets_to_transaction(part, group_metadata, CALL_TIMEOUT_SECONDS)
@@ -114,9 +127,9 @@ def _send(producer: ck.Producer, content: Content, group_metadata: Any) -> None:
 def _write(producer: ck.Producer, content: Content) -> None:
     names = content.names
     for key, value in encode_entries(content.connector, content.now_ms, content.commit.entries):
-        _produce(producer, names.ledger_topic, key, value, [])
+        produce(producer, names.ledger_topic, key, value, [])
         if names.decisions_topic:
-            _produce(producer, names.decisions_topic, key, value, [])
+            produce(producer, names.decisions_topic, key, value, [])
     waiting, is_answered = 0, True
     for letter in content.commit.dead_letters:
         wrapped = wrap(letter, names.dead_letter_bytes_max)
@@ -124,7 +137,7 @@ def _write(producer: ck.Producer, content: Content) -> None:
         if waiting and waiting + size > WAITING_BYTES_MAX and is_answered:
             is_answered = producer.flush(FLUSH_SECONDS_MAX) == 0
             waiting = 0
-        _produce(producer, names.topic_of(letter), wrapped.key, wrapped.value, wrapped.headers)
+        produce(producer, names.topic_of(letter), wrapped.key, wrapped.value, wrapped.headers)
         waiting += size
 
 
@@ -165,16 +178,21 @@ def _commit(producer: ck.Producer, stop: threading.Event) -> None:
                 raise UnknownCommitError(failure.message) from None
 
 
-def _produce(
+def produce(
     producer: ck.Producer,
     topic: str,
     key: bytes | None,
     value: bytes | None,
     headers: list[tuple[str, bytes | None]],
+    **place: int,
 ) -> None:
+    """Write a message; waits while the producer's queue is full.
+
+    :param place: its partition; else the producer chooses.
+    """
     while True:
         try:
-            producer.produce(topic, value=value, key=key, headers=headers)
+            producer.produce(topic, value=value, key=key, headers=headers, **place)
             return
         except BufferError:
             producer.poll(0.05)
