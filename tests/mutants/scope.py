@@ -43,6 +43,7 @@ SCOPE = (
     "clickhouse/probe.py",
     "clickhouse/reactions.py",
     "clickhouse/replicas.py",
+    "clickhouse/statements.py",
     "clickhouse/window.py",
 )
 
