@@ -365,37 +365,7 @@ class Committer:
             if tables:
                 target = describe_table(server, self._database, mark.table)
                 for table in tables:
-                    self._move_table(server, target, table, claim)
-
-    def _move_table(self, server: Server, target: TableFacts, base: str, claim: str) -> None:
-        """Get all rows of a staging table into the target.
-
-        :param base: its first name.
-        """
-        statements = statements_about(server, self._database, base, claim)
-        mover = Mover(statements, target, untold("they do not say where they are from"))
-        for _ in range(LOOKS):
-            found = self._find(statements, target, base)
-            if mover.move(found.name, found.claim) is not None:
-                return
-        raise StagedRowsError(
-            f"{self._database}.{base} on {server.url} changes its name all the time",
-            "Several drivers commit the same epoch at once: stop all but one.",
-        )
-
-    def _find(self, statements: Statements, target: TableFacts, base: str) -> Staged:
-        server = statements.server
-        for _ in range(LOOKS_WHILE_RENAMED):
-            for found in map(parse_staged, names_like(server, self._database, base)):
-                if found is not None and found.base == base:
-                    return found
-            statements.wait_for_others()
-        raise StagedRowsError(
-            f"{self._database}.{base} on {server.url} is gone, which holds rows that are committed "
-            f"and may not be in {target.target} yet",
-            "Who dropped it? Compare the table with the query's source by hand; then drop the "
-            f"newest of the tables {base[:20]}mark_… to go on without these rows.",
-        )
+                    move_table(server, target, table, claim)
 
     def _sweep(self, done: Mark) -> None:
         """Remove what was staged for epochs that are done: what was moved, and what no message
@@ -416,6 +386,39 @@ class Committer:
 
     def _replacer(self, claim: str) -> Replacer:
         return Replacer(self._server, self._database, self._prefix, claim)
+
+
+def move_table(server: Server, target: TableFacts, base: str, claim: str) -> None:
+    """Get all rows of a staging table into its target.
+
+    :param base: its first name.
+    :param claim: 16 hexadecimal digits, drawn for who moves it.
+    """
+    statements = statements_about(server, target.database, base, claim)
+    mover = Mover(statements, target, untold("they do not say where they are from"))
+    for _ in range(LOOKS):
+        found = _find(statements, target, base)
+        if mover.move(found.name, found.claim) is not None:
+            return
+    raise StagedRowsError(
+        f"{target.database}.{base} on {server.url} changes its name all the time",
+        "Several drivers commit the same epoch at once: stop all but one.",
+    )
+
+
+def _find(statements: Statements, target: TableFacts, base: str) -> Staged:
+    server, database = statements.server, target.database
+    for _ in range(LOOKS_WHILE_RENAMED):
+        for found in map(parse_staged, names_like(server, database, base)):
+            if found is not None and found.base == base:
+                return found
+        statements.wait_for_others()
+    raise StagedRowsError(
+        f"{database}.{base} on {server.url} is gone, which holds rows that are committed and may "
+        f"not be in {target.target} yet",
+        "Who dropped it? Compare the table with the query's source by hand; then drop the "
+        f"newest of the tables {base[:20]}mark_… to go on without these rows.",
+    )
 
 
 def _home_of(latest: Mark | None) -> str:

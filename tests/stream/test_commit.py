@@ -446,5 +446,5 @@ def test_a_restart_while_a_table_is_taken_over_is_seen(target: Target) -> None:
     table = f"{target.database}.{target.table}"
     target.server.execute(f"ALTER TABLE {table} ATTACH PARTITION ID '0' FROM {held}")
     facts = describe_table(target.server, target.database, target.table)
-    target.committer()._move_table(target.server, facts, base, "1" * 16)
+    commit.move_table(target.server, facts, base, "1" * 16)
     assert target.ids() == wanted

@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -277,23 +277,8 @@ def running_cluster_stage(
         is_standalone = loading.standalone
         spark = stack.enter_context(running_cluster(folder / "spark")) if is_standalone else None
         path = folder / "sluice.toml"
-        insert_locks = (
-            f'zookeeper = "127.0.0.1:{sessions[WORKERS].port}"\n' if layout.insert_locks else ""
-        )
-        sharding = 'sharding = { by = "key", column = "order_id" }' if layout.shards > 1 else ""
-        path.write_text(
-            settings(
-                spark,
-                [(center.name, center.link.port, [center.topic]) for center in centers.values()],
-                _urls(layout, ways),
-                max_messages=loading.max_messages,
-                max_delay=loading.max_delay,
-                lease_seconds=loading.lease_seconds,
-                durability="quorum" if layout.replicas > 1 else "single",
-                more=insert_locks,
-            )
-            + table_entry(TABLE, [center.topic for center in centers.values()], sharding)
-        )
+        locks = f'zookeeper = "127.0.0.1:{sessions[WORKERS].port}"\n' if layout.insert_locks else ""
+        path.write_text(_written(layout, loading, spark, list(centers.values()), ways, locks))
         configuration = load(path, os.environ)
         positions = AllPositions(
             [
@@ -340,6 +325,28 @@ def _create_table(layout: Layout) -> str:
         f"SETTINGS replicated_deduplication_window = {WINDOW}, "
         f"parts_to_delay_insert = {_PARTS_MAX}, parts_to_throw_insert = {_PARTS_MAX}"
     )
+
+
+def _written(
+    layout: Layout,
+    loading: Loading,
+    spark: SparkCluster | None,
+    centers: Sequence[Center],
+    ways: Mapping[str, Proxy],
+    insert_locks: str,
+) -> str:
+    """The configuration."""
+    sharding = 'sharding = { by = "key", column = "order_id" }' if layout.shards > 1 else ""
+    return settings(
+        spark,
+        [(center.name, center.link.port, [center.topic]) for center in centers],
+        _urls(layout, ways),
+        max_messages=loading.max_messages,
+        max_delay=loading.max_delay,
+        lease_seconds=loading.lease_seconds,
+        durability="quorum" if layout.replicas > 1 else "single",
+        more=insert_locks,
+    ) + table_entry(TABLE, [center.topic for center in centers], sharding)
 
 
 def _urls(layout: Layout, ways: Mapping[str, Proxy]) -> dict[str, list[str]]:

@@ -250,11 +250,8 @@ class Staging:
 
     # The statements; each gives a code if it fails
 
-    def _columns_of(self, host: Host, table: str) -> frozenset[str]:
-        return frozenset(column.name for column in table_of(host, table).columns)
-
     def _create(self, host: Host, name: str, like: str) -> int | None:
-        self._tables[host.url, name] = Stored(like=like, columns=self._columns_of(host, like))
+        self._tables[host.url, name] = Stored(like=like, columns=_columns_of(host, like))
         return None
 
     def _view(self, host: Host, name: str, to: str, source: str) -> int | None:
@@ -275,11 +272,9 @@ class Staging:
         found = self._tables.pop((host.url, before), None)
         if found is None:
             return 60
-        claims = [table.claim for name in (before, after) if (table := parsed(name)) is not None]
-        if claims[0] is not None and claims[1] is not None:
-            is_own = claims[0].by == claims[1].by
-            told = "anew after its server was started again" if is_own else "from another attempt"
-            self._world.faults.note(f"staged block claimed {told}")
+        staged = parsed(before)
+        if staged is not None and staged.claim is not None:
+            self._world.faults.note("staged block claimed from another attempt")
         self._tables[host.url, after] = found
         return None
 
@@ -287,13 +282,10 @@ class Staging:
         return self._bring(host, name, int(partition), target, stays=False)
 
     def _drop_part(self, host: Host, name: str, partition: str) -> int | None:
-        """Its only one."""
         found = self._tables.get((host.url, name))
-        if found is None:
-            return 60
-        self._world.faults.note("staged block: a part dropped that was moved")
-        del found.parts[int(partition)]
-        return None
+        if found is not None:
+            del found.parts[int(partition)]
+        return 60 if found is None else None
 
     def _copy(self, host: Host, target: str, partition: str, name: str) -> int | None:
         return self._bring(host, name, int(partition), target, stays=True)
@@ -302,7 +294,7 @@ class Staging:
         found = self._tables.get((host.url, name))
         if found is None:
             return 60
-        found.columns = self._columns_of(host, found.like)
+        found.columns = _columns_of(host, found.like)
         return None
 
     def _done(self, host: Host, name: str) -> int | None:
@@ -368,7 +360,7 @@ class Staging:
         found = self._tables.get((host.url, name))
         if found is None:
             return 60
-        if found.columns != self._columns_of(host, target):
+        if found.columns != _columns_of(host, target):
             return 122
         rows = found.parts.get(partition)
         if rows is not None:
@@ -432,12 +424,8 @@ class Staging:
         if found is None:
             return [_shown(part) for part in self.arrived.parts(host, name)]
         return [
-            _shown(
-                _TargetPart(
-                    *(f"{partition}_1_1_0", len(rows), _content(rows)), found.uuids[partition]
-                )
-            )
-            for partition, rows in found.parts.items()
+            _shown(_TargetPart(f"{place}_1_1_0", len(rows), _content(rows), found.uuids[place]))
+            for place, rows in found.parts.items()
         ]
 
 
@@ -445,6 +433,10 @@ def table_of(host: Host, name: str) -> Table:
     """A table of a server, or what its view writes to."""
     base = host.tables[name.removesuffix("_target")]
     return base.views[0] if name.endswith("_target") else base
+
+
+def _columns_of(host: Host, table: str) -> frozenset[str]:
+    return frozenset(column.name for column in table_of(host, table).columns)
 
 
 def _shown(part: _TargetPart) -> dict[str, Any]:
