@@ -123,6 +123,8 @@ class Committer:
         self._who = who
         self._prefix = query_prefix(who.query)
         self._claims = set[str]()
+        #: Shard and first name of staging tables all of whose rows are in the target.
+        self._moved = set[tuple[str, str]]()
         #: A mark that seals rows of this one's may be there, now or later.
         self.may_be_sealed = False
         self.marks = Marks(server, database, self._prefix)
@@ -362,10 +364,12 @@ class Committer:
                 raise self._not_by_first(shard)
         for shard, server in self._servers.items():
             tables = [table for each, table in mark.winners if each == shard]
+            tables = [table for table in tables if (shard, table) not in self._moved]
             if tables:
                 target = describe_table(server, self._database, mark.table)
                 for table in tables:
                     move_table(server, target, table, claim)
+                    self._moved.add((shard, table))
 
     def _sweep(self, done: Mark) -> None:
         """Remove what was staged for epochs that are done: what was moved, and what no message
