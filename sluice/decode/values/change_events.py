@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import json
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Iterator
 from typing import Any
 
-import numpy as np
-
 from sluice.core.load_spec import TableSpec
-from sluice.decode.messages.buffer import MessageBuffer, Value
+from sluice.decode.messages.buffer import Value
 from sluice.decode.messages.events import (
     ADDED,
     DELETED,
@@ -26,31 +24,30 @@ from sluice.decode.messages.fault import CANNOT_PARSE, Fault
 from sluice.decode.messages.framing import JSON_OBJECTS
 from sluice.decode.values.connect_types import Rewrite, rewrites
 from sluice.decode.values.members import Member, members_of, object_of
-from sluice.decode.values.steps import Step
+from sluice.decode.values.steps import ValueStep
 
 #: Schemas of messages are the same for thousands of them.
 _SCHEMAS_MAX = 256
 
 
-class _Unwrapping(Step, ABC):
+class _Unwrapping(ValueStep):
     """What Connect's converter of JSON may put around: a schema and a payload."""
 
     def __init__(self, table: TableSpec) -> None:
         self.types = {column.name: column.type for column in table.columns}
         self._rewrites: dict[tuple[str, str], dict[str, Rewrite]] = {}
 
-    def values(self, buffer: MessageBuffer) -> Iterator[Value | Fault]:
+    def following(self, value: Value) -> Value | Fault:
         """As the port says."""
-        for value in buffer.iterate(np.arange(buffer.messages)):
-            try:
-                found = self.row(members_of(value.decode("latin-1")))
-            except ValueError as error:
-                found = JSON_OBJECTS.explain(value)
-                if found.error.endswith("is not one JSON object"):
-                    found = Fault(found.reason, f"{found.error}: {error}")
-            except RefusedEventError as error:
-                found = error.fault
-            yield value if found is None else found
+        try:
+            found = self.row(members_of(value.decode("latin-1")))
+        except ValueError as error:
+            found = JSON_OBJECTS.explain(value)
+            if found.error.endswith("is not one JSON object"):
+                found = Fault(found.reason, f"{found.error}: {error}")
+        except RefusedEventError as error:
+            found = error.fault
+        return value if found is None else found
 
     @abstractmethod
     def row(self, members: dict[str, Member]) -> Value | Fault | None:

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
-import numpy as np
 import pyarrow as pa
 
-from sluice.decode.messages.buffer import MessageBuffer, Value
+from sluice.decode.engine.native import read_varint
+from sluice.decode.messages.buffer import Value
 from sluice.decode.messages.fault import CANNOT_DECOMPRESS, Fault
 from sluice.decode.messages.first_bytes import COMPRESSED, begins_like
-from sluice.decode.values.steps import Step
+from sluice.decode.values.steps import ValueStep
 
 #: What one message may become. It decides which messages are dead letters: see `decode.RULES`.
 MESSAGE_BYTES_MAX = 64 << 20
@@ -20,7 +18,7 @@ _TOO_LARGE = Fault(
 _HEADS = {name: head for head, name in COMPRESSED.items()}
 
 
-class Decompression(Step):
+class Decompression(ValueStep):
     """Values as they were before they were compressed.
 
     :param codec: gzip, zstd, lz4 or snappy.
@@ -31,15 +29,11 @@ class Decompression(Step):
     def __init__(self, codec: str) -> None:
         self._codec = codec
 
-    def values(self, buffer: MessageBuffer) -> Iterator[Value | Fault]:
+    def following(self, value: Value) -> Value | Fault:
         """As the port says."""
-        for value in buffer.iterate(np.arange(buffer.messages)):
-            yield self._decompressed(value)
-
-    def _decompressed(self, value: Value) -> Value | Fault:
         try:
             found = _snappy(value) if self._codec == "snappy" else self._streamed(value)
-        except (OSError, ValueError, pa.ArrowException):
+        except (IndexError, OSError, ValueError, pa.ArrowException):
             found = Fault(CANNOT_DECOMPRESS, self._why(value))
         return found if isinstance(found, Fault) or len(found) <= MESSAGE_BYTES_MAX else _TOO_LARGE
 
@@ -67,15 +61,9 @@ class Decompression(Step):
 def _snappy(value: Value) -> Value | Fault:
     """One raw block, which begins with the size that it has when decompressed.
 
-    :raises ValueError, OSError: it is none.
+    :raises IndexError, ValueError, OSError: it is none.
     """
-    size = 0
-    for shift, byte in enumerate(value[:5]):
-        size |= (byte & 127) << (7 * shift)
-        if byte < 128:
-            break
-    else:
-        raise ValueError(value)
+    size, _ = read_varint(value[:5], 0)
     if size > MESSAGE_BYTES_MAX:
         return _TOO_LARGE
     return bytes(pa.Codec("snappy").decompress(pa.py_buffer(value), size))

@@ -7,17 +7,13 @@ columns are such. What is no exact integer stays as it is, and its column refuse
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
 from decimal import Context, Decimal
-
-import numpy as np
 
 from sluice.core.load_spec import TableSpec
 from sluice.decode.engine.types import parse_type
-from sluice.decode.messages.buffer import MessageBuffer, Value
-from sluice.decode.messages.fault import Fault
+from sluice.decode.messages.buffer import Value
 from sluice.decode.values.members import Member, members_of, object_of
-from sluice.decode.values.steps import Step
+from sluice.decode.values.steps import ValueStep
 
 _WITH_POINT = re.compile(r"-?[0-9]{1,80}(?:\.[0-9]{0,80})?(?:[eE][+-]?[0-9]{1,3})?")
 _INTEGER = re.compile("U?Int[0-9]+")
@@ -27,7 +23,7 @@ _DIGITS_MAX = 78
 _EXACT = Context(prec=1000)
 
 
-class LenientJson(Step):
+class LenientJson(ValueStep):
     """Rewrites the fields of objects; anything else is left to the decoder."""
 
     def __init__(self, table: TableSpec) -> None:
@@ -35,12 +31,8 @@ class LenientJson(Step):
         self._integers = {name for name, kind in names.items() if _INTEGER.fullmatch(kind)}
         self._booleans = {name for name, kind in names.items() if kind == "Bool"}
 
-    def values(self, buffer: MessageBuffer) -> Iterator[Value | Fault]:
+    def following(self, value: Value) -> Value:
         """As the port says."""
-        for value in buffer.iterate(np.arange(buffer.messages)):
-            yield self._rewritten(value)
-
-    def _rewritten(self, value: Value) -> Value:
         try:
             members = members_of(value.decode("latin-1"))
         except ValueError:

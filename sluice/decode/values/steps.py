@@ -55,6 +55,18 @@ class Step(ABC):
         """
 
 
+class ValueStep(Step):
+    """A step that looks at nothing but the value."""
+
+    def values(self, buffer: MessageBuffer) -> Iterator[Value | Fault]:
+        """As the port says."""
+        return map(self.following, buffer.iterate(np.arange(buffer.messages)))
+
+    @abstractmethod
+    def following(self, value: Value) -> Value | Fault:
+        """What follows a value, or what is wrong with it."""
+
+
 class SteppedDecoder:
     """See `TableDecoder`. Decodes what its steps make of the messages.
 
