@@ -178,7 +178,7 @@ class MappedFormat(TypedFormat):
         with memory_file(b"{}\n" * count) as path:
             source = f"file({literal(path)}, JSONEachRow, {structure})"
             native = run(f"SELECT * FROM {source} {settings}", "Native").bytes()
-        return Decoded(memoryview(native), count, names, offsets, (), 1, "", count)
+        return Decoded(memoryview(native), count, names, offsets, 1, "", count)
 
     @property
     def _is_single(self) -> bool:

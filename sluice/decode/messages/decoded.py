@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,31 +25,9 @@ class BadMessage:
     column: str = ""
 
 
-class Block(Protocol):
-    """What is inserted at once: all rows of a table entry, or those of one shard.
-
-    See `Decoded`, which is one.
-    """
-
-    @property
-    def native(self) -> memoryview: ...
-    @property
-    def rows(self) -> int: ...
-    @property
-    def columns(self) -> tuple[str, ...]: ...
-    @property
-    def clickhouse_partitions(self) -> int: ...
-    @property
-    def checksum(self) -> str: ...
-    @property
-    def messages(self) -> int: ...
-    @property
-    def offsets(self) -> NDArray[np.uint64]: ...
-
-
 @dataclass(frozen=True, slots=True)
-class Decoded:
-    """The rows of a buffer.
+class Block:
+    """What is inserted at once: all rows of a table entry, or those of one shard.
 
     :param native: one Native block, read-only, its memory freed with the last view; empty for
         no rows (nothing is to be inserted then).
@@ -58,22 +35,30 @@ class Decoded:
     :param offsets: of the rows, as places where the buffer holds a bundle's messages (see
         `origins.Origins`); ascending as in the buffer unless the block is sorted. A message of
         several rows stands there for each of them.
-    :param bad: the messages that made no row, by index.
     :param clickhouse_partitions: distinct values of the table's partition key in the block.
     :param checksum: of `native`; equal for equal bytes.
     :param messages: that made the rows.
-    :param empty: offsets of messages of no rows, where a message may have any number of them;
-        ascending.
-    :param dropped_rows: rows that were bad in messages whose other rows are here.
     """
 
     native: memoryview
     rows: int
     columns: tuple[str, ...]
     offsets: NDArray[np.uint64]
-    bad: tuple[BadMessage, ...]
     clickhouse_partitions: int
     checksum: str
     messages: int
+
+
+@dataclass(frozen=True, slots=True)
+class Decoded(Block):
+    """The rows of a buffer.
+
+    :param bad: the messages that made no row, by index.
+    :param empty: offsets of messages of no rows, where a message may have any number of them;
+        ascending.
+    :param dropped_rows: rows that were bad in messages whose other rows are here.
+    """
+
+    bad: tuple[BadMessage, ...] = ()
     empty: tuple[int, ...] = ()
     dropped_rows: int = 0

@@ -131,10 +131,10 @@ class BlockDecoder(ABC):
             rows,
             self._columns,
             lineage.places,
-            bad,
             partitions,
             checksum(native),
             messages,
+            bad,
             tuple(offsets[is_empty].tolist()),
             found.dropped,
         )

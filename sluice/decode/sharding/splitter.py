@@ -5,7 +5,6 @@ from __future__ import annotations
 import mmap
 import os
 from collections.abc import Iterable
-from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,22 +18,6 @@ from sluice.decode.engine.session import EngineError, literal, run
 from sluice.decode.messages.decoded import Block, Decoded
 from sluice.decode.messages.marked import memory_file
 from sluice.decode.sharding.function import check_sharding, place_of
-
-
-@dataclass(frozen=True, slots=True)
-class Part:
-    """The rows of one shard, in the block's order; see `Decoded`.
-
-    :param offsets: of the rows; empty where nobody asked for them.
-    """
-
-    native: memoryview
-    rows: int
-    columns: tuple[str, ...]
-    clickhouse_partitions: int
-    checksum: str
-    messages: int
-    offsets: NDArray[np.uint64]
 
 
 class Splitter:
@@ -62,9 +45,8 @@ class Splitter:
     def split(self, decoded: Decoded, *, with_offsets: bool = False) -> list[tuple[str, Block]]:
         """The shards that rows go to, by name, each with its block.
 
-        :param with_offsets: say which offsets a shard's rows are of. That costs a pass over the
-            block.
-
+        :param with_offsets: say which offsets a shard's rows are of, which is else left open. That
+            costs a pass over the block.
         :raises TerminalError: the engine cannot say of some row where it goes.
         :raises TransientError: the machine did it.
         """
@@ -75,8 +57,8 @@ class Splitter:
         files = [os.memfd_create("sluice-shard", os.MFD_CLOEXEC) for _ in self._table.shards]
         try:
             self._write(decoded, files)
-            parts: list[tuple[str, Block]] = [
-                (shard, self._part(decoded, place, file, shards))
+            parts = [
+                (shard, self._block(decoded, place, file, shards))
                 for place, (shard, file) in enumerate(zip(self._table.shards, files, strict=True))
                 if os.fstat(file).st_size
             ]
@@ -128,9 +110,10 @@ class Splitter:
             found = run(f"SELECT toUInt32({self._place}) FROM {source} {settings}", "RowBinary")
         return np.frombuffer(found.bytes(), "<u4")
 
-    def _part(
+    def _block(
         self, decoded: Decoded, place: int, file: int, shards: NDArray[np.uint32] | None
-    ) -> Part:
+    ) -> Block:
+        """The rows of a shard, in the order that they had."""
         size = os.fstat(file).st_size
         native = memoryview(mmap.mmap(file, size, prot=mmap.PROT_READ))
         _, rows, _ = read_header(native)
@@ -144,7 +127,8 @@ class Splitter:
             messages = len(np.unique(offsets))
         elif decoded.messages != decoded.rows:
             messages = self._messages_at(decoded.offsets, place)
-        return Part(native, rows, decoded.columns, partitions, checksum(native), messages, offsets)
+        columns = decoded.columns
+        return Block(native, rows, columns, offsets, partitions, checksum(native), messages)
 
     def _messages_at(self, offsets: NDArray[np.uint64], place: int) -> int:
         """Of several rows each: by offset, since their rows stay together."""
