@@ -117,7 +117,10 @@ def test_a_message_of_ten_megabytes(orders: TypedDecoder) -> None:
 
 def test_a_message_cannot_hold_a_mark(orders: TypedDecoder) -> None:
     """Marks are not known outside; even a true one inside a string moves nothing."""
-    from sluice.decode.messages.marks import mark
+    from sluice.decode.messages.marks import secret
+
+    def mark(place: int) -> bytes:
+        return secret() + place.to_bytes(4, "little")
 
     schema = record(
         ("id", "long"), ("name", "bytes"), ("tags", {"type": "array", "items": "string"})

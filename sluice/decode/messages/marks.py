@@ -31,11 +31,6 @@ def secret() -> bytes:
     return _secret
 
 
-def mark(place: int) -> bytes:
-    """The mark of the message at this place."""
-    return secret() + place.to_bytes(4, "little")
-
-
 def place_between(head: str, tail: str) -> str:
     """SQL: the place that two equal marks name, or NO_MESSAGE.
 

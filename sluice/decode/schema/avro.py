@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 
 import numpy as np
+from numpy.typing import NDArray
 
 from sluice.core.errors import TerminalError
 from sluice.core.load_spec import TableSpec
@@ -97,13 +98,14 @@ class AvroLayout(Layout):
         self, text: bytes, begins: Positions, bodies: Positions, ends: Positions, place: int
     ) -> list[bytes | memoryview]:
         """A block of the container."""
-        return self.rows_of(text, begins, ends, place, 1)
+        places = np.arange(place, place + len(begins), dtype=np.uint32)
+        return self.rows_of(text, begins, ends, places)
 
     def rows_of(
-        self, text: bytes, begins: Positions, ends: Positions, place: int, step: int
+        self, text: bytes, begins: Positions, ends: Positions, places: NDArray[np.uint32]
     ) -> list[bytes | memoryview]:
-        """The same, of rows whose places grow by `step`."""
-        rows = between_marks(text, begins, ends, place, step)
+        """The same, of rows of these places."""
+        rows = between_marks(text, begins, ends, places)
         return [_long(len(begins)) + _long(len(rows)), rows, _SYNC]
 
 

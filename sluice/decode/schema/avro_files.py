@@ -175,7 +175,8 @@ def _rows(raw: bytes, layout: AvroLayout, place: int) -> list[bytes | memoryview
                 return layout.fault(result)
             if count:
                 begins = np.concatenate(([0], ends[:-1])).astype(np.int64)
-                parts += layout.rows_of(data, begins, ends, place, 0)
+                places = np.full(count, place, np.uint32)
+                parts += layout.rows_of(data, begins, ends, places)
     except _FileError as error:
         return _fault(error)
     return parts

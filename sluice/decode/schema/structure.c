@@ -395,24 +395,25 @@ int64_t sluice_write_lengths(const uint8_t *text, int64_t messages, const int64_
     return to - out;
 }
 
-#define SECRET_BYTES 12
+#define PLACE_BYTES 4
 
-/* Each between two marks of 16 bytes: the secret, and the place, which grows by `step`. */
-int64_t sluice_write_marks(const uint8_t *text, int64_t messages, const int64_t *begins,
-                           const int64_t *ends, const uint8_t *secret, uint32_t place,
-                           uint32_t step, uint8_t *out) {
+static uint8_t *put(uint8_t *to, const uint8_t *from, int64_t size) {
+    memcpy(to, from, (size_t)size);
+    return to + size;
+}
+
+/* Each between two marks: what is the same in all, then the bytes of its place. Behind the first mark
+ * stand `owner_size` bytes that say whose it is. */
+int64_t sluice_write_marks(const uint8_t *text, int64_t rows, const int64_t *begins,
+                           const int64_t *ends, const uint8_t *known, int64_t known_size,
+                           const uint8_t *places, const uint8_t *owners, int64_t owner_size,
+                           uint8_t *out) {
     uint8_t *to = out;
-    for (int64_t i = 0; i < messages; i++) {
-        uint32_t own = place + step * (uint32_t)i;
-        uint8_t mark[SECRET_BYTES + 4];
-        memcpy(mark, secret, SECRET_BYTES);
-        for (int byte = 0; byte < 4; byte++) mark[SECRET_BYTES + byte] = (uint8_t)(own >> 8 * byte);
-        memcpy(to, mark, sizeof mark);
-        to += sizeof mark;
-        memcpy(to, text + begins[i], (size_t)(ends[i] - begins[i]));
-        to += ends[i] - begins[i];
-        memcpy(to, mark, sizeof mark);
-        to += sizeof mark;
+    for (int64_t i = 0; i < rows; i++) {
+        to = put(put(to, known, known_size), places + PLACE_BYTES * i, PLACE_BYTES);
+        to = put(to, owners + owner_size * i, owner_size);
+        to = put(to, text + begins[i], ends[i] - begins[i]);
+        to = put(put(to, known, known_size), places + PLACE_BYTES * i, PLACE_BYTES);
     }
     return to - out;
 }

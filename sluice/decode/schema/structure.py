@@ -12,9 +12,13 @@ from functools import cache
 
 import numpy as np
 
+from numpy.typing import NDArray
+
 from sluice.core.compiled import address, library
 from sluice.decode.messages.marks import MARK_BYTES, secret
 from sluice.decode.schema.tables import AvroTables, Positions, ProtobufTables, Results
+
+_NOBODY = np.empty((0, 0), np.uint8)
 
 
 @cache
@@ -79,20 +83,31 @@ def with_lengths(text: bytes, begins: Positions, ends: Positions) -> memoryview:
 
 
 def between_marks(
-    text: bytes, begins: Positions, ends: Positions, place: int, step: int = 1
+    text: bytes,
+    begins: Positions,
+    ends: Positions,
+    places: NDArray[np.uint32],
+    before: bytes = b"",
+    owners: NDArray[np.uint8] = _NOBODY,
 ) -> memoryview:
     """These parts of a text behind each other, each between two marks.
 
-    :param place: of the first of them; see marks.py. It grows by `step` with each.
+    :param places: of each; see marks.py.
+    :param before: what the format wants in front of a mark.
+    :param owners: a line of bytes for each, which stand behind its first mark.
     """
-    out = np.empty(int((ends - begins).sum()) + 2 * MARK_BYTES * len(begins), np.uint8)
+    known, owner_size = before + secret(), owners.shape[1]
+    of_rows = np.ascontiguousarray(places, "<u4")
+    around = 2 * (len(before) + MARK_BYTES) + owner_size
+    out = np.empty(int((ends - begins).sum()) + around * len(begins), np.uint8)
     written = _library().sluice_write_marks(
         ctypes.c_char_p(text),
         ctypes.c_int64(len(begins)),
         *map(address, (begins, ends)),
-        ctypes.c_char_p(secret()),
-        ctypes.c_uint32(place),
-        ctypes.c_uint32(step),
+        ctypes.c_char_p(known),
+        ctypes.c_int64(len(known)),
+        *map(address, (of_rows, owners)),
+        ctypes.c_int64(owner_size),
         address(out),
     )
     return out.data[:written]

@@ -12,13 +12,14 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
 import numpy as np
+from numpy.typing import NDArray
 
 from sluice.decode.engine.session import declared, identifier, literal
-from sluice.decode.messages.buffer import MessageBuffer
+from sluice.decode.messages.buffer import MessageBuffer, Piece
 from sluice.decode.messages.fault import CANNOT_PARSE, Fault
 from sluice.decode.messages.format import NO_MESSAGE, PLACE_IS_FIRST, Group, Natural, TypedFormat
 from sluice.decode.messages.marked import Indices, memory_file
-from sluice.decode.messages.marks import MARK_BYTES, place_between, secret
+from sluice.decode.messages.marks import MARK_BYTES, place_between
 from sluice.decode.messages.memory import MemoryFile
 from sluice.decode.schema.structure import between_marks
 from sluice.decode.typed.structures import Structure
@@ -95,6 +96,12 @@ class RowLayout(TypedFormat):
             return fault.in_row(number) if self.many else fault
         return ends, faults
 
+    def owners(self, places: list[int]) -> NDArray[np.uint8]:
+        """The places of messages as the format has a UInt32, a line of bytes for each."""
+        before, order = self.number
+        lines = np.array(places, order).view(np.uint8).reshape(-1, 4)
+        return np.hstack([np.tile(np.array(list(before), np.uint8), (len(places), 1)), lines])
+
     def broken(self, buffer: MessageBuffer, indices: Indices) -> dict[int, Fault]:
         """See TypedFormat."""
         faults: dict[int, Fault] = {}
@@ -116,7 +123,7 @@ class RowLayout(TypedFormat):
         with MemoryFile("rows") as file:
             written = _Written(file, self)
             for piece in buffer.pieces(messages):
-                written.add(messages[piece.places].tolist(), piece.text, piece.ends.tolist())
+                written.add(messages[piece.places].tolist(), piece)
             yield Group(
                 self._source(file.path, marked=True),
                 columns,
@@ -165,22 +172,34 @@ class _Written:
     numbers: list[int] = field(default_factory=list)
     dropped: int = 0
 
-    def add(self, indices: list[int], text: bytes, ends: list[int]) -> None:
-        """Write the rows of these messages, or note why not.
+    def add(self, indices: list[int], piece: Piece) -> None:
+        """Write the rows of these messages, or note why not."""
+        layout, first = self.layout, len(self.numbers)
+        owners = np.empty((0, 0), np.uint8)
+        if layout.many or layout.needs_walk(piece.text):
+            begins, ends, owned = self._cut(indices, piece)
+            owners = layout.owners(owned) if layout.many else owners
+        else:
+            self.messages += indices
+            self.numbers += [0] * len(indices)
+            begins = np.concatenate(([0], piece.ends[:-1])) + layout.skip
+            ends = piece.ends - 1
+        places = np.arange(first, first + len(begins), dtype=np.uint32)
+        written = between_marks(piece.text, begins, ends, places, layout.before_mark, owners)
+        self.file.append(written)
 
-        :param ends: of each message in the text, and of a byte behind it.
-        """
-        layout, longest = self.layout, self.layout.cut_bytes_max or len(text)
-        if not (layout.many or layout.needs_walk(text)):
-            self._add_as_they_are(indices, text, ends)
-            return
+    def _cut(self, indices: list[int], piece: Piece) -> tuple[Indices, Indices, list[int]]:
+        """Where the rows of these messages begin and end in the text, and of each the place of its
+        message in the file."""
+        layout, text = self.layout, piece.text
+        longest = layout.cut_bytes_max or len(text)
+        begins: list[int] = []
+        ends: list[int] = []
         owners: list[int] = []
-        rows: list[bytes] = []
-        first, messages, numbers = len(self.numbers), self.messages, self.numbers
         begin = 0
-        for index, end in zip(indices, ends, strict=True):
+        for index, end in zip(indices, piece.ends.tolist(), strict=True):
             value = text[begin : end - 1]
-            begin, at = end, layout.skip
+            first, begin = begin, end
             try:
                 if layout.many and len(value) > longest:
                     raise UnknownLengthError
@@ -191,49 +210,17 @@ class _Written:
             if isinstance(found, Fault):
                 self.faults[index] = found
                 continue
+            at = layout.skip
             for number, behind in enumerate(found[0]):
                 if number not in found[1]:
-                    owners.append(len(messages))
-                    numbers.append(number)
-                    rows.append(value[at:behind])
+                    owners.append(len(self.messages))
+                    self.numbers.append(number)
+                    begins.append(first + at)
+                    ends.append(first + behind)
                 at = behind
-            messages.append(index)
+            self.messages.append(index)
             self.dropped += len(found[1])
-        self.file.append(self._between_marks(rows, owners, first))
-
-    def _add_as_they_are(self, indices: list[int], text: bytes, ends: list[int]) -> None:
-        """The same of messages of one row each that need no walk."""
-        first, skip = len(self.numbers), self.layout.skip
-        self.messages += indices
-        self.numbers += [0] * len(indices)
-        begins = [skip, *(end + skip for end in ends[:-1])]
-        if self.layout.before_mark:
-            rows = [text[begin : end - 1] for begin, end in zip(begins, ends, strict=True)]
-            marked: bytes | memoryview = self._between_marks(rows, [], first)
-        else:
-            bounds = np.array(begins, np.int64), np.array(ends, np.int64) - 1
-            marked = between_marks(text, *bounds, first)
-        self.file.append(marked)
-
-    def _between_marks(self, rows: list[bytes], owners: list[int], first: int) -> bytes:
-        """Rows as the engine reads them.
-
-        :param owners: of each row, its message's place in the file; not of messages of one row,
-            whose own number it is.
-        :param first: number of the first row in the file.
-        """
-        count, known = len(rows), self.layout.before_mark + secret()
-        own = np.arange(first, first + count, dtype="<u4").tobytes()
-        marks = [known + own[at : at + 4] for at in range(0, 4 * count, 4)]
-        of_row = 4 if self.layout.many else 3
-        parts = [b""] * (of_row * count)
-        parts[::of_row] = parts[of_row - 1 :: of_row] = marks
-        parts[of_row - 2 :: of_row] = rows
-        if self.layout.many:
-            before, order = self.layout.number
-            named = np.array(owners, order).tobytes()
-            parts[1::4] = [before + named[at : at + 4] for at in range(0, 4 * count, 4)]
-        return b"".join(parts)
+        return np.array(begins, np.int64), np.array(ends, np.int64), owners
 
 
 def _place_of_owner() -> str:
