@@ -21,7 +21,7 @@ from sluice.decode.engine.session import literal, run
 from sluice.decode.engine.years import says_year, without_year
 from sluice.decode.messages.buffer import MessageBuffer
 from sluice.decode.messages.marked import buffer_of, memory_file
-from sluice.decode.messages.moments import MomentFields
+from sluice.decode.messages.moments import QuickLook
 from sluice.decode.text.misread import MisreadObjects
 
 PARSE = "cannot-parse"
@@ -125,7 +125,7 @@ def test_the_quick_look_lets_no_date_without_a_year_pass() -> None:
     texts = texts_of(2, 30_000)
     asked = [asks is True for asks, _ in judged(texts)]
     in_json = [json.dumps(text).encode() for text in texts]
-    fields = MomentFields({"a": 9})
+    fields = QuickLook({"a": 9})
     for messages in (
         [b'{"b":7,"a":%b}' % one for one in in_json],
         [b'{"a":[1,{"x":%b}]}' % one for one in in_json],
@@ -150,7 +150,7 @@ def test_ordinary_dates_are_not_looked_at_twice() -> None:
     ):
         values = [message.format(text).encode() for text in ORDINARY]
         ends = np.cumsum([len(value) + 1 for value in values]) - 1
-        found = MomentFields({"at": 3}).unclear(b"\n".join(values), ends)
+        found = QuickLook({"at": 3}).unclear(b"\n".join(values), ends)
         assert not len(found), [values[i] for i in found.tolist()]
 
 
@@ -196,7 +196,7 @@ def test_quick_and_slow_agree(values: list[bytes]) -> None:
     slow = {i: fault for i, value in enumerate(values) if (fault := years._judge(value))}
     with buffer_of(values) as buffer, MessageBuffer() as watched:
         assert years.faults(buffer) == slow
-        for look in years.looks:
-            watched.watch(look)
+        assert years.look is not None
+        watched.watch(years.look)
         watched.add(values, range(len(values)))
         assert years.faults(watched) == slow

@@ -55,7 +55,7 @@ class BlockDecoder(ABC):
     """
 
     #: What is looked at in messages.
-    looks: tuple[QuickLook, ...] = ()
+    look: QuickLook | None = None
 
     def __init__(self, table: TableSpec, keys: Keys) -> None:
         self.table = table
@@ -91,8 +91,8 @@ class BlockDecoder(ABC):
     def watch(self, buffer: MessageBuffer) -> None:
         """Let an empty buffer look at its messages when they come. It saves time; nothing else
         depends on it."""
-        for look in self.looks:
-            buffer.watch(look)
+        if self.look is not None:
+            buffer.watch(self.look)
 
     @abstractmethod
     def rows(self, buffer: MessageBuffer, where: str) -> Rows:

@@ -280,28 +280,6 @@ static enum verdict object_verdict(const uint8_t *at, const uint8_t *end, const 
     return is_filled ? CLEAR : UNCLEAR;
 }
 
-/* Of messages with one byte between two of them. Writes a verdict for each; how many are unclear is
- * given back.
- *
- * names: the keys of objects; name_ends: where each of them ends in names. moments: how many of them, the
- * first ones, hold dates; scales: of each of these, how many digits of a second are kept. is_filled: whether
- * an object may have none of the keys. */
-int64_t sluice_unclear_fields(const uint8_t *text, int64_t messages, const int64_t *ends,
-                              const uint8_t *names, const int64_t *name_ends, int64_t count,
-                              const int64_t *scales, int64_t moments, int64_t is_filled,
-                              uint8_t *verdicts)
-{
-    struct keys keys = {names, name_ends, scales, count, moments};
-    int64_t likely = 0, unclear = 0;
-    const uint8_t *at = text;
-    for (int64_t i = 0; i < messages; i++) {
-        verdicts[i] = object_verdict(at, text + ends[i], &keys, (int)is_filled, &likely);
-        unclear += verdicts[i];
-        at = text + ends[i] + 1;
-    }
-    return unclear;
-}
-
 /* The next two quotes in a row, or the end. */
 static const uint8_t *next_empty(const uint8_t *at, const uint8_t *end)
 {
@@ -363,20 +341,29 @@ static enum verdict empties_verdict(const uint8_t *begin, const uint8_t *end, co
     return CLEAR;
 }
 
-/* The same of texts that are empty where a number should be, which the engine takes for 0.
+/* Of messages with one byte between two of them. Writes a verdict for each; how many are unclear is
+ * given back.
  *
- * within: what else is looked for. */
-int64_t sluice_unclear_empties(const uint8_t *text, int64_t messages, const int64_t *ends,
-                               const uint8_t *names, const int64_t *name_ends, int64_t count,
-                               int64_t within, uint8_t *verdicts)
+ * names: the keys of objects; name_ends: where each of them ends in names. moments: how many of them, the
+ * first ones, hold dates; scales: of each of these, how many digits of a second are kept. is_filled: whether
+ * an object may have none of the keys. empties: the keys, if any, whose text must not be empty, which the
+ * engine takes for 0; within: what else is looked for. */
+int64_t sluice_unclear(const uint8_t *text, int64_t messages, const int64_t *ends, const uint8_t *names,
+                       const int64_t *name_ends, int64_t count, const int64_t *scales, int64_t moments,
+                       int64_t is_filled, const uint8_t *empty_names, const int64_t *empty_ends,
+                       int64_t empties, int64_t within, uint8_t *verdicts)
 {
-    struct keys keys = {names, name_ends, 0, count, 0};
-    int64_t unclear = 0;
+    struct keys keys = {names, name_ends, scales, count, moments};
+    struct keys empty = {empty_names, empty_ends, 0, empties, 0};
+    int64_t likely = 0, unclear = 0;
     const uint8_t *at = text;
     for (int64_t i = 0; i < messages; i++) {
-        verdicts[i] = empties_verdict(at, text + ends[i], &keys, within);
+        const uint8_t *end = text + ends[i];
+        verdicts[i] = object_verdict(at, end, &keys, (int)is_filled, &likely);
+        if (empties && verdicts[i] == CLEAR)
+            verdicts[i] = empties_verdict(at, end, &empty, within);
         unclear += verdicts[i];
-        at = text + ends[i] + 1;
+        at = end + 1;
     }
     return unclear;
 }

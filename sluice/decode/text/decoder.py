@@ -54,7 +54,7 @@ class Decoder(BlockDecoder):
             names_fields=table.format == "JSONEachRow",
         )
         if split is None:
-            self.looks = self._misread.looks
+            self.look = self._misread.look
 
     @cached_property
     def _sieves(self) -> dict[bool, Plan]:

@@ -30,7 +30,6 @@ from sluice.decode.engine.types import (
     scale_of,
 )
 from sluice.decode.engine.years import may_be_date
-from sluice.decode.messages.brackets import Positions
 from sluice.decode.messages.buffer import MessageBuffer
 from sluice.decode.messages.fault import (
     CANNOT_PARSE,
@@ -44,9 +43,8 @@ from sluice.decode.messages.moments import (
     MAP_KEYS,
     TIME_OF_DAY,
     VALUES,
-    EmptyFields,
-    MomentFields,
     QuickLook,
+    is_odd,
 )
 
 _MOMENTS = ("DateTime", "DateTime64")
@@ -148,7 +146,7 @@ def _may_be_misread(node: TypeNode) -> bool:
 
 class MisreadObjects:
     """Finds what the engine would read as something else than it says, in messages of one JSON
-    object each. `looks`: what a buffer may look at when it takes messages.
+    object each. `look`: what a buffer may look at when it takes messages; None: each is judged.
 
     :param types: of all columns that are read from messages, by name.
     :param cuts: digits of a second that a column does not keep may be cut.
@@ -167,23 +165,20 @@ class MisreadObjects:
         self._refuses_unknown, self._names_fields = refuses_unknown, names_fields
         nodes = {name: parse_type(text) for name, text in types.items()}
         moments = {name: node for name, node in nodes.items() if holds_moment(node)}
-        looks: list[QuickLook] = [Everything()]
-        if not any(map(is_read_as_it_is, nodes.values())):
+        empties, within = _empties(nodes)
+        self.look: QuickLook | None = None
+        if not any((*map(is_read_as_it_is, nodes.values()), *map(is_odd, (*nodes, *empties)))):
             scales = {name: least_scale(node, cuts) for name, node in moments.items()}
-            others = (name for name in types if name not in moments)
-            looks = [MomentFields(scales, others if names_fields else None)]
-            if (empties := _empties(nodes)) is not None:
-                looks.append(empties)
-        self.looks = tuple(looks)
+            others = [name for name in types if name not in moments] if names_fields else None
+            self.look = QuickLook(scales, others, empties, within)
         self._nodes = nodes
 
     def faults(self, buffer: MessageBuffer) -> dict[int, Fault]:
         """The messages with such a value, and what it says."""
         faults: dict[int, Fault] = {}
-        found = [buffer.unclear(look) for look in self.looks]
-        if not any(map(len, found)):
-            return faults
-        unclear = np.unique(np.concatenate(found))
+        unclear = np.arange(buffer.messages)
+        if self.look is not None:
+            unclear = buffer.unclear(self.look)
         for index, message in zip(unclear.tolist(), buffer.iterate(unclear), strict=True):
             try:
                 fault = self._judge(message)
@@ -219,23 +214,15 @@ class MisreadObjects:
         return Fault(NO_COLUMN, said)
 
 
-class Everything:
-    """A quick look that clears nothing."""
-
-    def unclear(self, text: bytes | int, ends: Positions) -> Positions:
-        """See `QuickLook`."""
-        return np.arange(len(ends))
-
-
-def _empties(nodes: Mapping[str, TypeNode]) -> EmptyFields | None:
-    """A look for empty texts where none may be; None: they may be everywhere."""
+def _empties(nodes: Mapping[str, TypeNode]) -> tuple[list[str], int]:
+    """Where no empty text may be: fields, and where else."""
     names: set[str] = set()
     within = 0
     for name, node in nodes.items():
         if not all(map(takes_empty, scalars_in(node))):
             names.add(name)
             within |= _within(node, names)
-    return EmptyFields(sorted(names), within) if names else None
+    return sorted(names), within
 
 
 def _within(node: TypeNode, names: set[str]) -> int:
