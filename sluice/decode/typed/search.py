@@ -13,7 +13,7 @@ structure that the format does not see, two readings of each half on the way dow
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -48,10 +48,18 @@ class _Piece:
     """Messages to be read together.
 
     :param is_tested: the format has already looked for broken ones among them.
+    :param is_judged: they made no row, and nothing is wrong with their values.
+    :param made_no_row: so it is to be found out what is wrong with them.
     """
 
     messages: Indices
     is_tested: bool = False
+    is_judged: bool = False
+    made_no_row: bool = False
+
+    def part(self, messages: Indices) -> _Piece:
+        """Some of these messages, in other company."""
+        return replace(self, messages=messages, is_tested=True)
 
 
 class Reading:
@@ -140,7 +148,9 @@ class Reading:
                 self._again(group)
                 return
         try:
-            if group.single:
+            if piece.made_no_row:
+                self._judge(group, plan)
+            elif group.single:
                 self._read_single(group, plan, piece, is_whole)
             else:
                 self._read_several(group, plan, is_whole)
@@ -151,30 +161,31 @@ class Reading:
                 # The columns themselves are the fault.
                 self._refuse(group, refused_by_engine(error))
             else:
-                self._take_apart(group.messages, piece.is_tested, error)
+                self._take_apart(piece, group.messages, error)
 
     def _refuse(self, group: Group, fault: Fault) -> None:
         """All of a group are at fault, for its columns."""
         self.faults |= dict.fromkeys(group.messages.tolist(), fault)
 
-    def _take_apart(self, messages: Indices, is_tested: bool, error: Exception) -> None:
-        """Messages that cannot be read together."""
-        found = {} if is_tested else self._format.broken(self._buffer, messages)
-        self.found_broken = True
+    def _take_apart(self, piece: _Piece, messages: Indices, error: Exception) -> None:
+        """Messages of a piece that cannot be read together."""
+        found = {} if piece.is_tested else self._format.broken(self._buffer, messages)
+        self.found_broken |= not piece.made_no_row
         if found:
             self.faults |= found
-            rest = self._without_faults(messages)
-            if len(rest):
-                self._waiting.append(_Piece(rest, is_tested=True))
+            self._put_back(piece.part(self._without_faults(messages)))
         elif len(messages) == 1:
             self.faults[int(messages[0])] = refused_by_engine(error)
         else:
             middle = len(messages) // 2
-            self._waiting.append(_Piece(messages[middle:], is_tested=True))
-            self._waiting.append(_Piece(messages[:middle], is_tested=True))
+            self._waiting += [piece.part(messages[middle:]), piece.part(messages[:middle])]
+
+    def _put_back(self, piece: _Piece) -> None:
+        if len(piece.messages):
+            self._waiting.append(piece)
 
     def _read_single(self, group: Group, plan: TypedPlan, piece: _Piece, is_whole: bool) -> None:
-        """Messages of one row each: rows at fault are left out, then judged."""
+        """Messages of one row each: rows at fault are left out, and their messages judged."""
         body, places = read_rows(self._target, plan, group, throws=False, is_whole=is_whole)
         count = len(group.messages)
         if len(places) and (places[-1] >= count or (np.diff(places) <= 0).any()):
@@ -185,36 +196,16 @@ class Reading:
         if len(places):
             numbers = np.zeros(len(places), np.uint32)
             self._keep(body, group.messages[places], numbers, is_whole)
+        elif piece.is_judged:
+            raise EngineError("the message does not make one row")
         if absent.any():
-            good = self._judge(group.messages[absent])
-            if len(good) == len(piece.messages):
-                raise EngineError("the message does not make one row")
-            if len(good):
-                self._waiting.append(_Piece(good, is_tested=True))
+            messages = group.messages[absent]
+            self.faults |= self._format.broken(self._buffer, messages)
+            rest = self._without_faults(messages)
+            self._put_back(_Piece(rest, is_tested=True, made_no_row=True))
 
-    def _judge(self, messages: Indices) -> Indices:
-        """Find what is wrong with messages that made no row; gives those that are good."""
-        good: list[Indices] = []
-        self.faults |= self._format.broken(self._buffer, messages)
-        waiting = [self._without_faults(messages)]
-        while waiting:
-            piece = waiting.pop()
-            for group in self._format.groups(self._buffer, piece) if len(piece) else ():
-                self.faults |= group.unreadable
-                if not len(group.messages):
-                    continue
-                try:
-                    good.append(self._judged(group))
-                except (EngineError, TerminalError) as error:
-                    middle = len(group.messages) // 2
-                    if middle:
-                        waiting += [group.messages[:middle], group.messages[middle:]]
-                    else:
-                        self.faults[int(group.messages[0])] = refused_by_engine(error)
-        return np.sort(np.concatenate([*good, np.zeros(0, np.int64)]))
-
-    def _judged(self, group: Group) -> Indices:
-        plan = self._target.plan(group.columns)
+    def _judge(self, group: Group, plan: TypedPlan) -> None:
+        """Find what is wrong with messages that made no row; the others are read again."""
         places, codes = self._verdicts(group, plan)
         if not np.array_equal(places, np.arange(len(group.messages))):
             raise EngineError("the message is not exactly one row")
@@ -223,8 +214,7 @@ class Reading:
             self.dropped += len(faulty)
         elif len(faulty):
             self._blame(group, plan, places, codes)
-        good: Indices = group.messages[codes == 0]
-        return good
+        self._put_back(_Piece(group.messages[codes == 0], is_tested=True, is_judged=True))
 
     def _verdicts(self, group: Group, plan: TypedPlan) -> tuple[Indices, Indices]:
         """Place and fault code of every row."""
@@ -268,9 +258,7 @@ class Reading:
             self._keep(body, group.messages[places], numbers, is_whole)
 
     def _again(self, group: Group) -> None:
-        rest = self._without_faults(group.messages)
-        if len(rest):
-            self._waiting.append(_Piece(rest, is_tested=True))
+        self._put_back(_Piece(self._without_faults(group.messages), is_tested=True))
 
     def _blame(self, group: Group, plan: TypedPlan, places: Indices, codes: Indices) -> None:
         """Say of each message with a row at fault what is wrong with the first one."""
