@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,10 +24,6 @@ from sluice.decode.messages.moments import QuickLook
 _INSPECTED_BYTES = 1 << 20
 #: So much is read at once where messages are taken one after the other.
 _PIECE_BYTES = 1 << 20
-
-#: Messages at fault that are kept as Python objects: so much of a range, for a dead letter each.
-ASIDE_BYTES_MAX = 4 << 20
-_ASIDE_OVERHEAD_BYTES = 128
 
 #: Behind JSON objects: near the end of its text the engine reads floats by other rules ("--1" is
 #: -1 there), and the last messages would not be what they are elsewhere.
@@ -83,9 +79,6 @@ class MessageBuffer(MemoryFile):
         self._chunk_ends: list[NDArray[np.int64]] = []
         self._ends: NDArray[np.int64] | None = None
         self._faults: set[int] = set()
-        #: Values of messages at fault that are not in the file: there stand spaces instead.
-        self.aside: dict[int, Value] = {}
-        self._aside_bytes = 0
         self.one_line_each = True
         self.long_digits: list[int] = []
         self.short_numbers = True
@@ -138,11 +131,8 @@ class MessageBuffer(MemoryFile):
         index, self._count = self._count, self._count + len(ends)
         self._chunk_offsets.append(offsets)
         starts = np.concatenate(([0], ends[:-1] + 1))
-        parts: list[bytes | memoryview] = [text, b"\n"]
-        faults = np.flatnonzero(self.framing.faults(text, starts, ends)).tolist()
-        if faults:
-            self._faults.update(index + place for place in faults)
-            parts = self._set_aside(memoryview(text), faults, starts, ends, index)
+        faults = np.flatnonzero(self.framing.faults(text, starts, ends))
+        self._faults.update((faults + index).tolist())
         if may_be_long and self.framing.inspects_digits:
             self._find_long(text, starts, ends, index)
         for look, unclear in self._watched.items():
@@ -151,29 +141,7 @@ class MessageBuffer(MemoryFile):
         self._chunk_ends.append(ends + (self._size + 1))
         self._size += len(text) + 1
         self._ends = None
-        self.append(*parts)
-
-    def _set_aside(
-        self,
-        text: memoryview,
-        places: list[int],
-        starts: NDArray[np.int64],
-        ends: NDArray[np.int64],
-        index: int,
-    ) -> list[bytes | memoryview]:
-        """The text with spaces in place of messages that are kept beside it instead, as far as
-        they may be."""
-        begin = 0
-        parts: list[bytes | memoryview] = []
-        for place in places:
-            start, end = int(starts[place]), int(ends[place])
-            self._aside_bytes += end - start + _ASIDE_OVERHEAD_BYTES
-            if self._aside_bytes > ASIDE_BYTES_MAX or self.framing is not JSON_OBJECTS:
-                break
-            self.aside[index + place] = bytes(text[start:end])
-            parts += [text[begin:start], b" " * (end - start)]
-            begin = end
-        return [*parts, text[begin:], b"\n"]
+        self.append(text, b"\n")
 
     def _find_long(
         self,
@@ -266,19 +234,8 @@ class MessageBuffer(MemoryFile):
             part = slice(first, max(beyond, first + 1))
             reads = stretches(begins[part], ends[part])
             text = b"".join([os.pread(self.file, b - a, a) for a, b in reads])
-            piece = Piece(first, text, totals[part] - taken)
-            yield self._completed(piece, indices[part]) if self.aside else piece
+            yield Piece(first, text, totals[part] - taken)
             first, taken = part.stop, int(totals[part.stop - 1])
-
-    def _completed(self, piece: Piece, indices: NDArray[np.int64]) -> Piece:
-        """The piece with messages that stand beside the file."""
-        text = bytearray(piece.text)
-        for place, index in enumerate(indices.tolist()):
-            if index in self.aside:
-                end = int(piece.ends[place]) - 1
-                value = self.aside[index]
-                text[end - len(value) : end] = value
-        return replace(piece, text=Value(text))
 
     def iterate(self, indices: NDArray[np.int64]) -> Iterator[Value]:
         """The values at these indices, as they came from Kafka."""

@@ -5,10 +5,10 @@ Neighbours are handled together. Only a gap between messages costs a step of Pyt
 
 from __future__ import annotations
 
+import mmap
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,24 +26,20 @@ def without(buffer: MessageBuffer, indices: Indices) -> Iterator[None]:
 
     Spaces between rows mean nothing to it, so the others need not be copied.
     """
-    if buffer.aside and len(indices):
-        aside = np.fromiter(buffer.aside, np.int64, len(buffer.aside))
-        indices = indices[~np.isin(indices, aside)]
     if not len(indices):
         yield
         return
     ends = buffer.ends
     begins = np.concatenate(([0], ends[:-1]))[indices]
-    with Path(buffer.path).open("r+b", buffering=0) as file:
-        number = file.fileno()
-        saved = [(os.pread(number, b - a, a), a) for a, b in stretches(begins, ends[indices])]
+    with mmap.mmap(buffer.file, int(ends[-1])) as text:
+        saved = [(a, b, text[a:b]) for a, b in stretches(begins, ends[indices])]
         try:
-            for text, begin in saved:
-                write_at(number, b" " * len(text), begin)
+            for begin, end, _ in saved:
+                text[begin:end] = b" " * (end - begin)
             yield
         finally:
-            for text, begin in saved:
-                write_at(number, text, begin)
+            for begin, end, values in saved:
+                text[begin:end] = values
 
 
 def subset(buffer: MessageBuffer, indices: Indices) -> MessageBuffer:
