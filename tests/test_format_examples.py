@@ -33,6 +33,7 @@ from google.protobuf.message_factory import GetMessageClass
 from sluice.clickhouse.schema import TableFacts
 from sluice.config import load
 from sluice.core.load_spec import Column, TableSpec
+from sluice.core.schema_ids import RegisteredSchema
 from sluice.decode.engine.session import identifier, run
 from sluice.decode.formats import framing_of, make_decoder
 from sluice.decode.messages.buffer import MessageBuffer
@@ -41,7 +42,7 @@ from sluice.decode.messages.facts import Headers, MessageFacts
 from sluice.decode.messages.marked import memory_file
 from sluice.decode.messages.origins import alone
 from sluice.decode.schema.protobuf_compile import compile_files
-from sluice.decode.schema.registry import RegisteredSchema, provide
+from sluice.decode.schema.registry import provide
 from sluice.driver.specs import build_spec
 
 DOCUMENTS = Path(__file__).parent.parent / "docs"

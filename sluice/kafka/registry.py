@@ -8,7 +8,7 @@ from functools import partial
 from typing import Any, TypeVar
 
 from sluice.core.errors import TerminalError, TransientError
-from sluice.core.schema_ids import guid_of, shown_schema
+from sluice.core.schema_ids import RegisteredSchema, guid_of, shown_schema
 
 #: For one request; the client tries a few times by itself.
 _TIMEOUT_SECONDS = 10
@@ -65,19 +65,6 @@ class RegistryAccess:
         return settings | {name: value for name, value in files.items() if value}
 
 
-@dataclass(frozen=True, slots=True)
-class FetchedSchema:
-    """A schema as the registry has it.
-
-    :param kind: AVRO, PROTOBUF or JSON.
-    :param references: names and texts of all that it refers to, what is referred to first.
-    """
-
-    kind: str
-    text: str
-    references: tuple[tuple[str, str], ...]
-
-
 class RegistryClient:
     """Fetches schemas by number. Used from any thread."""
 
@@ -94,7 +81,7 @@ class RegistryClient:
                 "on every machine that runs workers.",
             ) from error
 
-    def schema(self, number: int) -> FetchedSchema | None:
+    def schema(self, number: int) -> RegisteredSchema | None:
         """The schema of this number with all that it refers to; None if there is none.
 
         :param number: or what stands for a GUID.
@@ -111,7 +98,7 @@ class RegistryClient:
             return None
         references: dict[str, str] = {}
         self._collect(found.references or [], references, shown)
-        return FetchedSchema(found.schema_type, found.schema_str, tuple(references.items()))
+        return RegisteredSchema(found.schema_type, found.schema_str, tuple(references.items()))
 
     def _collect(self, wanted: list[Any], into: dict[str, str], number: str) -> None:
         for reference in wanted:

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 
 from sluice.core.errors import TerminalError
 from sluice.core.load_spec import LINEAGE_TYPES
+from sluice.core.schema_ids import RegisteredSchema
 from sluice.decode.engine.types import parse_type
 from sluice.decode.schema.avro import AvroLayout
 from sluice.decode.schema.avro_schema import parse_avro
@@ -15,7 +16,7 @@ from sluice.decode.schema.named import REGISTRY_HEADER_BYTES
 from sluice.decode.schema.protobuf import compiled_schema, read_place
 from sluice.decode.schema.protobuf_columns import table_type
 from sluice.decode.schema.protobuf_compile import MAIN_FILE
-from sluice.decode.schema.registry import SchemaSource, SchemaText
+from sluice.decode.schema.registry import SchemaSource
 from sluice.ops.init_formats import Recognised, number_of
 from sluice.ops.init_types import SampledColumn, is_a_name
 
@@ -35,7 +36,7 @@ def recognise_schemas(
         one that cannot be loaded; it refuses to answer.
     :raises TransientError: the registry does not answer.
     """
-    schemas: dict[int, SchemaText] = {}
+    schemas: dict[int, RegisteredSchema] = {}
     for number in sorted(numbers, key=lambda number: (-numbers[number], number)):
         found = registry.schema(number)
         if found is None:
@@ -68,7 +69,7 @@ def recognise_schemas(
     return Recognised(_FORMATS[kinds[0]]), columns
 
 
-def _types(schema: SchemaText, values: Sequence[bytes]) -> dict[str, str]:
+def _types(schema: RegisteredSchema, values: Sequence[bytes]) -> dict[str, str]:
     """Types of the fields by name, for a table.
 
     :param values: the messages of this schema.

@@ -10,11 +10,11 @@ import pytest
 
 from sluice.core.errors import TerminalError
 from sluice.core.load_spec import Column
+from sluice.core.schema_ids import RegisteredSchema
 from sluice.decode.messages.decoded import Decoded
 from sluice.decode.schema.avro import AvroSingleObject, fingerprint
 from sluice.decode.schema.avro_schema import parse_avro
 from sluice.decode.schema.headed import UnsupportedSchemaError
-from sluice.decode.schema.registry import RegisteredSchema
 from sluice.decode.typed.decoder import TypedDecoder
 from tests.decode.avro_support import (
     SCHEMAS,

@@ -14,13 +14,13 @@ from confluent_kafka.schema_registry.protobuf import ProtobufSerializer
 from confluent_kafka.serialization import MessageField, SerializationContext
 
 from sluice.core.load_spec import Column, TableSpec
-from sluice.core.schema_ids import guid_of
+from sluice.core.schema_ids import RegisteredSchema, guid_of
 from sluice.decode.formats import framing_of, make_decoder
 from sluice.decode.messages.buffer import MessageBuffer
 from sluice.decode.messages.decoded import Decoded
 from sluice.decode.messages.facts import Headers, MessageFacts, facts_named
 from sluice.decode.messages.origins import alone
-from sluice.decode.schema.registry import RegisteredSchema, UnknownSchemasError, provide
+from sluice.decode.schema.registry import UnknownSchemasError, provide
 from sluice.kafka.registry import RegistryAccess, RegistryClient
 from tests.decode.protobuf_support import Order
 from tests.decode.support import fill, rows, table

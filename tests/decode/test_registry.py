@@ -26,7 +26,7 @@ from google.protobuf.message_factory import GetMessageClass
 from sluice.core.errors import TerminalError, TransientError
 from sluice.core.load_spec import Column
 from sluice.core.receipts import UnknownSchemas
-from sluice.core.schema_ids import number_of_guid
+from sluice.core.schema_ids import RegisteredSchema, number_of_guid
 from sluice.decode.messages.buffer import MessageBuffer
 from sluice.decode.messages.framing import BYTES
 from sluice.decode.messages.origins import alone
@@ -34,12 +34,7 @@ from sluice.decode.schema import registry as registries
 from sluice.decode.schema.avro import AvroConfluent
 from sluice.decode.schema.protobuf import ProtobufConfluent
 from sluice.decode.schema.protobuf_compile import compile_files
-from sluice.decode.schema.registry import (
-    RegisteredSchema,
-    UnknownSchemasError,
-    provide,
-    registry_of,
-)
+from sluice.decode.schema.registry import UnknownSchemasError, provide, registry_of
 from sluice.decode.typed.decoder import TypedDecoder
 from sluice.kafka.registry import RegistryAccess, RegistryClient
 from sluice.testbed.local.children import free_ports

@@ -16,9 +16,10 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from sluice.core.load_spec import SPEC_VERSION, TableSpec, parse_spec
+from sluice.core.schema_ids import RegisteredSchema
 from sluice.decode.messages.facts import Headers, MessageFacts
 from sluice.decode.messages.origins import alone
-from sluice.decode.schema.registry import RegisteredSchema, provide
+from sluice.decode.schema.registry import provide
 from tests.decode.fuzz.mutants import mutated
 from tests.decode.fuzz.subject import Subject
 from tests.decode.fuzz.subjects import subjects_of

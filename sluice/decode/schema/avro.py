@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from sluice.core.errors import TerminalError
 from sluice.core.load_spec import TableSpec
+from sluice.core.schema_ids import RegisteredSchema
 from sluice.decode.engine.native import varint
 from sluice.decode.engine.session import EngineError, declared, literal, run, settings_clause
 from sluice.decode.messages.buffer import Piece
@@ -30,7 +31,7 @@ from sluice.decode.schema.headed import (
     required_option,
 )
 from sluice.decode.schema.named import Headers, bytes_at_begin, registry_headers
-from sluice.decode.schema.registry import RegisteredSchema, registry_of
+from sluice.decode.schema.registry import registry_of
 from sluice.decode.schema.structure import between_marks, check_avro
 from sluice.decode.schema.tables import Code, Positions, Results
 

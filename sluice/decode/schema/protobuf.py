@@ -23,6 +23,7 @@ import numpy as np
 
 from sluice.core.errors import TerminalError
 from sluice.core.load_spec import TableSpec
+from sluice.core.schema_ids import RegisteredSchema
 from sluice.decode.engine.session import declared, literal
 from sluice.decode.engine.types import nested_groups
 from sluice.decode.messages.buffer import MessageBuffer, Piece
@@ -40,7 +41,7 @@ from sluice.decode.schema.named import Found, Headers, registry_headers
 from sluice.decode.schema.protobuf_columns import filling
 from sluice.decode.schema.protobuf_compile import MAIN_FILE, compile_files, read_descriptors
 from sluice.decode.schema.protobuf_schema import ProtobufFiles, ProtobufMessage
-from sluice.decode.schema.registry import SchemaText, registry_of
+from sluice.decode.schema.registry import registry_of
 from sluice.decode.schema.structure import check_protobuf, with_lengths
 from sluice.decode.schema.tables import Code, Positions, Results
 
@@ -268,7 +269,7 @@ class ProtobufConfluent(RegisteredMessages):
         return None if found is None or found[1] < len(rest) else _packed(found[0])
 
 
-def compiled_schema(schema: SchemaText) -> ProtobufFiles:
+def compiled_schema(schema: RegisteredSchema) -> ProtobufFiles:
     """The message types of a registered schema; its own file is MAIN_FILE.
 
     :raises UnsupportedSchemaError: it cannot be used.

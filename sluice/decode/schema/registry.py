@@ -14,12 +14,11 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Protocol
 
 from sluice.core.errors import TerminalError, TransientError
 from sluice.core.receipts import UnknownSchemas
-from sluice.core.schema_ids import shown_schema
+from sluice.core.schema_ids import RegisteredSchema, shown_schema
 
 #: So many unknown schemas of a range are asked for. Where bytes that are no header are taken for
 #: one, each message names another number, and each answer takes a while.
@@ -39,39 +38,10 @@ class UnknownSchemasError(TransientError):
         self.found = found
 
 
-class SchemaText(Protocol):
-    """A schema and all that it refers to."""
-
-    @property
-    def kind(self) -> str:
-        """AVRO, PROTOBUF or JSON."""
-        ...
-
-    @property
-    def text(self) -> str:
-        """The schema itself."""
-        ...
-
-    @property
-    def references(self) -> tuple[tuple[str, str], ...]:
-        """Names (for Protobuf: import paths) and texts; what is referred to stands before what
-        refers to it."""
-        ...
-
-
-@dataclass(frozen=True, slots=True)
-class RegisteredSchema:
-    """A SchemaText that is known already."""
-
-    kind: str
-    text: str
-    references: tuple[tuple[str, str], ...] = ()
-
-
 class SchemaSource(Protocol):
     """A registry."""
 
-    def schema(self, number: int) -> SchemaText | None:
+    def schema(self, number: int) -> RegisteredSchema | None:
         """The schema of this number; None if the registry says that there is none.
 
         :param number: or what stands for a GUID (`sluice.core.schema_ids`).
@@ -86,13 +56,13 @@ class KeptSource:
 
     def __init__(self, source: SchemaSource) -> None:
         self._source = source
-        self._known: dict[int, SchemaText] = {}
+        self._known: dict[int, RegisteredSchema] = {}
 
     def is_kept(self, number: int) -> bool:
         """Whether nobody has to be asked for it."""
         return number in self._known
 
-    def schema(self, number: int) -> SchemaText | None:
+    def schema(self, number: int) -> RegisteredSchema | None:
         """As the source. That there is no such schema is asked for again."""
         found = self._known.get(number)
         if found is None:

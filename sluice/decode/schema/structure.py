@@ -11,7 +11,6 @@ import ctypes
 from functools import cache
 
 import numpy as np
-
 from numpy.typing import NDArray
 
 from sluice.core.compiled import address, library

@@ -11,11 +11,12 @@ import numpy as np
 from sluice.core.errors import TerminalError
 from sluice.core.formats import needs_registry
 from sluice.core.load_spec import TableSpec
+from sluice.core.schema_ids import RegisteredSchema
 from sluice.decode.messages.buffer import MessageBuffer, Value
 from sluice.decode.messages.fault import BREAKS_SCHEMA, CANNOT_PARSE, Fault
 from sluice.decode.schema.headed import required_option
 from sluice.decode.schema.named import SchemaNames, registry_headers
-from sluice.decode.schema.registry import SchemaText, registry_of
+from sluice.decode.schema.registry import registry_of
 from sluice.decode.values.steps import Step
 
 #: Messages can name any number of schemas.
@@ -92,7 +93,7 @@ def _nothing_behind(rest: bytes) -> int | None:
     return None if rest else 0
 
 
-def _validator_of(schema: SchemaText) -> Any:
+def _validator_of(schema: RegisteredSchema) -> Any:
     """
     :raises TerminalError: it is not a JSON Schema.
     """

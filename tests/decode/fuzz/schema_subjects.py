@@ -12,8 +12,8 @@ from typing import Any
 import fastavro
 
 from sluice.core.load_spec import Column
+from sluice.core.schema_ids import RegisteredSchema
 from sluice.decode.schema.avro import fingerprint
-from sluice.decode.schema.registry import RegisteredSchema
 from tests.decode.avro_support import SCHEMAS, URL, framed, record
 from tests.decode.fuzz.subject import Subject, fuzzed_table
 from tests.decode.protobuf_support import COLUMNS as PROTOBUF_COLUMNS
