@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from sluice.core.errors import TerminalError
 from sluice.core.load_spec import TableSpec
-from sluice.decode.envelope.columns import PLACE, Relations
+from sluice.decode.envelope.columns import Relations
 from sluice.decode.envelope.rows import RowReader, Statement, all_rows
 from sluice.decode.envelope.shapes import shape_of
 from sluice.decode.envelope.statement import read_statement
@@ -32,8 +32,6 @@ from sluice.producer.wire import LIMITS, Kind, schema_hashcode
 OTHER_SCHEMA = "other-schema"
 #: So many statements are remembered from range to range.
 _STATEMENTS_MAX = 256
-
-_NO_MESSAGES = np.zeros(0, np.int64)
 
 
 class EnvelopeFormat(TypedFormat):
@@ -78,7 +76,7 @@ class EnvelopeFormat(TypedFormat):
         for index, block in blocks:
             yield from self._block_groups(index, block)
         if faults:
-            yield Group("", (), _NO_MESSAGES, PLACE, single=False, unreadable=faults)
+            yield Group.without_messages(faults)
 
     def _read(
         self, piece: Piece, indices: Indices, relations: Relations
@@ -87,8 +85,7 @@ class EnvelopeFormat(TypedFormat):
 
         :returns: by their places in it, what is wrong with the bad ones, and Native blocks.
         """
-        begins = np.concatenate(([0], piece.ends[:-1]))
-        found, nodes = walk(piece.text, begins, piece.ends - 1, self._refuse_unknown)
+        found, nodes = walk(piece.text, *piece.bounds, self._refuse_unknown)
         faults = self._refused(found)
         blocks: list[tuple[int, bytes]] = []
         by_statement = defaultdict[bytes, list[int]](list)

@@ -47,6 +47,11 @@ class Piece:
     ends: NDArray[np.int64]
 
     @property
+    def bounds(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """Where each message begins and ends in the text, its newline left out."""
+        return np.concatenate(([0], self.ends[:-1])), self.ends - 1
+
+    @property
     def places(self) -> slice:
         """Of the messages, among those that were asked for."""
         return slice(self.first, self.first + len(self.ends))
@@ -240,10 +245,13 @@ class MessageBuffer(MemoryFile):
     def iterate(self, indices: NDArray[np.int64]) -> Iterator[Value]:
         """The values at these indices, as they came from Kafka."""
         for piece in self.pieces(indices):
-            begin = 0
-            for end in piece.ends.tolist():
-                yield piece.text[begin : end - 1]
-                begin = end
+            begins, ends = piece.bounds
+            for begin, end in zip(begins.tolist(), ends.tolist(), strict=True):
+                yield piece.text[begin:end]
+
+    def items(self, indices: NDArray[np.int64]) -> Iterator[tuple[int, Value]]:
+        """These indices, each with its value."""
+        return zip(indices.tolist(), self.iterate(indices), strict=True)
 
     def clear(self, framing: Framing | None = None) -> None:
         """Forget the messages, keep the memory.

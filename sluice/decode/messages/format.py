@@ -83,6 +83,12 @@ class Group:
     numbers: NDArray[np.uint32] | None = None
     dropped: int = 0
 
+    @classmethod
+    def without_messages(cls, unreadable: Mapping[int, Fault]) -> Group:
+        """Of messages that are bad."""
+        nothing = np.zeros(0, np.int64)
+        return cls("", (), nothing, PLACE_IS_FIRST, single=False, unreadable=unreadable)
+
     @property
     def rows_max(self) -> int | None:
         """More rows than these the source does not have; None: that is not known."""

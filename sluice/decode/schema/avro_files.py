@@ -131,7 +131,7 @@ class AvroFiles(TypedFormat):
         """As the port says; schemas in the order in which messages first have them."""
         by_schema: dict[str, list[int]] = {}
         unreadable: dict[int, Fault] = {}
-        for index, raw in zip(indices.tolist(), buffer.iterate(indices), strict=True):
+        for index, raw in buffer.items(indices):
             try:
                 schema = _File(raw).schema
             except _FileError as error:
@@ -145,7 +145,7 @@ class AvroFiles(TypedFormat):
             else:
                 yield from _group(buffer, np.array(messages, np.int64), layout)
         if unreadable:
-            yield Group("", (), np.zeros(0, np.int64), "", False, unreadable=unreadable)
+            yield Group.without_messages(unreadable)
 
 
 def _group(buffer: MessageBuffer, messages: Indices, layout: AvroLayout) -> Iterator[Group]:
@@ -153,7 +153,7 @@ def _group(buffer: MessageBuffer, messages: Indices, layout: AvroLayout) -> Iter
     sound: list[int] = []
     with MemoryFile("avro-files") as file:
         file.append(layout.head)
-        for index, raw in zip(messages.tolist(), buffer.iterate(messages), strict=True):
+        for index, raw in buffer.items(messages):
             rows = _rows(raw, layout, len(sound))
             if isinstance(rows, Fault):
                 faults[index] = rows

@@ -93,8 +93,7 @@ class ChangeEvents(TypedFormat):
             return group
         if row is None:
             faults = dict.fromkeys(group.messages.tolist(), _NO_EVENT)
-            nothing = np.zeros(0, np.int64)
-            return Group("", (), nothing, "", True, unreadable={**group.unreadable, **faults})
+            return Group.without_messages({**group.unreadable, **faults})
         columns = tuple(self._columns(by_name, row))
         source = f"(SELECT *, {group.place} AS {_PLACE} FROM {group.source})"
         if not len(group.messages):

@@ -124,7 +124,7 @@ class HeadedMessages(TypedFormat):
             yield from self._group(buffer, messages, lengths, chosen, unreadable)
             unreadable = {}
         if unreadable:
-            yield Group("", (), np.zeros(0, np.int64), "", True, unreadable=unreadable)
+            yield Group.without_messages(unreadable)
 
     def found(self, buffer: MessageBuffer, indices: Indices) -> list[Found]:
         """The messages by schema."""
@@ -161,7 +161,7 @@ class HeadedMessages(TypedFormat):
             place = 0
             for piece in buffer.pieces(messages):
                 own = messages[piece.places]
-                begins, ends = np.concatenate(([0], piece.ends[:-1])), piece.ends - 1
+                begins, ends = piece.bounds
                 bodies = begins + lengths[piece.places]
                 results = layout.walk(piece.text, bodies, ends)
                 if results.any():

@@ -205,8 +205,8 @@ def _key_of(header: bytes, place_of: Callable[[bytes], int | None]) -> int | Non
 
 def bytes_at_begin(piece: Piece, length: int) -> tuple[NDArray[np.bool_], NDArray[np.uint8]]:
     """Which messages have so many bytes, and these bytes of each; zeros for the others."""
-    begins = np.concatenate(([0], piece.ends[:-1]))
-    is_long = piece.ends - 1 - begins >= length
+    begins, ends = piece.bounds
+    is_long = ends - begins >= length
     symbols = np.frombuffer(piece.text, np.uint8)
     places = np.where(is_long, begins, 0)[:, None] + np.arange(length)
     taken = symbols[np.minimum(places, len(symbols) - 1)]

@@ -225,17 +225,17 @@ class ProtobufConfluent(RegisteredMessages):
     def headers(self, piece: Piece) -> Headers:
         """As the port says."""
         headers = registry_headers(piece)
-        begins = np.concatenate(([0], piece.ends[:-1]))
+        begins, ends = piece.bounds
         symbols = np.frombuffer(piece.text, np.uint8)
         there, keys, lengths = headers.are_there, headers.keys, headers.lengths
         # Behind the last message stands a newline, so there is a byte behind each header.
         following = symbols[np.minimum(begins + lengths, len(symbols) - 1)]
-        has_more = piece.ends - 1 - begins > lengths
+        has_more = ends - begins > lengths
         there &= has_more
         is_first = there & (following == 0)
         lengths = lengths + is_first
         for at in np.flatnonzero(there & ~is_first).tolist():
-            begin, end = int(begins[at]) + int(lengths[at]), int(piece.ends[at]) - 1
+            begin, end = int(begins[at]) + int(lengths[at]), int(ends[at])
             found = read_place(piece.text, begin, end)
             packed = None if found is None else _packed(found[0])
             if found is None or packed is None:

@@ -56,7 +56,7 @@ class RowBinaryWithNamesAndTypes(TypedFormat):
         """See TypedFormat."""
         by_head, unreadable = self._by_head(buffer, indices)
         if unreadable:
-            yield Group("", (), np.zeros(0, np.int64), "", True, {}, unreadable)
+            yield Group.without_messages(unreadable)
         for layout, messages in by_head:
             yield from layout.groups(buffer, messages)
 
@@ -74,7 +74,7 @@ class RowBinaryWithNamesAndTypes(TypedFormat):
         found: dict[bytes, tuple[RowLayout, list[int]]] = {}
         faults: dict[int, Fault] = {}
         head = None
-        for index, value in zip(indices.tolist(), buffer.iterate(indices), strict=True):
+        for index, value in buffer.items(indices):
             # A head says its own length, so no head begins with another one.
             if head is None or not value.startswith(head):
                 head = None

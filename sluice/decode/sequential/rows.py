@@ -105,16 +105,13 @@ class RowLayout(TypedFormat):
     def broken(self, buffer: MessageBuffer, indices: Indices) -> dict[int, Fault]:
         """See TypedFormat."""
         faults: dict[int, Fault] = {}
-        for piece in buffer.pieces(indices):
-            text, begin, own = piece.text, 0, indices[piece.places].tolist()
-            for index, end in zip(own, piece.ends.tolist(), strict=True):
-                try:
-                    found = self.rows(text[begin : end - 1])
-                except UnknownLengthError:
-                    found = None
-                if type(found) is Fault:
-                    faults[index] = found
-                begin = end
+        for index, value in buffer.items(indices):
+            try:
+                found = self.rows(value)
+            except UnknownLengthError:
+                continue
+            if isinstance(found, Fault):
+                faults[index] = found
         return faults
 
     def groups(self, buffer: MessageBuffer, messages: Indices) -> Iterator[Group]:
@@ -136,7 +133,7 @@ class RowLayout(TypedFormat):
                 written.dropped,
             )
         alone = np.array(written.alone, np.int64)
-        for index, value in zip(written.alone, buffer.iterate(alone), strict=True):
+        for index, value in buffer.items(alone):
             with memory_file(memoryview(value)[self.skip :]) as path:
                 source, one = self._source(path, marked=False), np.array([index], np.int64)
                 limits = _limits(len(value) - self.skip)
@@ -182,8 +179,8 @@ class _Written:
         else:
             self.messages += indices
             self.numbers += [0] * len(indices)
-            begins = np.concatenate(([0], piece.ends[:-1])) + layout.skip
-            ends = piece.ends - 1
+            begins, ends = piece.bounds
+            begins = begins + layout.skip
         places = np.arange(first, first + len(begins), dtype=np.uint32)
         written = between_marks(piece.text, begins, ends, places, layout.before_mark, owners)
         self.file.append(written)
@@ -196,10 +193,8 @@ class _Written:
         begins: list[int] = []
         ends: list[int] = []
         owners: list[int] = []
-        begin = 0
-        for index, end in zip(indices, piece.ends.tolist(), strict=True):
-            value = text[begin : end - 1]
-            first, begin = begin, end
+        for index, first, end in zip(indices, *(b.tolist() for b in piece.bounds), strict=True):
+            value = text[first:end]
             try:
                 if layout.many and len(value) > longest:
                     raise UnknownLengthError

@@ -118,10 +118,8 @@ class Decoder(BlockDecoder):
 
     def _structure_faults(self, buffer: MessageBuffer) -> dict[int, Fault]:
         """Messages that the engine must not see among others."""
-        indices = buffer.faults
-        broken = buffer.iterate(np.array(indices, np.int64))
-        explain = buffer.framing.explain
-        return {index: explain(value) for index, value in zip(indices, broken, strict=True)}
+        broken = buffer.items(np.array(buffer.faults, np.int64))
+        return {index: buffer.framing.explain(value) for index, value in broken}
 
     def _undecodable(self, where: str) -> TerminalError:
         return TerminalError(

@@ -166,7 +166,7 @@ def halves(indices: Indices, decodes: Callable[[Indices], bool]) -> list[int]:
 
 def _lines(buffer: MessageBuffer, indices: Indices) -> Iterator[tuple[int, bytes]]:
     """These messages by their indices, each on one line."""
-    for index, value in zip(indices.tolist(), buffer.iterate(indices), strict=True):
+    for index, value in buffer.items(indices):
         yield index, value.replace(b"\n", b" ")
 
 

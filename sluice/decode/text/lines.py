@@ -46,8 +46,8 @@ _FAULTS = (
 
 def _all_of(piece: Piece, layout: Layout) -> Parts:
     count = len(piece.ends)
-    begins, chosen = np.concatenate(([0], piece.ends[:-1])), np.zeros(count, np.int64)
-    return Parts(piece.text, begins, piece.ends - 1, np.arange(count), [layout], chosen, {})
+    chosen = np.zeros(count, np.int64)
+    return Parts(piece.text, *piece.bounds, np.arange(count), [layout], chosen, {})
 
 
 class LineRows:
@@ -125,9 +125,8 @@ class ArrayRows(LineRows):
     def __call__(self, buffer: MessageBuffer) -> Split:
         split = super().__call__(buffer)
         if self.table.rows == "one":
-            broken = np.array(buffer.faults, np.int64)
-            explained = map(buffer.framing.explain, buffer.iterate(broken))
-            split.faults.update(zip(broken.tolist(), explained, strict=True))
+            for index, value in buffer.items(np.array(buffer.faults, np.int64)):
+                split.faults[index] = buffer.framing.explain(value)
         return split
 
     def parts(self, buffer: MessageBuffer, piece: Piece) -> Parts:

@@ -179,7 +179,7 @@ class MisreadObjects:
         unclear = np.arange(buffer.messages)
         if self.look is not None:
             unclear = buffer.unclear(self.look)
-        for index, message in zip(unclear.tolist(), buffer.iterate(unclear), strict=True):
+        for index, message in buffer.items(unclear):
             try:
                 fault = self._judge(message)
             except (ValueError, RecursionError):

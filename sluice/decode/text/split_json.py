@@ -39,17 +39,19 @@ class JsonSplitter:
 
     def rows(self, piece: Piece) -> PieceRows:
         """Of a piece."""
-        begins = np.concatenate(([0], piece.ends[:-1]))
-        froms, tos, owners, broken = rows_in(piece.text, begins, piece.ends - 1, self.kind)
+        begins, ends = piece.bounds
+        froms, tos, owners, broken = rows_in(piece.text, begins, ends, self.kind)
         view = memoryview(piece.text)
         parts = [view[a:b] for a, b in zip(froms.tolist(), tos.tolist(), strict=True)]
         text = b"\n".join([*parts, b""])
-        faults = {place: self._explain(piece, place) for place in np.flatnonzero(broken).tolist()}
+        faults = {
+            place: self._explain(piece.text[begins[place] : ends[place]])
+            for place in np.flatnonzero(broken).tolist()
+        }
         return PieceRows(text, np.cumsum(tos - froms + 1) - 1, owners, faults)
 
-    def _explain(self, piece: Piece, index: int) -> Fault:
-        begin = int(piece.ends[index - 1]) if index else 0
-        value = piece.text[begin : int(piece.ends[index]) - 1].strip(JSON_WHITESPACE)
+    def _explain(self, message: bytes) -> Fault:
+        value = message.strip(JSON_WHITESPACE)
         noun = "objects" if self.kind == OBJECTS else "arrays"
         reason = NOT_ONE_OBJECT if self.kind == OBJECTS else NOT_ONE_ROW
         if not value:

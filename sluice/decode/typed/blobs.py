@@ -56,7 +56,7 @@ class Blobs(TypedFormat):
 
     def groups(self, buffer: MessageBuffer, indices: Indices) -> Iterator[Group]:
         """See TypedFormat: a group for each message."""
-        for index, value in zip(indices.tolist(), buffer.iterate(indices), strict=True):
+        for index, value in buffer.items(indices):
             with memory_file(value) as path:
                 yield self._group(index, value, f"{literal(path)}, {self._name}")
 
@@ -67,9 +67,9 @@ class Blobs(TypedFormat):
         try:
             columns = self._columns(value, file, settings)
         except (EngineError, TerminalError) as error:
-            return _bad(index, refused_by_engine(error))
+            return Group.without_messages({index: refused_by_engine(error)})
         if isinstance(columns, str):
-            return _bad(index, Fault(CANNOT_PARSE, columns))
+            return Group.without_messages({index: Fault(CANNOT_PARSE, columns)})
         lists = [
             column
             for column, type_text in columns
@@ -79,7 +79,7 @@ class Blobs(TypedFormat):
             column = null_list(self._name, value, lists)
             if column:
                 said = f"null in column {column}, where a list or map must be"
-                return _bad(index, Fault(NULL_IN_COLUMN, said, column))
+                return Group.without_messages({index: Fault(NULL_IN_COLUMN, said, column)})
         # Told what it has just said, the engine does not look for it again in each query.
         source = f"file({file}, {literal(declared(columns))})"
         naturals = tuple(Natural(*column) for column in columns)
@@ -151,8 +151,3 @@ def _is_plausible(value: bytes) -> bool:
     except IndexError:
         return False
     return 0 < columns <= len(value) and rows <= len(value) - begin
-
-
-def _bad(index: int, fault: Fault) -> Group:
-    nothing = np.zeros(0, np.int64)
-    return Group("", (), nothing, PLACE_IS_FIRST, False, {}, {index: fault})
