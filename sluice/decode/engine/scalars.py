@@ -45,9 +45,8 @@ class Reader:
 
     :param wide: the type it is read as.
     :param loose: the type it is read as where no value may raise an error that stops the
-        query; `fault` takes this one, the other expressions take `wide`.
-    :param narrow: gives the target type, or throws.
-    :param silent: UInt8, true if `narrow` would not throw although the value does not fit.
+        query; `fault` takes this one, too.
+    :param narrow: gives the target type where `fault` is FINE; else it may throw.
     :param fault: UInt8, FINE, NULL, RANGE or UNREAD; never throws. None: reading alone decides.
     :param plain: `narrow` is nothing but accurateCast, also inside containers.
     """
@@ -56,23 +55,17 @@ class Reader:
     wide: str
     loose: str
     narrow: Expression
-    silent: Expression | None = None
     fault: Expression | None = None
     plain: bool = True
 
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where a scalar stands, which decides what null and a missing value mean.
-
-    :param clamps: what is read is read in one way, loose or not, and a DateTime beyond its type
-        becomes one of the ends of its type: they are taken for values that do not fit.
-    """
+    """Where a scalar stands, which decides what null and a missing value mean."""
 
     nullable: bool
     in_tuple: bool
     refuse_null: bool
-    clamps: bool = False
 
     @property
     def refuses(self) -> bool:
@@ -108,7 +101,6 @@ def scalar_reader(node: TypeNode, place: Place, widest_integer: str) -> Reader:
             lambda value: (
                 f"({_no_number(value)} OR ifNull({unfit(_whole(value))} OR {_cut(value)}, 1))"
             ),
-            False,
             _no_number,
         )
     if node.name in _INTEGERS:
@@ -121,11 +113,11 @@ def scalar_reader(node: TypeNode, place: Place, widest_integer: str) -> Reader:
     if node.name in ("DateTime", "DateTime64"):
         return _moment(node, place)
     if node.name in ("Date", "Date32"):
-        return _text(node, place, _date(node.name), _date_unfit(node.name), unfit_throws=False)
+        return _text(node, place, _date(node.name), _date_unfit(node.name))
     if node.name in _WIDE_INTEGERS:
-        return _text(node, place, _same, _wraps(node.text), unfit_throws=False)
+        return _text(node, place, _same, _wraps(node.text))
     if node.name.startswith("Enum"):
-        return _text(node, place, _same, _not_among(enum_values(node)), unfit_throws=True)
+        return _text(node, place, _same, _not_among(enum_values(node)))
     if node.name in ("Time", "Time64"):
         return _checked(node, place, node.text, _at_the_last_second)
     if node.name.startswith("Interval"):
@@ -137,33 +129,21 @@ def scalar_reader(node: TypeNode, place: Place, widest_integer: str) -> Reader:
 
 
 def _checked(
-    node: TypeNode,
-    place: Place,
-    wide: str,
-    unfit: Expression | None,
-    loose: str = "",
-    loose_unfit: Expression | None = None,
+    node: TypeNode, place: Place, wide: str, unfit: Expression | None, loose: str = ""
 ) -> Reader:
     """A scalar whose wide type narrows by accurateCast.
 
-    :param unfit: true for values that accurateCast would take although they do not fit;
-        None: accurateCast finds all of them.
-    :param loose: what it is read as where it must not throw, if not the wide type;
-        `loose_unfit` is for its values.
+    :param unfit: true for values that do not fit; None: accurateCast finds all of them.
+    :param loose: what it is read as where it must not throw, if not the wide type.
     """
     target = place.target(node.text)
 
-    def silent(value: str) -> str:
-        assert unfit is not None
-        return f"ifNull({unfit(value)}, 0)" if place.reads_null else unfit(value)
-
     def fault(value: str) -> str:
         tests = place.null_test(value)
-        judge = loose_unfit or unfit
-        if judge is None:
+        if unfit is None:
             tests.append(f"isNull(accurateCastOrNull({value}, {literal(node.text)})), {RANGE}")
-        elif judge is not _never:
-            tests.append(f"ifNull({judge(value)}, 0), {RANGE}")
+        elif unfit is not _never:
+            tests.append(f"ifNull({unfit(value)}, 0), {RANGE}")
         return f"multiIf({', '.join(tests)}, {FINE})" if tests else f"{FINE}"
 
     return Reader(
@@ -171,7 +151,6 @@ def _checked(
         place.wide(wide),
         place.wide(loose or wide),
         lambda value: f"accurateCast({value}, {literal(target)})",
-        None if unfit is None or unfit is _never else silent,
         fault,
     )
 
@@ -193,13 +172,11 @@ def _text(
     place: Place,
     parse: Expression,
     unfit: Expression,
-    unfit_throws: bool,
     unread: Expression | None = None,
 ) -> Reader:
     """A scalar read as String, where only the text tells what the message said.
 
     :param unfit: true for text that does not fit; never throws.
-    :param unfit_throws: `narrow` throws for all of these by itself.
     :param unread: of text that does not fit: whether it is no such value at all.
     """
     target = place.target(node.text)
@@ -211,23 +188,19 @@ def _text(
             return f"if(empty({value}), {default_of(node.text)}, {cast})"
         return cast
 
-    def silent(value: str) -> str:
+    def fault(value: str) -> str:
         text = f"assumeNotNull({value})" if place.reads_null else value
         test = f"ifNull({unfit(text)}, 1)"
         if missing_is_empty:
             test = f"(notEmpty({value}) AND {test})"
-        return f"(isNotNull({value}) AND {test})" if place.reads_null else test
-
-    def fault(value: str) -> str:
-        kind = f"{RANGE}"
-        if unread is not None:
-            text = f"assumeNotNull({value})" if place.reads_null else value
-            kind = f"if({unread(text)}, {UNREAD}, {RANGE})"
-        tests = [*place.null_test(value), f"{silent(value)}, {kind}"]
+        if place.reads_null:
+            test = f"(isNotNull({value}) AND {test})"
+        kind = f"{RANGE}" if unread is None else f"if({unread(text)}, {UNREAD}, {RANGE})"
+        tests = [*place.null_test(value), f"{test}, {kind}"]
         return f"multiIf({', '.join(tests)}, {FINE})"
 
     wide = place.wide("String")
-    return Reader(target, wide, wide, narrow, None if unfit_throws else silent, fault, False)
+    return Reader(target, wide, wide, narrow, fault, False)
 
 
 def _decimal(node: TypeNode, place: Place) -> Reader:
@@ -241,35 +214,27 @@ def _decimal(node: TypeNode, place: Place) -> Reader:
         place,
         lambda value: f"toDecimal{bits}OrZero({value}, {scale})",
         unfit,
-        False,
         _no_number,
     )
 
 
 def _moment(node: TypeNode, place: Place) -> Reader:
-    """DateTime throws by itself. DateTime64 is clamped to the years that the engine knows."""
+    """DateTime is read as a DateTime64, which does not throw for what is beyond a DateTime. The
+    engine clamps a DateTime64 to the years that it knows."""
+    low, high = _DATETIME64_SECONDS
     if node.name == "DateTime":
-        if place.clamps:
-            return _checked(node, place, node.text, _never, "", _at_its_ends)
         zone = f", {node.arguments[0]}" if node.arguments else ""
         unfit = _seconds_outside(0, 2**32)
-        return _checked(node, place, node.text, _never, f"DateTime64(0{zone})", unfit)
-    scale = scale_of(node)
-    zone = "".join(f", {argument}" for argument in node.arguments[1:])
-    low, high = _DATETIME64_SECONDS
+        read, target = _checked(node, place, f"DateTime64(0{zone})", unfit), place.target(node.text)
+        return replace(
+            read,
+            narrow=lambda value: f"CAST(toUInt32(toInt64({value})), {literal(target)})",
+            plain=False,
+        )
+    scale, zone = scale_of(node), "".join(f", {argument}" for argument in node.arguments[1:])
     reach = 2**63 // 10**scale
-    clamped = _seconds_outside(low, high)
-    if place.clamps:
-        return _checked(node, place, node.text, clamped)
-    overflows = _seconds_outside(max(low, -reach), min(high, reach))
-    return _checked(
-        node, place, node.text, clamped, f"DateTime64({min(scale, 6)}{zone})", overflows
-    )
-
-
-def _at_its_ends(value: str) -> str:
-    """A DateTime beyond its type is one of these where it is clamped."""
-    return f"toUInt32({value}) IN (0, 4294967295)"
+    unfit = _seconds_outside(max(low, -reach), min(high, reach))
+    return _checked(node, place, node.text, unfit, f"DateTime64({min(scale, 6)}{zone})")
 
 
 def _at_the_last_second(value: str) -> str:

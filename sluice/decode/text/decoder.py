@@ -8,7 +8,7 @@ asks the clock is the exception that `expressions.nondeterministic_functions` na
 from __future__ import annotations
 
 from dataclasses import replace
-from functools import cached_property, partial
+from functools import partial
 
 import numpy as np
 
@@ -26,7 +26,7 @@ from sluice.decode.messages.splitting import Split, Splitter
 from sluice.decode.text.isolate import find_faults, halve
 from sluice.decode.text.misread import MisreadObjects
 from sluice.decode.text.plan import Plan
-from sluice.decode.text.tolerant import overflow_behavior, sift
+from sluice.decode.text.tolerant import can_sift, sift
 
 
 class Decoder(BlockDecoder):
@@ -42,9 +42,8 @@ class Decoder(BlockDecoder):
         super().__init__(table, self._plan.keys)
         #: The same rows, for buffers whose numbers are short: Int64 in place of Int256.
         self._short_plan = Plan(table, "Int64")
-        #: For `sift`; None: it cannot be taken, or is not worth it. This one and the next
-        #: follow from what came before. They decide what is tried first, never the result.
-        self._overflow = overflow_behavior(self._plan)
+        self._sifts = can_sift(self._plan)
+        #: Whether messages at fault came before. It decides what is tried first, never the result.
         self._expects_faults = False
         self.check()
         self._misread = MisreadObjects(
@@ -55,12 +54,6 @@ class Decoder(BlockDecoder):
         )
         if split is None:
             self.look = self._misread.look
-
-    @cached_property
-    def _sieves(self) -> dict[bool, Plan]:
-        """The plans for `sift`, by whether numbers are short."""
-        integers = {True: "Int64", False: "Int256"}
-        return {short: Plan(self.table, wide, clamps=True) for short, wide in integers.items()}
 
     def compile(self) -> None:
         """The queries for rows, and the one for faults."""
@@ -152,13 +145,13 @@ class Decoder(BlockDecoder):
     def _sifted(self, buffer: MessageBuffer, left: Indices) -> tuple[Body | None, dict[int, Fault]]:
         """Rows and faults in one pass, or the faults alone, so far as that can be done."""
         sound = buffer.framing is JSON_OBJECTS and buffer.one_line_each
-        if self._overflow is None or not sound:
+        if not (self._sifts and sound):
             return None, {}
         if not len(left):
             return Body(), {}
-        plan = self._sieves[buffer.short_numbers]
+        plan = self._short_plan if buffer.short_numbers else self._plan
         with without(buffer, _others(buffer.messages, left)):
-            sifted = sift(plan, buffer, len(left), self._overflow)
+            sifted = sift(plan, buffer, len(left))
         if sifted is None:
             return None, {}
         suspects, unread = left[sifted.suspects], left[sifted.unread]
@@ -166,8 +159,6 @@ class Decoder(BlockDecoder):
         if sorted(found) == suspects.tolist():
             sifted.body.cut_keys(plan.keys)
             return sifted.body, found
-        if _MANY * len(suspects) > len(left) and _VAIN * len(found) < len(suspects):
-            self._overflow = None
         sifted.body.close()
         return None, found
 
@@ -227,9 +218,6 @@ class Decoder(BlockDecoder):
         return body
 
 
-#: Where one message in so many is doubted, and only one in so many of those is at fault, doubting
-#: is not worth it for this table.
-_MANY, _VAIN = 4, 2
 #: Of rows that are good, in a message of which another row is not.
 _NEIGHBOUR = Fault("", "")
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from sluice.core.load_spec import Column, TableSpec
 from sluice.decode.engine.keys import PLACE_COLUMN, Keys, check_default, filled_columns, lineage_of
-from sluice.decode.engine.scalars import Reader, default_of
+from sluice.decode.engine.scalars import FINE, Reader, default_of
 from sluice.decode.engine.session import declared, identifier, literal, settings_clause, unlike
 from sluice.decode.text.readers import ReaderFactory
 
@@ -30,19 +30,12 @@ class Plan:
 
     :param widest_integer: what integers of up to 128 bits are read as. It must hold every
         number of the messages: Int64 is for those whose numbers are short.
-    :param clamps: for `tolerant_into`, which reads under "saturate": a moment at an end of its
-        type is taken for one beyond it.
     :raises TerminalError: the text cannot be executed by this decoder.
     """
 
-    def __init__(
-        self,
-        table: TableSpec,
-        widest_integer: str = "Int256",
-        clamps: bool = False,
-    ) -> None:
+    def __init__(self, table: TableSpec, widest_integer: str = "Int256") -> None:
         self.table = table
-        factory = ReaderFactory(table.on_null == "dead-letter", widest_integer, clamps)
+        factory = ReaderFactory(table.on_null == "dead-letter", widest_integer)
         taken = filled_columns(table)
         self._rows_as = unlike("_sluice_row", (column.name for column in taken))
         self._nested = factory.nested({column.name: column.type for column in taken})
@@ -68,7 +61,12 @@ class Plan:
             "input_format_json_named_tuples_as_objects": int(table.format.startswith("JSON")),
             "session_timezone": literal(table.time_zone),
         }
-        self._narrowed = self._narrowing()
+        values = ((part, self._read_value(part.name)) for part in self.columns)
+        self._values = ", ".join(
+            f"{part.reader.narrow(value)} AS {identifier(part.name)}" for part, value in values
+        )
+        #: Of each of `columns`, the kind of fault of its value.
+        self._faults = [self._fault(part) for part in self.columns]
         self.keys = Keys(table, tuple(part.name for part in self.columns), lineage_of(table))
 
     def _reader(self, factory: ReaderFactory, column: Column) -> Reader:
@@ -114,22 +112,25 @@ class Plan:
             value = f"ifNull({value}, {default})"
         return f"CAST({value}, {literal(reader.target)})" if reader.plain else reader.narrow(value)
 
-    def _narrowing(self) -> str:
-        """The wide columns, narrowed; throws if a value does not fit."""
-        parts, silent = [], []
-        if self._unstored:
-            # The engine reads only columns that something asks for.
-            silent.append(f"ignore({', '.join(self._unstored)})")
-        for part in self.columns:
-            value = self._read_value(part.name)
-            parts.append(f"{part.reader.narrow(value)} AS {identifier(part.name)}")
-            if part.reader.silent is not None:
-                silent.append(f"toUInt8({part.reader.silent(value)})")
-        where = ""
-        if silent:
-            where = f" WHERE NOT throwIf(greatest(0, {', '.join(silent)}), {literal(OUT_OF_RANGE)})"
-        self._values = ", ".join(parts)
-        return f"SELECT {self._values} FROM {{source}} AS {self._rows_as}{where}"
+    def _fault(self, part: PlannedColumn) -> str:
+        fault = part.reader.fault
+        return f"{FINE}" if fault is None else fault(self._read_value(part.name))
+
+    def _rows(self, path: str, throws: bool, more: str = "") -> str:
+        """The wide columns, narrowed, of rows whose values fit.
+
+        :param throws: a value that does not fit stops the query; otherwise its row is left out.
+        :param more: further columns.
+        """
+        # The engine reads only columns that something asks for.
+        tests = [f"ignore({', '.join(self._unstored)})"] if self._unstored else []
+        tests += [f"toUInt8({fault})" for fault in self._faults if fault != f"{FINE}"]
+        is_unfit = f"greatest(0, {', '.join(tests)})"
+        if throws:
+            is_unfit = f"throwIf({is_unfit}, {literal(OUT_OF_RANGE)})"
+        where = f" WHERE NOT {is_unfit}" if tests else ""
+        source = self._file(path, self.structure)
+        return f"SELECT {self._values}{more} FROM {source} AS {self._rows_as}{where}"
 
     @property
     def types(self) -> dict[str, str]:
@@ -154,33 +155,26 @@ class Plan:
         into = self.keys.into(target, self._written, True, False)
         return f"{into} {clause} {self._select(path)}"
 
-    def tolerant_into(self, target: str, path: str, rows: int, errors: str, overflow: str) -> str:
+    def tolerant_into(self, target: str, path: str, rows: int, errors: str) -> str:
         """The same of the rows that can be read and whose values fit. The last column is
         PLACE_COLUMN, the row's place among all that can be read.
 
         :param errors: a path where nothing is; which attempts to read a row failed stands there.
-        :param overflow: "throw" or "saturate", what becomes of a moment beyond its type.
         """
-        faults = [f"ignore({', '.join(self._unstored)})"] if self._unstored else []
-        for part in self.columns:
-            if part.reader.fault is not None:
-                faults.append(f"toUInt8({part.reader.fault(self._read_value(part.name))})")
-        where = f" WHERE NOT greatest(0, {', '.join(faults)})" if faults else ""
-        place = f"toUInt32(assumeNotNull({self._rows_as}._row_number)) AS {PLACE_COLUMN}"
-        source = self._file(path, self.structure)
-        inner = f"SELECT {self._values}, {place} FROM {source} AS {self._rows_as}{where}"
+        place = f", toUInt32(assumeNotNull({self._rows_as}._row_number)) AS {PLACE_COLUMN}"
+        inner = self._rows(path, throws=False, more=place)
         clause = self._lenient_clause(
             rows,
             min_insert_block_size_rows=0,
             input_format_record_errors_file_path=literal(errors),
-            date_time_overflow_behavior=literal(overflow),
+            # Not only of what is read, but also in people's default expressions.
+            date_time_overflow_behavior="'throw'",
         )
         into = self.keys.into(target, self._written, True, True)
         return f"{into} {clause} {self.keys.around(inner, (PLACE_COLUMN,))}"
 
     def _select(self, path: str) -> str:
-        source = self._file(path, self.structure)
-        return self.keys.around(self._narrowed.replace("{source}", source))
+        return self.keys.around(self._rows(path, throws=True))
 
     def _file(self, path: str, structure: str) -> str:
         return f"file({literal(path)}, JSONEachRow, {literal(structure)})"
@@ -193,16 +187,12 @@ class Plan:
 
         :param errors: as in `tolerant_into`; "": nobody asks.
         """
-        kinds = []
-        for part in self.columns:
-            fault = part.reader.fault
-            kind = "0" if fault is None else fault(self._read_value(part.name))
-            kinds.append(f"toUInt8({kind})")
+        kinds = ", ".join(f"toUInt8({fault})" for fault in self._faults)
         # All are read whole: reading can fail, and a test may ask for no more than what is null.
         read = ", ".join(map(self._read_value, self._by_name))
         source = f"{self._file(path, self._loose)} AS {self._rows_as}"
         more = {"input_format_record_errors_file_path": literal(errors)} if errors else {}
-        query = f"SELECT {', '.join(kinds)} FROM {source} WHERE NOT ignore({read})"
+        query = f"SELECT {kinds} FROM {source} WHERE NOT ignore({read})"
         return f"{query} {self._lenient_clause(rows, **more)}"
 
     def readable_rows(

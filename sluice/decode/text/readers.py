@@ -28,12 +28,10 @@ class ReaderFactory:
     :param refuse_null: null in a non-nullable place is a fault; otherwise the engine puts
         the default there (setting input_format_null_as_default).
     :param widest_integer: what integers of up to 128 bits are read as.
-    :param clamps: see `Place`.
     """
 
     refuse_null: bool
     widest_integer: str = "Int256"
-    clamps: bool = False
     _lambdas: Lambdas = field(default_factory=Lambdas)
 
     def of(self, type_text: str) -> Reader:
@@ -66,7 +64,7 @@ class ReaderFactory:
             return self._recast(self._reader(parse_type(GEO_TYPES[node.name]), False, False), node)
         if node.name in ("Array", "Map", "Tuple", "Nested"):
             return self._container(node, nullable)
-        place = Place(nullable, in_tuple, self.refuse_null, self.clamps)
+        place = Place(nullable, in_tuple, self.refuse_null)
         return scalar_reader(node, place, self.widest_integer)
 
     def _container(self, node: TypeNode, nullable: bool) -> Reader:
@@ -103,7 +101,6 @@ class ReaderFactory:
             f"Array({item.wide})",
             f"Array({item.loose})",
             narrow,
-            self._lambdas.greatest(item.silent),
             self._lambdas.greatest(item.fault),
             item.plain,
         )
@@ -129,7 +126,6 @@ class ReaderFactory:
             f"Map({key.wide}, {item.wide})",
             f"Map({key.loose}, {item.loose})",
             narrow,
-            self._lambdas.greatest_of_map(key.silent, item.silent),
             self._lambdas.greatest_of_map(key.fault, item.fault),
             plain,
         )
@@ -158,10 +154,7 @@ class ReaderFactory:
                 return self._lambdas.each(one, value)
             return one(value)
 
-        def over(tests: list[Expression | None]) -> Expression | None:
-            combined = greatest(*(of_element(test, place) for place, test in enumerate(tests)))
-            return self._lambdas.greatest(combined) if node.name == "Nested" else combined
-
+        fault = greatest(*(of_element(r.fault, place) for place, r in enumerate(readers)))
         wide = ", ".join(n + r.wide for n, r in zip(names, readers, strict=True))
         loose = ", ".join(n + r.loose for n, r in zip(names, readers, strict=True))
         return Reader(
@@ -169,8 +162,7 @@ class ReaderFactory:
             wrap.format(f"Tuple({wide})"),
             wrap.format(f"Tuple({loose})"),
             narrow,
-            over([reader.silent for reader in readers]),
-            over([reader.fault for reader in readers]),
+            self._lambdas.greatest(fault) if node.name == "Nested" else fault,
             plain,
         )
 
@@ -210,32 +202,28 @@ class NestedColumn:
             )
             return f"if(notEmpty({records}), {', '.join(parts)})"
 
-        def both(test: Expression | None, inner: Expression | None, clash: int) -> Expression:
-            def clashes(value: str) -> str:
-                return f"if(notEmpty({records}) AND notEmpty({value}), {clash}, 0)"
+        def clashes(value: str) -> str:
+            return f"if(notEmpty({records}) AND notEmpty({value}), {RANGE}, 0)"
 
-            of_items = self.lambdas.greatest(inner and of_record(inner), lambda _: records)
-            return greatest(clashes, test, of_items) or clashes
-
+        inner = self.element.fault
+        of_items = self.lambdas.greatest(inner and of_record(inner), lambda _: records)
         return Reader(
             flat.target,
             flat.wide,
             flat.loose,
             narrow,
-            both(flat.silent, self.element.silent, 1),
-            both(flat.fault, self.element.fault, RANGE),
+            greatest(clashes, flat.fault, of_items),
             False,
         )
 
 
 def _or_null(reader: Reader) -> Reader:
     """Of a tuple that may be null: its elements are judged where there is one."""
-    target = f"Nullable({reader.target})"
+    target, test = f"Nullable({reader.target})", reader.fault
 
-    def over(test: Expression | None) -> Expression | None:
-        if test is None:
-            return None
-        return lambda value: f"if(isNull({value}), 0, toUInt8({test(f'assumeNotNull({value})')}))"
+    def fault(value: str) -> str:
+        assert test is not None
+        return f"if(isNull({value}), 0, toUInt8({test(f'assumeNotNull({value})')}))"
 
     def narrow(value: str) -> str:
         inner = reader.narrow(f"assumeNotNull({value})")
@@ -246,7 +234,6 @@ def _or_null(reader: Reader) -> Reader:
         f"Nullable({reader.wide})",
         f"Nullable({reader.loose})",
         narrow,
-        over(reader.silent),
-        over(reader.fault),
+        None if test is None else fault,
         False,
     )

@@ -40,26 +40,14 @@ _LEAVES = re.compile(
     r"U?Int(8|16|32|64|128|256)|Float(32|64)|BFloat16|Decimal(32|64|128|256)?|String|FixedString"
     r"|UUID|IPv[46]|Bool|DateTime(64)?|Date(32)?|Enum(8|16)?"
 )
-#: Defaults in which no moment can be clamped.
-_HARMLESS = re.compile(r"\s*|-?[0-9.]+|'[^'\\]*'|now\(\)")
 
 
-def overflow_behavior(plan: Plan) -> str | None:
-    """What becomes of a moment beyond its type in `sift`, "throw" or "saturate"; None if it would
-    not surely make the rows of a strict pass.
-
-    A DateTime beyond its type stops a query unless it is clamped, and then every default
-    expression clamps too. What a reader leaves behind of a value that it gave up may show in
-    the bytes of types that are not named here.
-    """
-    read = [column for column in plan.table.columns if column.name in plan.readable]
-    names = {leaf for column in read for leaf in leaves(parse_type(column.type))}
-    if not all(map(_LEAVES.fullmatch, names)):
-        return None
-    if "DateTime" not in names:
-        return "throw"
-    harmless = all(_HARMLESS.fullmatch(column.expression) for column in read if column.kind)
-    return "saturate" if harmless else None
+def can_sift(plan: Plan) -> bool:
+    """Whether `sift` surely makes the rows of a strict pass: what a reader leaves behind of a value
+    that it gave up may show in the bytes of types that are not named here."""
+    return all(
+        _LEAVES.fullmatch(leaf) for t in plan.types.values() for leaf in leaves(parse_type(t))
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,22 +64,20 @@ class Sifted:
     unread: Indices
 
 
-def sift(plan: Plan, buffer: MessageBuffer, messages: int, overflow: str) -> Sifted | None:
+def sift(plan: Plan, buffer: MessageBuffer, messages: int) -> Sifted | None:
     """The rows of a buffer whose messages are known, each for itself, to be one object on
     one line; None if it is not proven which row is which message.
 
     What is read is read as in a strict pass and narrowed by the same expressions, after
     rows with a value that may not fit were left out.
 
-    :param plan: of a table whose moments may be clamped, see `Plan.clamps`.
+    :param plan: see `can_sift`.
     :param messages: how many of the buffer's messages the engine can see.
-    :param overflow: see `overflow_behavior`.
     """
     body = Body()
     with _ended(buffer) as path:
         made = _run(
-            lambda errors: plan.tolerant_into(body.path, path, messages + 1, errors, overflow),
-            messages,
+            lambda errors: plan.tolerant_into(body.path, path, messages + 1, errors), messages
         )
     if made is None:
         body.close()
