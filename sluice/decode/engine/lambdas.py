@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from sluice.decode.engine.scalars import Expression
+from sluice.decode.engine.pair import Expression
 
 
 class Lambdas:

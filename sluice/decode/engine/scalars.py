@@ -1,4 +1,4 @@
-"""Readers of scalar types: what is read, and which values do not fit.
+"""Scalar types as they are read from text, and which values do not fit.
 
 Tests of values are SQL and never throw, so that one query judges all rows. What no
 expression can see (digits beyond 256 bits) is kept out by `MessageBuffer.long_digits`; a
@@ -7,32 +7,16 @@ decimal's digits are seen down to the 38th behind the point at least, so 1e-70 i
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 
+from sluice.decode.engine.pair import Expression, Pair, cast, fails, or_null, over
 from sluice.decode.engine.session import literal
 from sluice.decode.engine.types import TypeNode, decimal_shape, enum_values, parse_type, scale_of
-
-Expression = Callable[[str], str]
-
-#: Results of `Reader.fault`: UNREAD is text that says no value of the type at all.
-FINE, NULL, RANGE, UNREAD = 0, 1, 2, 3
 
 _INTEGERS = frozenset(f"{sign}Int{bits}" for sign in ("", "U") for bits in (8, 16, 32, 64, 128))
 _WIDE_INTEGERS = frozenset(("Int256", "UInt256"))
 _FLOATS = frozenset(("Float32", "Float64", "BFloat16"))
-_NULLABLE = frozenset(
-    (
-        "String",
-        "FixedString",
-        "UUID",
-        "IPv4",
-        "IPv6",
-        "Bool",
-        "DateTime",
-        "DateTime64",
-    )
-)
+_SURE = frozenset(("String", "FixedString", "UUID", "IPv4", "IPv6", "Bool"))
 #: Times of day, which may have up to three digits of hours: the engine clamps a number beyond.
 _TIME_SECONDS_MAX = 3599999
 #: Beyond these seconds the engine clamps a DateTime64: the first and the last day it knows.
@@ -40,63 +24,32 @@ _DATETIME64_SECONDS = (-62167132800, 253402214400)
 
 
 @dataclass(frozen=True, slots=True)
-class Reader:
-    """One way to read a type. All expressions take SQL for the value as it was read.
+class Scalar:
+    """How a type that contains no other is read from text.
 
     :param wide: the type it is read as.
-    :param loose: the type it is read as where no value may raise an error that stops the
-        query; `fault` takes this one, too.
-    :param narrow: gives the target type where `fault` is FINE; else it may throw.
-    :param fault: UInt8, FINE, NULL, RANGE or UNREAD; never throws. None: reading alone decides.
-    :param plain: `narrow` is nothing but accurateCast, also inside containers.
+    :param loose: the type it is read as where no value may raise an error that stops the query.
+    :param pair: from either of them to the type itself; None: reading alone decides.
+    :param parse: of a type that is read as String: the text as a value, or null.
     """
 
-    target: str
     wide: str
     loose: str
-    narrow: Expression
-    fault: Expression | None = None
-    plain: bool = True
+    pair: Pair | None
+    parse: Expression | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Place:
-    """Where a scalar stands, which decides what null and a missing value mean."""
+def scalar_of(node: TypeNode, widest_integer: str, tells_null: bool = False) -> Scalar:
+    """How this type is read; unknown types are read as they are.
 
-    nullable: bool
-    in_tuple: bool
-    refuse_null: bool
-
-    @property
-    def refuses(self) -> bool:
-        """null is a fault here."""
-        return self.refuse_null and not self.nullable
-
-    @property
-    def reads_null(self) -> bool:
-        """The wide type is Nullable. Not in tuples, whose missing elements would be null."""
-        return self.nullable or (self.refuses and not self.in_tuple)
-
-    def target(self, text: str) -> str:
-        return f"Nullable({text})" if self.nullable else text
-
-    def wide(self, text: str) -> str:
-        return f"Nullable({text})" if self.reads_null else text
-
-    def null_test(self, value: str) -> list[str]:
-        """The first branch of a multiIf."""
-        kind = NULL if self.refuses else FINE
-        return [f"isNull({value}), {kind}"] if self.reads_null else []
-
-
-def scalar_reader(node: TypeNode, place: Place, widest_integer: str) -> Reader:
-    """The reader of a type that contains no other; unknown types are read as they are."""
-    if node.name in _INTEGERS and place.in_tuple and place.refuses:
+    :param widest_integer: what integers of up to 128 bits are read as.
+    :param tells_null: null is to be a fault where nothing that may be null is read.
+    """
+    if node.name in _INTEGERS and tells_null:
         # A missing element and null look alike in Int256; a decimal refuses null, and so does text.
         unfit = _integer_unfit(node.name)
         return _text(
             node,
-            place,
             _whole,
             lambda value: (
                 f"({_no_number(value)} OR ifNull({unfit(_whole(value))} OR {_cut(value)}, 1))"
@@ -104,137 +57,85 @@ def scalar_reader(node: TypeNode, place: Place, widest_integer: str) -> Reader:
             _no_number,
         )
     if node.name in _INTEGERS:
-        return _checked(node, place, widest_integer, None)
+        is_it = node.name == widest_integer
+        pair = Pair(None) if is_it else Pair(or_null(node.text), fails(node.text))
+        return Scalar(widest_integer, widest_integer, pair)
     if node.name in _FLOATS:
-        null_is_nan = place.in_tuple and place.refuses
-        return _checked(node, place, node.text, _not_finite if null_is_nan else _infinite)
+        return _itself(node, _not_finite if tells_null else _infinite)
     if node.name.startswith("Decimal"):
-        return _decimal(node, place)
+        return _decimal(node)
     if node.name in ("DateTime", "DateTime64"):
-        return _moment(node, place)
+        return _moment(node)
     if node.name in ("Date", "Date32"):
-        return _text(node, place, _date(node.name), _date_unfit(node.name))
+        return _text(node, _date(node.name), _date_unfit(node.name))
     if node.name in _WIDE_INTEGERS:
-        return _text(node, place, _same, _wraps(node.text))
+        return _text(node, _same, _wraps(node.text))
     if node.name.startswith("Enum"):
-        return _text(node, place, _same, _not_among(enum_values(node)))
+        return _text(node, _same, _not_among(enum_values(node)))
     if node.name in ("Time", "Time64"):
-        return _checked(node, place, node.text, _at_the_last_second)
+        return _itself(node, _at_the_last_second)
     if node.name.startswith("Interval"):
-        return _interval(node, place, widest_integer)
-    if node.name in _NULLABLE:
-        return _checked(node, place, node.text, _never)
-    text = place.target(node.text)
-    return Reader(text, text, text, _same)
+        return _interval(node, scalar_of(parse_type("Int64"), widest_integer, tells_null))
+    if node.name in _SURE:
+        return _itself(node, None)
+    return Scalar(node.text, node.text, None)
 
 
-def _checked(
-    node: TypeNode, place: Place, wide: str, unfit: Expression | None, loose: str = ""
-) -> Reader:
-    """A scalar whose wide type narrows by accurateCast.
-
-    :param unfit: true for values that do not fit; None: accurateCast finds all of them.
-    :param loose: what it is read as where it must not throw, if not the wide type.
-    """
-    target = place.target(node.text)
-
-    def fault(value: str) -> str:
-        tests = place.null_test(value)
-        if unfit is None:
-            tests.append(f"isNull(accurateCastOrNull({value}, {literal(node.text)})), {RANGE}")
-        elif unfit is not _never:
-            tests.append(f"ifNull({unfit(value)}, 0), {RANGE}")
-        return f"multiIf({', '.join(tests)}, {FINE})" if tests else f"{FINE}"
-
-    return Reader(
-        target,
-        place.wide(wide),
-        place.wide(loose or wide),
-        lambda value: f"accurateCast({value}, {literal(target)})",
-        fault,
-    )
-
-
-def _interval(node: TypeNode, place: Place, widest_integer: str) -> Reader:
+def _interval(node: TypeNode, count: Scalar) -> Scalar:
     """An Int64 by another name."""
-    count = scalar_reader(parse_type("Int64"), place, widest_integer)
-    target = place.target(node.text)
-    return replace(
-        count,
-        target=target,
-        narrow=lambda value: f"CAST({count.narrow(value)}, {literal(target)})",
-        plain=False,
-    )
+    pair, name = count.pair, cast(node.text)
+    assert pair is not None
+    named = over(Pair(name), pair.narrow) if pair.narrow else Pair(name)
+    return replace(count, pair=Pair(named.narrow, pair.unfit, pair.unread))
+
+
+def _itself(node: TypeNode, unfit: Expression | None) -> Scalar:
+    """A type that is read as what it is.
+
+    :param unfit: true for values that do not fit; None: all do.
+    """
+    return Scalar(node.text, node.text, Pair(None, unfit))
 
 
 def _text(
-    node: TypeNode,
-    place: Place,
-    parse: Expression,
-    unfit: Expression,
-    unread: Expression | None = None,
-) -> Reader:
+    node: TypeNode, parse: Expression, unfit: Expression, unread: Expression | None = None
+) -> Scalar:
     """A scalar read as String, where only the text tells what the message said.
 
     :param unfit: true for text that does not fit; never throws.
     :param unread: of text that does not fit: whether it is no such value at all.
     """
-    target = place.target(node.text)
-    missing_is_empty = place.in_tuple and not place.nullable
-
-    def narrow(value: str) -> str:
-        cast = f"accurateCast({parse(value)}, {literal(target)})"
-        if missing_is_empty:
-            return f"if(empty({value}), {default_of(node.text)}, {cast})"
-        return cast
-
-    def fault(value: str) -> str:
-        text = f"assumeNotNull({value})" if place.reads_null else value
-        test = f"ifNull({unfit(text)}, 1)"
-        if missing_is_empty:
-            test = f"(notEmpty({value}) AND {test})"
-        if place.reads_null:
-            test = f"(isNotNull({value}) AND {test})"
-        kind = f"{RANGE}" if unread is None else f"if({unread(text)}, {UNREAD}, {RANGE})"
-        tests = [*place.null_test(value), f"{test}, {kind}"]
-        return f"multiIf({', '.join(tests)}, {FINE})"
-
-    wide = place.wide("String")
-    return Reader(target, wide, wide, narrow, fault, False)
+    pair = Pair(
+        lambda value: f"accurateCast({parse(value)}, {literal(node.text)})",
+        lambda value: f"ifNull({unfit(value)}, 1)",
+        unread,
+    )
+    return Scalar("String", "String", pair, parse)
 
 
-def _decimal(node: TypeNode, place: Place) -> Reader:
+def _decimal(node: TypeNode) -> Scalar:
     precision, scale = decimal_shape(node)
     unfit = _decimal_unfit(node.text, precision, scale)
     bits = next(
         bits for bits, most in ((32, 9), (64, 18), (128, 38), (256, 76)) if precision <= most
     )
-    return _text(
-        node,
-        place,
-        lambda value: f"toDecimal{bits}OrZero({value}, {scale})",
-        unfit,
-        _no_number,
-    )
+    return _text(node, lambda value: f"toDecimal{bits}OrZero({value}, {scale})", unfit, _no_number)
 
 
-def _moment(node: TypeNode, place: Place) -> Reader:
+def _moment(node: TypeNode) -> Scalar:
     """DateTime is read as a DateTime64, which does not throw for what is beyond a DateTime. The
     engine clamps a DateTime64 to the years that it knows."""
     low, high = _DATETIME64_SECONDS
     if node.name == "DateTime":
         zone = f", {node.arguments[0]}" if node.arguments else ""
+        wide, whole = f"DateTime64(0{zone})", cast(node.text)
         unfit = _seconds_outside(0, 2**32)
-        read, target = _checked(node, place, f"DateTime64(0{zone})", unfit), place.target(node.text)
-        return replace(
-            read,
-            narrow=lambda value: f"CAST(toUInt32(toInt64({value})), {literal(target)})",
-            plain=False,
-        )
+        pair = Pair(lambda value: whole(f"toUInt32(toInt64({value}))"), unfit)
+        return Scalar(wide, wide, pair)
     scale, zone = scale_of(node), "".join(f", {argument}" for argument in node.arguments[1:])
     reach = 2**63 // 10**scale
     unfit = _seconds_outside(max(low, -reach), min(high, reach))
-    return _checked(node, place, node.text, unfit, f"DateTime64({min(scale, 6)}{zone})")
+    return Scalar(node.text, f"DateTime64({min(scale, 6)}{zone})", Pair(cast(node.text), unfit))
 
 
 def _at_the_last_second(value: str) -> str:
@@ -248,17 +149,6 @@ def _seconds_outside(low: int, high: int) -> Expression:
 
 def _same(value: str) -> str:
     return value
-
-
-def default_of(type_text: str) -> str:
-    """SQL for what a missing value becomes. Date32 as JSONEachRow does it, not as VALUES."""
-    if type_text == "Date32":
-        return "toDate32('1970-01-01')"
-    return f"defaultValueOfTypeName({literal(type_text)})"
-
-
-def _never(value: str) -> str:
-    return "0"
 
 
 def _infinite(value: str) -> str:

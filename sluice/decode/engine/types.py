@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from sluice.core.errors import TerminalError
+from sluice.decode.engine.session import literal
 
 #: Types that are others by another name.
 GEO_TYPES = {
@@ -185,3 +186,10 @@ def scale_of(node: TypeNode) -> int:
     if node.name not in ("DateTime64", "Time64"):
         return 0
     return int(node.arguments[0]) if node.arguments else 3
+
+
+def default_of(type_text: str) -> str:
+    """SQL for what a missing value becomes. Date32 as JSONEachRow does it, not as VALUES."""
+    if type_text == "Date32":
+        return "toDate32('1970-01-01')"
+    return f"defaultValueOfTypeName({literal(type_text)})"

@@ -6,7 +6,7 @@ absence differs from the default (`optional`, oneof) and the column takes null, 
 
 from __future__ import annotations
 
-from sluice.decode.engine.scalars import FINE, RANGE
+from sluice.decode.engine.pair import FINE, RANGE
 from sluice.decode.engine.session import identifier
 from sluice.decode.engine.types import parse_type
 from sluice.decode.messages.format import Natural

@@ -12,12 +12,12 @@ from collections.abc import Callable
 
 from sluice.core.errors import TerminalError
 from sluice.core.load_spec import TableSpec
+from sluice.decode.engine.pair import integer_bounds
 from sluice.decode.engine.types import TypeNode, decimal_shape, parse_type
 from sluice.decode.messages.fault import CANNOT_PARSE, NULL_IN_COLUMN, OUT_OF_RANGE, Fault
 from sluice.decode.messages.marks import MARK_BYTES
 from sluice.decode.sequential.pack_walk import Wrong, column_step
 from sluice.decode.sequential.rows import RowLayout, Walk
-from sluice.decode.typed.pair import integer_bounds
 from sluice.decode.typed.structures import Structure, normalised, structure_of
 
 #: Type and length of 16 bytes of binary.

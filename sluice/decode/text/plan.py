@@ -6,9 +6,9 @@ from dataclasses import dataclass
 
 from sluice.core.load_spec import Column, TableSpec
 from sluice.decode.engine.keys import PLACE_COLUMN, Keys, check_default, filled_columns, lineage_of
-from sluice.decode.engine.scalars import FINE, Reader, default_of
 from sluice.decode.engine.session import declared, identifier, literal, settings_clause, unlike
-from sluice.decode.text.readers import ReaderFactory
+from sluice.decode.engine.types import default_of
+from sluice.decode.text.readers import Reader, ReaderFactory
 
 OUT_OF_RANGE = "a value does not fit its column"
 
@@ -63,9 +63,10 @@ class Plan:
         }
         values = ((part, self._read_value(part.name)) for part in self.columns)
         self._values = ", ".join(
-            f"{part.reader.narrow(value)} AS {identifier(part.name)}" for part, value in values
+            f"{part.reader.conversion.value(value)} AS {identifier(part.name)}"
+            for part, value in values
         )
-        #: Of each of `columns`, the kind of fault of its value.
+        #: Of each of `columns`, the kind of fault of its value; "" for one that has none.
         self._faults = [self._fault(part) for part in self.columns]
         self.keys = Keys(table, tuple(part.name for part in self.columns), lineage_of(table))
 
@@ -81,7 +82,7 @@ class Plan:
         column, target = part.column, part.reader.target
         if column.kind and column.expression:
             value = self._over_typed_columns(column, read_as == part.reader.loose)
-        elif not part.reader.plain or (read_as.startswith("Nullable(") and read_as != target):
+        elif read_as != target and read_as.startswith(("Nullable(", "String")):
             value = default_of(target)
         else:
             return head
@@ -110,11 +111,11 @@ class Plan:
         if read_as.startswith("Nullable(") and not reader.target.startswith("Nullable("):
             default = f"CAST({default_of(reader.target)}, {literal(read_as)})"
             value = f"ifNull({value}, {default})"
-        return f"CAST({value}, {literal(reader.target)})" if reader.plain else reader.narrow(value)
+        return f"CAST({reader.conversion.value(value)}, {literal(reader.target)})"
 
     def _fault(self, part: PlannedColumn) -> str:
-        fault = part.reader.fault
-        return f"{FINE}" if fault is None else fault(self._read_value(part.name))
+        fault = part.reader.conversion.fault
+        return "" if fault is None else fault(self._read_value(part.name))
 
     def _rows(self, path: str, throws: bool, more: str = "") -> str:
         """The wide columns, narrowed, of rows whose values fit.
@@ -124,7 +125,7 @@ class Plan:
         """
         # The engine reads only columns that something asks for.
         tests = [f"ignore({', '.join(self._unstored)})"] if self._unstored else []
-        tests += [f"toUInt8({fault})" for fault in self._faults if fault != f"{FINE}"]
+        tests += [f"toUInt8({fault})" for fault in self._faults if fault]
         is_unfit = f"greatest(0, {', '.join(tests)})"
         if throws:
             is_unfit = f"throwIf({is_unfit}, {literal(OUT_OF_RANGE)})"
@@ -187,7 +188,7 @@ class Plan:
 
         :param errors: as in `tolerant_into`; "": nobody asks.
         """
-        kinds = ", ".join(f"toUInt8({fault})" for fault in self._faults)
+        kinds = ", ".join(f"toUInt8({fault or 0})" for fault in self._faults)
         # All are read whole: reading can fail, and a test may ask for no more than what is null.
         read = ", ".join(map(self._read_value, self._by_name))
         source = f"{self._file(path, self._loose)} AS {self._rows_as}"

@@ -3,8 +3,8 @@
 The engine's JSON reader stores 300 in a UInt8 as 44, 70000 in a Date as 1982, 257 in an
 Enum8 as element 1, 1e400 in a Float64 as infinity, epoch milliseconds in a DateTime64 as
 the year 9999, and null in a number as 0, without a word. So a column is read in a wider type
-and narrowed by an expression that fails loudly; what no expression can see (digits beyond 256
-bits) is kept out by `MessageBuffer.long_digits`.
+and converted; what no expression can see (digits beyond 256 bits) is kept out by
+`MessageBuffer.long_digits`.
 
 What ClickHouse itself reads stays readable: numbers in strings, true and false as numbers. What no
 reading shows, such as "" that is read as 0, is found in the messages before (misread.py).
@@ -13,16 +13,41 @@ reading shows, such as "" that is read as 0, is found in the messages before (mi
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass
 
-from sluice.decode.engine.lambdas import Lambdas, greatest, of_element
-from sluice.decode.engine.scalars import RANGE, Expression, Place, Reader, scalar_reader
+from sluice.decode.engine.conversions import Conversion, ConversionFactory, retargeted
+from sluice.decode.engine.lambdas import Lambdas, greatest
+from sluice.decode.engine.pair import RANGE, Expression, Pair
+from sluice.decode.engine.scalars import scalar_of
 from sluice.decode.engine.session import declared, identifier, literal
-from sluice.decode.engine.types import GEO_TYPES, TypeNode, nested_groups, parse_type
+from sluice.decode.engine.types import (
+    GEO_TYPES,
+    TypeNode,
+    default_of,
+    nested_groups,
+    parse_type,
+)
 
 
-@dataclass(slots=True)
-class ReaderFactory:
+@dataclass(frozen=True, slots=True)
+class Reader:
+    """One way to read a column.
+
+    :param wide: the type it is read as.
+    :param loose: the type it is read as where no value may raise an error that stops the query.
+    :param conversion: from either of them.
+    """
+
+    wide: str
+    loose: str
+    conversion: Conversion
+
+    @property
+    def target(self) -> str:
+        return self.conversion.target
+
+
+class ReaderFactory(ConversionFactory):
     """Chooses readers for the columns of one table.
 
     :param refuse_null: null in a non-nullable place is a fault; otherwise the engine puts
@@ -30,13 +55,19 @@ class ReaderFactory:
     :param widest_integer: what integers of up to 128 bits are read as.
     """
 
-    refuse_null: bool
-    widest_integer: str = "Int256"
-    _lambdas: Lambdas = field(default_factory=Lambdas)
+    def __init__(self, refuse_null: bool, widest_integer: str) -> None:
+        super().__init__(refuse_null)
+        self._widest_integer = widest_integer
+        #: What is converted is an element of a tuple that may not be null: an absent one is the
+        #: default of the type that is read.
+        self._is_bare_element = False
 
-    def of(self, type_text: str) -> Reader:
-        """The reader of a column."""
-        return self._reader(parse_type(type_text), nullable=False, in_tuple=False)
+    def of(self, type_text: str, in_tuple: bool = False) -> Reader:
+        """The reader of a column, or of an element of a tuple."""
+        node = parse_type(type_text)
+        wide, loose = self._types(node, self.refuse_null, in_tuple=in_tuple)
+        convert = self._element if in_tuple else self._any
+        return Reader(wide, loose, convert(parse_type(wide), node))
 
     def nested(self, types: Mapping[str, str]) -> dict[str, NestedColumn]:
         """The columns among these that a server made of a Nested."""
@@ -45,126 +76,87 @@ class ReaderFactory:
             type_text = f"Array(Tuple({declared(elements.items())}))"
             records = self.of(type_text)
             for name, text in elements.items():
-                element = self._reader(parse_type(text), nullable=False, in_tuple=True)
-                flat = self.of(types[f"{head}.{name}"])
+                element, flat = self.of(text, in_tuple=True), self.of(types[f"{head}.{name}"])
                 found[f"{head}.{name}"] = NestedColumn(
-                    head, type_text, name, records, flat, element, self._lambdas
+                    head, type_text, name, records, flat, element, self.lambdas
                 )
         return found
 
-    def _reader(self, node: TypeNode, nullable: bool, in_tuple: bool) -> Reader:
-        if node.name == "Nullable":
-            return self._reader(node.inner(), nullable=True, in_tuple=in_tuple)
-        if node.name == "LowCardinality":
-            inner = self._reader(node.inner(), nullable, in_tuple)
-            return self._retarget(inner, node.text)
-        if node.name == "SimpleAggregateFunction":
-            return self._reader(node.inner(1), nullable, in_tuple)
-        if node.name in GEO_TYPES:
-            return self._recast(self._reader(parse_type(GEO_TYPES[node.name]), False, False), node)
-        if node.name in ("Array", "Map", "Tuple", "Nested"):
-            return self._container(node, nullable)
-        place = Place(nullable, in_tuple, self.refuse_null)
-        return scalar_reader(node, place, self.widest_integer)
+    def _types(
+        self, node: TypeNode, refuse_null: bool, nullable: bool = False, in_tuple: bool = False
+    ) -> tuple[str, str]:
+        """What a type is read as, and what loosely."""
+        match node.name:
+            case "Nullable":
+                return self._types(node.inner(), refuse_null, True, in_tuple)
+            case "LowCardinality":
+                return self._types(node.inner(), refuse_null, nullable, in_tuple)
+            case "SimpleAggregateFunction":
+                return self._types(node.inner(1), refuse_null, nullable, in_tuple)
+            case name if name in GEO_TYPES:
+                return self._types(parse_type(GEO_TYPES[name]), refuse_null)
+            case "Array":
+                item = self._types(node.inner(), refuse_null)
+                found = [f"Array({text})" for text in item]
+            case "Map":
+                key = self._types(node.inner(0), refuse_null=False)
+                item = self._types(node.inner(1), refuse_null)
+                found = [f"Map({', '.join(pair)})" for pair in zip(key, item, strict=True)]
+            case "Tuple" | "Nested":
+                names = [f"{identifier(name)} " if name else "" for name, _ in node.elements()]
+                parts = [self._types(part, refuse_null, False, True) for part in node.parts()]
+                found = [
+                    f"Tuple({', '.join(map(str.__add__, names, some))})"
+                    for some in zip(*parts, strict=True)
+                ]
+                if node.name == "Nested":
+                    found = [f"Array({text})" for text in found]
+            case _:
+                tells_null = refuse_null and not nullable and in_tuple
+                scalar = scalar_of(node, self._widest_integer, tells_null)
+                found = [scalar.wide, scalar.loose]
+                # Not in tuples, whose missing elements would be null.
+                reads_null = refuse_null and not in_tuple and scalar.pair is not None
+                nullable = nullable or reads_null
+        wide, loose = (f"Nullable({text})" if nullable else text for text in found)
+        return wide, loose
 
-    def _container(self, node: TypeNode, nullable: bool) -> Reader:
-        make = {"Array": self._array, "Map": self._map}.get(node.name, self._tuple)
-        return _or_null(make(node)) if nullable else make(node)
+    def scalar(self, natural: TypeNode, target: TypeNode) -> Pair | None:
+        """As the base says."""
+        is_bare = self._is_bare_element
+        scalar = scalar_of(target, self._widest_integer, is_bare and self.refuse_null)
+        pair = scalar.pair or Pair(None)
+        return _or_missing(pair, target) if is_bare and scalar.parse is not None else pair
 
-    @staticmethod
-    def _recast(reader: Reader, node: TypeNode) -> Reader:
-        """The same of a type that is another one by another name."""
-        return replace(
-            reader,
-            target=node.text,
-            narrow=lambda value: f"CAST({reader.narrow(value)}, {literal(node.text)})",
-            plain=False,
-        )
+    def _any(self, natural: TypeNode, target: TypeNode) -> Conversion:
+        if target.name not in GEO_TYPES:
+            return super()._any(natural, target)
+        found = super()._any(natural, parse_type(GEO_TYPES[target.name]))
+        return retargeted(found, target.text)
 
-    def _retarget(self, reader: Reader, target: str) -> Reader:
-        def narrow(value: str) -> str:
-            inner = value if reader.plain else reader.narrow(value)
-            return f"accurateCast({inner}, {literal(target)})"
+    def _item(self, natural: TypeNode, target: TypeNode) -> Conversion:
+        return self._of_element(natural, target, False)
 
-        return replace(reader, target=target, narrow=narrow)
+    def _element(self, natural: TypeNode, target: TypeNode) -> Conversion:
+        return self._of_element(natural, target, natural.name != "Nullable")
 
-    def _array(self, node: TypeNode) -> Reader:
-        item = self._reader(node.inner(), nullable=False, in_tuple=False)
-        target = f"Array({item.target})"
+    def _of_element(self, natural: TypeNode, target: TypeNode, is_bare: bool) -> Conversion:
+        before, self._is_bare_element = self._is_bare_element, is_bare
+        try:
+            return self._any(natural, target)
+        finally:
+            self._is_bare_element = before
 
-        def narrow(value: str) -> str:
-            inner = value if item.plain else self._lambdas.each(item.narrow, value)
-            return f"accurateCast({inner}, {literal(target)})"
 
-        return Reader(
-            target,
-            f"Array({item.wide})",
-            f"Array({item.loose})",
-            narrow,
-            self._lambdas.greatest(item.fault),
-            item.plain,
-        )
-
-    def _map(self, node: TypeNode) -> Reader:
-        outer = self.refuse_null
-        self.refuse_null = False
-        key = self._reader(node.inner(0), nullable=False, in_tuple=False)
-        self.refuse_null = outer
-        item = self._reader(node.inner(1), nullable=False, in_tuple=False)
-        target = f"Map({key.target}, {item.target})"
-        plain = key.plain and item.plain
-
-        def narrow(value: str) -> str:
-            if plain:
-                return f"accurateCast({value}, {literal(target)})"
-            keys = self._lambdas.each(key.narrow, f"mapKeys({value})")
-            items = self._lambdas.each(item.narrow, f"mapValues({value})")
-            return f"CAST(mapFromArrays({keys}, {items}), {literal(target)})"
-
-        return Reader(
-            target,
-            f"Map({key.wide}, {item.wide})",
-            f"Map({key.loose}, {item.loose})",
-            narrow,
-            self._lambdas.greatest_of_map(key.fault, item.fault),
-            plain,
-        )
-
-    def _tuple(self, node: TypeNode) -> Reader:
-        elements = node.elements()
-        readers = [self._reader(part, nullable=False, in_tuple=True) for _, part in elements]
-        names = [identifier(name) + " " if name else "" for name, _ in elements]
-        wrap = "Array({})" if node.name == "Nested" else "{}"
-        plain = all(reader.plain for reader in readers)
-        parts = ", ".join(n + r.target for n, r in zip(names, readers, strict=True))
-        tuple_target = f"Tuple({parts})"
-        target = wrap.format(tuple_target)
-
-        def element(value: str, index: int) -> str:
-            return f"tupleElement({value}, {index + 1})"
-
-        def one(value: str) -> str:
-            values = (r.narrow(element(value, i)) for i, r in enumerate(readers))
-            return f"CAST(tuple({', '.join(values)}), {literal(tuple_target)})"
-
-        def narrow(value: str) -> str:
-            if plain:
-                return f"accurateCast({value}, {literal(target)})"
-            if node.name == "Nested":
-                return self._lambdas.each(one, value)
-            return one(value)
-
-        fault = greatest(*(of_element(r.fault, place) for place, r in enumerate(readers)))
-        wide = ", ".join(n + r.wide for n, r in zip(names, readers, strict=True))
-        loose = ", ".join(n + r.loose for n, r in zip(names, readers, strict=True))
-        return Reader(
-            target,
-            wrap.format(f"Tuple({wide})"),
-            wrap.format(f"Tuple({loose})"),
-            narrow,
-            self._lambdas.greatest(fault) if node.name == "Nested" else fault,
-            plain,
-        )
+def _or_missing(pair: Pair, target: TypeNode) -> Pair:
+    """Of a value that is read as String: an absent one is empty."""
+    narrow, unfit = pair.narrow, pair.unfit
+    assert narrow is not None and unfit is not None
+    return Pair(
+        lambda value: f"if(empty({value}), {default_of(target.text)}, {narrow(value)})",
+        lambda value: f"(notEmpty({value}) AND {unfit(value)})",
+        pair.unread,
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -190,50 +182,19 @@ class NestedColumn:
 
         :param records: SQL of the array of records as it was read; empty if there is none.
         """
-        flat, element = self.flat, literal(self.element_name)
+        flat, item, name = self.flat.conversion, self.element.conversion, literal(self.element_name)
 
         def of_record(expression: Expression) -> Expression:
-            return lambda record: expression(f"tupleElement({record}, {element})")
+            return lambda record: expression(f"tupleElement({record}, {name})")
 
         def narrow(value: str) -> str:
-            items = self.lambdas.each(of_record(self.element.narrow), records)
-            parts = (
-                f"CAST({part}, {literal(flat.target)})" for part in (items, flat.narrow(value))
-            )
+            items = self.lambdas.each(of_record(item.value), records)
+            parts = (f"CAST({part}, {literal(flat.target)})" for part in (items, flat.value(value)))
             return f"if(notEmpty({records}), {', '.join(parts)})"
 
         def clashes(value: str) -> str:
             return f"if(notEmpty({records}) AND notEmpty({value}), {RANGE}, 0)"
 
-        inner = self.element.fault
-        of_items = self.lambdas.greatest(inner and of_record(inner), lambda _: records)
-        return Reader(
-            flat.target,
-            flat.wide,
-            flat.loose,
-            narrow,
-            greatest(clashes, flat.fault, of_items),
-            False,
-        )
-
-
-def _or_null(reader: Reader) -> Reader:
-    """Of a tuple that may be null: its elements are judged where there is one."""
-    target, test = f"Nullable({reader.target})", reader.fault
-
-    def fault(value: str) -> str:
-        assert test is not None
-        return f"if(isNull({value}), 0, toUInt8({test(f'assumeNotNull({value})')}))"
-
-    def narrow(value: str) -> str:
-        inner = reader.narrow(f"assumeNotNull({value})")
-        return f"if(isNull({value}), NULL, CAST({inner}, {literal(target)}))"
-
-    return Reader(
-        target,
-        f"Nullable({reader.wide})",
-        f"Nullable({reader.loose})",
-        narrow,
-        None if test is None else fault,
-        False,
-    )
+        of_items = self.lambdas.greatest(item.fault and of_record(item.fault), lambda _: records)
+        fault = greatest(clashes, flat.fault, of_items)
+        return Reader(self.flat.wide, self.flat.loose, Conversion(flat.target, narrow, fault))

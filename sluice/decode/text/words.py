@@ -9,7 +9,7 @@ import json
 import re
 from typing import Any
 
-from sluice.decode.engine.scalars import NULL, RANGE, UNREAD
+from sluice.decode.engine.pair import MISMATCH, NULL, RANGE
 from sluice.decode.engine.types import TypeNode, parse_type
 from sluice.decode.messages.fault import (
     CANNOT_PARSE,
@@ -35,8 +35,8 @@ _NUMBER = re.compile(r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?")
 #: No DateTime has so many.
 _SECONDS = re.compile(r"-?[0-9]{18,}(\.[0-9]*)?")
 _VALUE_CHARACTERS_MAX = 100
-#: By the kind of a fault, see `Reader.fault`.
-REASONS = {NULL: NULL_IN_COLUMN, RANGE: OUT_OF_RANGE, UNREAD: CANNOT_PARSE}
+#: By the kind of a fault, see `Conversion.fault`.
+REASONS = {NULL: NULL_IN_COLUMN, RANGE: OUT_OF_RANGE, MISMATCH: CANNOT_PARSE}
 
 
 def value_fault(line: bytes, part: PlannedColumn, kind: int) -> Fault:

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from sluice.decode.engine.scalars import Expression
+from sluice.decode.engine.pair import Expression, Pair, either
 from sluice.decode.engine.session import literal
 from sluice.decode.engine.types import TypeNode, scale_of
-from sluice.decode.typed.pair import Pair, either
 
 #: The first day that the engine knows, and the last; in seconds, the second after it.
 _DAYS = (-719528, 2932896)

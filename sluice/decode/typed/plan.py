@@ -13,6 +13,7 @@ import numpy as np
 
 from sluice.core.errors import TerminalError
 from sluice.core.load_spec import Column, TableSpec
+from sluice.decode.engine.conversions import Conversion, block_type, has_enum
 from sluice.decode.engine.expressions import READS_NO_CLOCK
 from sluice.decode.engine.keys import (
     PLACE_COLUMN,
@@ -21,7 +22,7 @@ from sluice.decode.engine.keys import (
     filled_columns,
     lineage_of,
 )
-from sluice.decode.engine.scalars import NULL, default_of
+from sluice.decode.engine.pair import MISMATCH, NULL
 from sluice.decode.engine.session import (
     EngineError,
     declared,
@@ -31,15 +32,9 @@ from sluice.decode.engine.session import (
     settings_clause,
     unlike,
 )
-from sluice.decode.engine.types import nested_groups, parse_type
+from sluice.decode.engine.types import default_of, nested_groups, parse_type
 from sluice.decode.messages.format import NO_MESSAGE, PLACE_IS_FIRST, Group, Natural
-from sluice.decode.typed.readers import (
-    MISMATCH,
-    Conversion,
-    ConversionFactory,
-    block_type,
-    has_enum,
-)
+from sluice.decode.typed.scalars import TypedConversions
 
 #: Relations with other columns, whose queries are kept. Messages may bring any number of them.
 _PLANS_MAX = 256
@@ -162,13 +157,13 @@ class TypedPlan:
         columns = tuple(self._without_records(columns))
         self._columns = columns
         refuses_unknown = target.table.unknown_fields == "refuse"
-        factory = ConversionFactory(not self._nulls_to_default, target.table.fractions == "cut")
+        factory = TypedConversions(not self._nulls_to_default, target.table.fractions == "cut")
         by_name = {natural.name: natural for natural in columns}
         self.filled = tuple(
             _Filled(
                 column,
                 by_name[column.name],
-                factory.of(by_name[column.name].type, target.types[column.name]),
+                factory.conversion(by_name[column.name].type, target.types[column.name]),
                 place,
             )
             for place, column in enumerate(target.read)

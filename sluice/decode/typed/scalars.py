@@ -1,12 +1,10 @@
-"""Pairs of scalar types: the test of a value and its conversion. See readers.py."""
+"""Pairs of scalar types: the test of a value and its conversion. See conversions.py."""
 
 from __future__ import annotations
 
-from sluice.decode.engine.scalars import Expression
-from sluice.decode.engine.session import literal
-from sluice.decode.engine.types import TypeNode, decimal_shape
-from sluice.decode.typed.moments import instant_unfit, loses_ticks, moment_pair, same_moment_unfit
-from sluice.decode.typed.pair import (
+from sluice.decode.engine.conversions import ConversionFactory
+from sluice.decode.engine.pair import (
+    Expression,
     Pair,
     cast,
     either,
@@ -17,12 +15,30 @@ from sluice.decode.typed.pair import (
     outside,
     over,
 )
+from sluice.decode.engine.session import literal
+from sluice.decode.engine.types import TypeNode, decimal_shape
+from sluice.decode.typed.moments import instant_unfit, loses_ticks, moment_pair, same_moment_unfit
 from sluice.decode.typed.texts import by_text, from_text
 
 _FLOATS = ("BFloat16", "Float32", "Float64")
 _MOMENTS = ("Date", "Date32", "DateTime", "DateTime64")
 #: Besides integers, decimals and Enums: their values have one text.
 _WITH_TEXT = (*_FLOATS, *_MOMENTS, "Bool", "Time", "Time64", "UUID", "IPv4", "IPv6", "JSON")
+
+
+class TypedConversions(ConversionFactory):
+    """From types that values have of their own.
+
+    :param cuts: digits of a second that a type does not keep are cut; otherwise they are a fault.
+    """
+
+    def __init__(self, refuse_null: bool, cuts: bool) -> None:
+        super().__init__(refuse_null)
+        self._cuts = cuts
+
+    def scalar(self, natural: TypeNode, target: TypeNode) -> Pair | None:
+        """As the base says."""
+        return scalar_pair(natural, target, self._cuts)
 
 
 def scalar_pair(natural: TypeNode, target: TypeNode, cuts: bool) -> Pair | None:

@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sluice.core.errors import TerminalError
-from sluice.decode.engine.scalars import NULL, RANGE
+from sluice.decode.engine.pair import MISMATCH, NULL, RANGE
 from sluice.decode.engine.session import EngineError
 from sluice.decode.messages.assemble import BlockShapeError, Body
 from sluice.decode.messages.buffer import MessageBuffer
@@ -37,7 +37,6 @@ from sluice.decode.messages.fault import (
 from sluice.decode.messages.format import Group, Indices, TypedFormat
 from sluice.decode.typed.part import Part, Pile, read_rows, run_on_messages
 from sluice.decode.typed.plan import Target, TypedPlan
-from sluice.decode.typed.readers import MISMATCH
 from sluice.decode.typed.texts import remark_on
 
 _REASONS = {NULL: NULL_IN_COLUMN, RANGE: OUT_OF_RANGE, MISMATCH: CANNOT_PARSE}

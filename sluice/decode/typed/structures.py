@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from sluice.core.errors import TerminalError
 from sluice.core.load_spec import TableSpec
+from sluice.decode.engine.conversions import block_type
 from sluice.decode.engine.session import EngineError, declared, literal, run
 from sluice.decode.engine.types import parse_type
-from sluice.decode.typed.readers import block_type
 
 Structure = tuple[tuple[str, str], ...]
 

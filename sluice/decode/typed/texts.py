@@ -3,10 +3,18 @@
 from __future__ import annotations
 
 from sluice.decode.engine.dates import CUT, is_cut, is_problem, problem
-from sluice.decode.engine.scalars import UNREAD, Place, Reader, scalar_reader
+from sluice.decode.engine.pair import (
+    Expression,
+    Pair,
+    either,
+    fails,
+    integer_bounds,
+    or_null,
+    over,
+)
+from sluice.decode.engine.scalars import Scalar, scalar_of
 from sluice.decode.engine.session import literal
 from sluice.decode.engine.types import TypeNode, parse_type, scale_of
-from sluice.decode.typed.pair import Pair, either, fails, integer_bounds, or_null, over
 
 #: The 256-bit reader wraps beyond these digits.
 _OVERLONG = "[0-9]{61,}"
@@ -32,73 +40,69 @@ def from_text(target: TypeNode, cuts: bool = False) -> Pair | None:
         return Pair(or_null(target.text), unfit, failing)
     if target.name in ("DateTime", "DateTime64"):
         return _moment(target, cuts)
-    reader = _json_reader(target)
-    if reader.fault is None:
+    scalar = scalar_of(target, "Int256")
+    pair, parse = scalar.pair, scalar.parse
+    if pair is None:
         return None
-    fault, narrow = reader.fault, reader.narrow
-    if reader.wide == "Nullable(String)":
-
-        def as_null(value: str) -> str:
-            return f"CAST({value}, 'Nullable(String)')"
-
-        def unfit(value: str) -> str:
-            return f"{fault(as_null(value))} != 0"
-
-        def chosen(value: str) -> str:
-            return f"if({unfit(value)}, NULL, {value})"
-
-        return Pair(
-            lambda value: f"assumeNotNull({narrow(chosen(value))})",
-            unfit,
-            lambda value: f"{fault(as_null(value))} = {UNREAD}",
-        )
-    is_number = integer_bounds(target.name) is not None
-
-    def unread(value: str) -> str:
-        return f"isNull({_read(value, reader.loose)})"
-
-    def unfit_value(value: str) -> str:
-        return f"{fault(_read(value, reader.loose))} != 0"
+    if parse is not None:
+        return _of_text(target, pair, parse)
+    unread, own = _unread(scalar), _over_read(scalar)
+    if integer_bounds(target.name) is None:
+        return Pair(_narrow(target, scalar), either(unread, own), unread)
 
     def overlong(value: str) -> str:
         return f"match({value}, '{_OVERLONG}')"
 
     return Pair(
-        lambda value: or_null(target.text)(_read(value, reader.wide)),
-        either(overlong, unread, unfit_value) if is_number else either(unread, unfit_value),
-        (lambda value: f"(NOT {overlong(value)} AND {unread(value)})") if is_number else unread,
+        _narrow(target, scalar),
+        either(overlong, unread, own),
+        lambda value: f"(NOT {overlong(value)} AND {unread(value)})",
     )
 
 
-def _json_reader(target: TypeNode) -> Reader:
-    place = Place(nullable=True, in_tuple=False, refuse_null=False)
-    return scalar_reader(target, place, "Int256")
+def _of_text(target: TypeNode, pair: Pair, parse: Expression) -> Pair:
+    """Of what JSON reads as String, too."""
+    unfit = pair.unfit
+    assert unfit is not None
+
+    def narrow(value: str) -> str:
+        chosen = parse(f"if({unfit(value)}, NULL, {value})")
+        return f"assumeNotNull(accurateCast({chosen}, {literal(f'Nullable({target.text})')}))"
+
+    return Pair(narrow, unfit, pair.unread)
 
 
 def _read(value: str, read_as: str) -> str:
-    """A text as the JSON reader reads it, NULL if it does not.
+    """A text as the JSON reader reads it, NULL if it does not."""
+    return f"accurateCastOrNull({value}, {literal(read_as)})"
 
-    :param read_as: a type, Nullable or not.
-    """
-    inner = read_as.removeprefix("Nullable(").removesuffix(")")
-    return f"accurateCastOrNull({value}, {literal(inner)})"
+
+def _narrow(target: TypeNode, scalar: Scalar) -> Expression:
+    return lambda value: or_null(target.text)(_read(value, scalar.wide))
+
+
+def _unread(scalar: Scalar) -> Expression:
+    return lambda value: f"isNull({_read(value, scalar.loose)})"
+
+
+def _over_read(scalar: Scalar) -> Expression | None:
+    """The test of what was read, of text."""
+    unfit = None if scalar.pair is None else scalar.pair.unfit
+    return unfit and (lambda value: f"ifNull({unfit(_read(value, scalar.loose))}, 0)")
 
 
 def _moment(target: TypeNode, cuts: bool) -> Pair:
     """DateTime and DateTime64: the engine's best-effort reading, as in JSON, but of texts that say
     one moment that there is, and nothing clamped."""
-    reader, scale = _json_reader(target), scale_of(target)
-    fault = reader.fault
-    assert fault is not None
+    scalar, scale = scalar_of(target, "Int256"), scale_of(target)
 
     def unread(text: str) -> str:
-        return f"(isNull({_read(text, reader.loose)}) OR {is_problem(text, scale)})"
+        return f"({_unread(scalar)(text)} OR {is_problem(text, scale)})"
 
-    def unfit(text: str) -> str:
-        cut = is_cut(text, CUT if cuts else scale)
-        return f"({unread(text)} OR ({fault(_read(text, reader.loose))}) != 0 OR {cut})"
+    def cut(text: str) -> str:
+        return is_cut(text, CUT if cuts else scale)
 
-    return Pair(or_null(target.text), unfit, unread)
+    return Pair(or_null(target.text), either(unread, _over_read(scalar), cut), unread)
 
 
 def remark_on(text: str, type_text: str) -> str:

@@ -13,19 +13,14 @@ values; made by narrowing they are faults.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
 from functools import partial
 
 from sluice.decode.engine.lambdas import Lambdas, greatest, of_element
-from sluice.decode.engine.scalars import FINE, NULL, RANGE, Expression, default_of
+from sluice.decode.engine.pair import FINE, MISMATCH, NULL, RANGE, Expression, Pair
 from sluice.decode.engine.session import identifier, literal
-from sluice.decode.engine.types import TypeNode, parse_type
-from sluice.decode.typed.pair import Pair
-from sluice.decode.typed.scalars import same_type_unfit, scalar_pair
-
-#: Result of `Conversion.fault` for values of a type that this column does not take, and for
-#: text that does not say a value of it.
-MISMATCH = 3
+from sluice.decode.engine.types import TypeNode, default_of, parse_type
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,24 +42,34 @@ class Conversion:
         return natural if self.narrow is None else self.narrow(natural)
 
 
-@dataclass(slots=True)
-class ConversionFactory:
+class ConversionFactory(ABC):
     """Chooses conversions.
 
     :param refuse_null: null in a non-nullable place is a fault; otherwise it becomes the
         type's default there.
-    :param cuts: digits of a second that a type does not keep are cut; otherwise they are a fault.
     """
 
-    refuse_null: bool
-    cuts: bool = False
-    #: Elements of tuples that no element of the target takes, found so far.
-    strange: list[str] = field(default_factory=list)
-    _lambdas: Lambdas = field(default_factory=Lambdas)
+    def __init__(self, refuse_null: bool) -> None:
+        self.refuse_null = refuse_null
+        #: Elements of tuples that no element of the target takes, found so far.
+        self.strange: list[str] = []
+        self.lambdas = Lambdas()
 
-    def of(self, natural: str, target: str) -> Conversion:
+    @abstractmethod
+    def scalar(self, natural: TypeNode, target: TypeNode) -> Pair | None:
+        """Of types that contain no other; None: no value of the one is one of the other."""
+
+    def conversion(self, natural: str, target: str) -> Conversion:
         """From a type to a type, as texts."""
         return self._any(parse_type(natural), parse_type(target))
+
+    def _item(self, natural: TypeNode, target: TypeNode) -> Conversion:
+        """Of what an array or a map holds."""
+        return self._any(natural, target)
+
+    def _element(self, natural: TypeNode, target: TypeNode) -> Conversion:
+        """Of an element of a tuple."""
+        return self._any(natural, target)
 
     def _any(self, natural: TypeNode, target: TypeNode) -> Conversion:
         if target.name == "SimpleAggregateFunction":
@@ -77,19 +82,22 @@ class ConversionFactory:
             inner = self._any(natural.inner(), target)
             return _after(inner, lambda value: f"CAST({value}, {literal(natural.inner().text)})")
         if target.name == "LowCardinality":
-            return _retargeted(self._any(natural, target.inner()), target.text)
+            return retargeted(self._any(natural, target.inner()), target.text)
         nullable = target.name == "Nullable"
         inner_target = target.inner() if nullable else target
         if natural.name == "Nullable":
             return self._nullable(natural.inner(), inner_target, nullable)
         inner = self._plain(natural, inner_target)
-        return _retargeted(inner, target.text) if nullable else inner
+        return retargeted(inner, target.text) if nullable else inner
 
     def _needs_test(self, node: TypeNode) -> bool:
         """Whether a value of this type may be none, for example in binary formats."""
         if node.name == "SimpleAggregateFunction":
             return False
-        return same_type_unfit(node) is not None or any(map(self._needs_test, node.parts()))
+        if node.parts():
+            return any(map(self._needs_test, node.parts()))
+        pair = self.scalar(node, node)
+        return pair is not None and pair.unfit is not None
 
     def _nullable(self, natural: TypeNode, target: TypeNode, keeps_null: bool) -> Conversion:
         """From Nullable(natural), to Nullable(target) if null is kept."""
@@ -124,27 +132,27 @@ class ConversionFactory:
             return self._map(natural, target)
         if target.name == natural.name == "Tuple":
             return self._tuple(natural, target)
-        pair = scalar_pair(natural, target, self.cuts)
+        pair = self.scalar(natural, target)
         return _mismatch(target.text) if pair is None else _scalar(pair, target.text)
 
     def _array(self, natural: TypeNode, target: TypeNode) -> Conversion:
-        item = self._any(natural.inner(), target.inner())
-        narrow = None if item.narrow is None else partial(self._lambdas.each, item.narrow)
-        return Conversion(f"Array({item.target})", narrow, self._lambdas.greatest(item.fault))
+        item = self._item(natural.inner(), target.inner())
+        narrow = None if item.narrow is None else partial(self.lambdas.each, item.narrow)
+        return Conversion(f"Array({item.target})", narrow, self.lambdas.greatest(item.fault))
 
     def _map(self, natural: TypeNode, target: TypeNode) -> Conversion:
-        key = self._any(natural.inner(0), target.inner(0))
-        item = self._any(natural.inner(1), target.inner(1))
+        key = self._item(natural.inner(0), target.inner(0))
+        item = self._item(natural.inner(1), target.inner(1))
         target_text = f"Map({key.target}, {item.target})"
 
         def narrow(value: str) -> str:
             keys, items = f"mapKeys({value})", f"mapValues({value})"
-            keys = self._lambdas.each(key.narrow, keys) if key.narrow else keys
-            items = self._lambdas.each(item.narrow, items) if item.narrow else items
+            keys = self.lambdas.each(key.narrow, keys) if key.narrow else keys
+            items = self.lambdas.each(item.narrow, items) if item.narrow else items
             return f"CAST(mapFromArrays({keys}, {items}), {literal(target_text)})"
 
         unchanged = key.narrow is None and item.narrow is None
-        fault = self._lambdas.greatest_of_map(key.fault, item.fault)
+        fault = self.lambdas.greatest_of_map(key.fault, item.fault)
         return Conversion(target_text, None if unchanged else narrow, fault)
 
     def _tuple(self, natural: TypeNode, target: TypeNode) -> Conversion:
@@ -158,7 +166,7 @@ class ConversionFactory:
             self.strange += [name for name, _ in have if name not in names]
         sources = [places.get(w[0]) if by_name else place for place, w in enumerate(wanted)]
         parts = [
-            None if source is None else self._any(have[source][1], wanted_type)
+            None if source is None else self._element(have[source][1], wanted_type)
             for source, (_, wanted_type) in zip(sources, wanted, strict=True)
         ]
         targets = [
@@ -209,9 +217,10 @@ def _without_nested(node: TypeNode) -> TypeNode:
 def _scalar(pair: Pair, target: str) -> Conversion:
     def fault(value: str) -> str:
         assert pair.unfit is not None
-        if pair.unread is None:
-            return f"if({pair.unfit(value)}, {RANGE}, {FINE})"
-        return f"multiIf({pair.unread(value)}, {MISMATCH}, {pair.unfit(value)}, {RANGE}, {FINE})"
+        kind = (
+            f"{RANGE}" if pair.unread is None else f"if({pair.unread(value)}, {MISMATCH}, {RANGE})"
+        )
+        return f"if({pair.unfit(value)}, {kind}, {FINE})"
 
     return Conversion(target, pair.narrow, None if pair.unfit is None else fault)
 
@@ -236,7 +245,7 @@ def _after(inner: Conversion, first: Expression) -> Conversion:
     )
 
 
-def _retargeted(inner: Conversion, target: str) -> Conversion:
+def retargeted(inner: Conversion, target: str) -> Conversion:
     """The same value, cast to a type that holds all of its values."""
     return Conversion(
         target, lambda value: f"CAST({inner.value(value)}, {literal(target)})", inner.fault

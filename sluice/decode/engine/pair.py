@@ -1,12 +1,18 @@
-"""What pairs of scalar types are made of. See readers.py."""
+"""What pairs of scalar types are made of. See conversions.py."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
-from sluice.decode.engine.scalars import Expression
 from sluice.decode.engine.session import literal
 from sluice.decode.engine.types import TypeNode
+
+Expression = Callable[[str], str]
+
+#: Kinds of faults of a value. MISMATCH: of a type that the column does not take, or text that does
+#: not say a value of it.
+FINE, NULL, RANGE, MISMATCH = 0, 1, 2, 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -15,7 +21,7 @@ class Pair:
 
     :param narrow: the value where it fits; None: no change.
     :param unfit: UInt8, true where it does not fit; never throws. None: it always fits.
-    :param unread: UInt8, true where text does not say a value at all; part of `unfit` or not.
+    :param unread: UInt8, true where text does not say a value at all; only asked if it is unfit.
     """
 
     narrow: Expression | None
