@@ -9,7 +9,7 @@ from sluice.core.errors import TerminalError
 from sluice.core.formats import FORMATS as KNOWN
 from sluice.core.load_spec import TableSpec
 from sluice.core.text_options import first_problem
-from sluice.decode.keys.required import RequiredKeyDecoder, without_required_key
+from sluice.decode.engine.keys import with_null
 from sluice.decode.mapping.mapped import MappedFormat, is_mapped
 from sluice.decode.messages.format import TypedFormat
 from sluice.decode.messages.framing import BYTES, JSON_ARRAYS, JSON_OBJECTS, Framing
@@ -25,7 +25,7 @@ def typed_decoder(table: TableSpec) -> TableDecoder:
     if table.envelope == "debezium":
         from sluice.decode.schema.change_events import ChangeEvents
 
-        found = ChangeEvents(table, found)
+        found = ChangeEvents(with_null(table), found)
     return TypedDecoder(table, found)
 
 
@@ -60,11 +60,11 @@ def _typed_format(table: TableSpec) -> TypedFormat:
         case "Protobuf":
             from sluice.decode.schema.protobuf import Protobuf
 
-            return Protobuf(table)
+            return Protobuf(with_null(table))
         case "ProtobufConfluent":
             from sluice.decode.schema.protobuf import ProtobufConfluent
 
-            return ProtobufConfluent(table)
+            return ProtobufConfluent(with_null(table))
         case "SQLBatchRequest":
             from sluice.decode.envelope.format import EnvelopeFormat
 
@@ -121,15 +121,9 @@ def make_decoder(table: TableSpec) -> TableDecoder:
     problem = check_options(table.format, table.options)
     if problem:
         raise TerminalError(f"table {table.target}: {problem}", "Correct [table.options].")
-    quick = without_required_key(table)
-    if quick is not None:
-        return RequiredKeyDecoder(table, quick, _decoder_of)
-    return _decoder_of(table)
-
-
-def _decoder_of(table: TableSpec) -> TableDecoder:
     if is_mapped(table):
-        return TypedDecoder(table, MappedFormat(table, make_decoder, framing_of))
+        fields = MappedFormat(table, make_decoder, framing_of)
+        return TypedDecoder(replace(table, require=()), fields)
     of, steps = _FORMATS[table.format], _steps(table)
     decoder = of.decoder(table)
     return SteppedDecoder(decoder, steps, of.framing) if steps else decoder

@@ -14,7 +14,7 @@ values; made by narrowing they are faults.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 
 from sluice.decode.engine.lambdas import Lambdas, greatest, of_element
@@ -192,6 +192,16 @@ class ConversionFactory(ABC):
         same_names = [name for name, _ in have] == [name for name, _ in wanted]
         unchanged = same_names and all(part is not None and part.narrow is None for part in parts)
         return Conversion(target_text, None if unchanged else narrow, greatest(*tests))
+
+
+def required(made: Conversion) -> Conversion:
+    """The same of a value that must be there: null is a fault whatever the target takes."""
+
+    def fault(value: str) -> str:
+        rest = f"{FINE}" if made.fault is None else made.fault(value)
+        return f"if(isNull({value}), {NULL}, {rest})"
+
+    return replace(made, fault=fault)
 
 
 def block_type(type_text: str) -> str:

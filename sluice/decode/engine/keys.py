@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Container
+from dataclasses import replace
 
 from sluice.core.errors import TerminalError
 from sluice.core.load_spec import LINEAGE_TYPES, SOURCE, Column, TableSpec
 from sluice.decode.engine.expressions import referenced_columns
 from sluice.decode.engine.native import check_lineage_type
 from sluice.decode.engine.session import identifier, literal, settings_clause
+from sluice.decode.engine.types import parse_type
 
 KEY_COLUMN = "_sluice_partition_key"
 #: Of a sorted block: which row of the unsorted one each row was.
 ORDER_COLUMN = "_sluice_order"
 #: Of each row its place among all that were read, or that of its message; the last column.
 PLACE_COLUMN = "_sluice_place"
+#: Types that cannot be absent: Nullable does not take them.
+_NEVER_NULL = ("Array", "Map", "Tuple", "Nested", "JSON", "Variant", "Dynamic")
 
 
 def lineage_of(table: TableSpec) -> tuple[Column, ...]:
@@ -41,7 +45,7 @@ def lineage_of(table: TableSpec) -> tuple[Column, ...]:
 def filled_columns(table: TableSpec) -> tuple[Column, ...]:
     """The columns that messages fill, stored or not.
 
-    :raises TerminalError: it stores none of them.
+    :raises TerminalError: it stores none of them, or lacks one that is required.
     """
     kinds = ("", "DEFAULT", "EPHEMERAL")
     own = (column for column in table.columns if column.name not in table.lineage)
@@ -51,7 +55,44 @@ def filled_columns(table: TableSpec) -> tuple[Column, ...]:
             f"table {table.target} has no column that a message could fill",
             "Add a column, or take the entry out of the configuration.",
         )
+    stored = {column.name for column in filled if column.kind != "EPHEMERAL"}
+    lacking = next((name for name in table.require if name not in stored), "")
+    if lacking:
+        raise TerminalError(
+            f"table entry {table.entry} into {table.target} has no column {lacking} that messages "
+            "can fill",
+            "Correct require, or add the column.",
+        )
     return filled
+
+
+def nullable_type(table: TableSpec, column: Column) -> str:
+    """The type of a column that is required, with null for what is absent.
+
+    :raises TerminalError: it has none.
+    """
+    node = parse_type(column.type)
+    if node.name in _NEVER_NULL:
+        raise TerminalError(
+            f"table entry {table.entry} into {table.target} requires {column.name} {column.type}, "
+            "a type that cannot be null",
+            f"Use a check such as notEmpty({column.name}).",
+        )
+    if node.name == "LowCardinality":
+        node = node.inner()
+    return node.text if node.name == "Nullable" else f"Nullable({node.text})"
+
+
+def with_null(table: TableSpec) -> TableSpec:
+    """The entry for a format of which the columns decide whether an absent field is null: what is
+    required may be null."""
+    columns = (
+        replace(column, type=nullable_type(table, column))
+        if column.name in table.require
+        else column
+        for column in table.columns
+    )
+    return replace(table, columns=tuple(columns))
 
 
 def check_default(table: TableSpec, column: Column, filled: Container[str]) -> tuple[Column, ...]:

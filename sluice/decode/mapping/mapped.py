@@ -22,7 +22,7 @@ from sluice.decode.mapping.source import source_of
 from sluice.decode.messages.buffer import MessageBuffer
 from sluice.decode.messages.decoded import Decoded
 from sluice.decode.messages.facts import TOMBSTONE, MessageFacts, fact_column, facts_named
-from sluice.decode.messages.fault import CHECK_FAILED, REQUIRED, Fault
+from sluice.decode.messages.fault import CHECK_FAILED, Fault, absent
 from sluice.decode.messages.format import Group, Indices, Natural, TypedFormat
 from sluice.decode.messages.framing import BYTES, Framing
 from sluice.decode.messages.marked import memory_file, subset
@@ -36,7 +36,7 @@ _OUT = "_sluice_field_out"
 
 def is_mapped(table: TableSpec) -> bool:
     """Whether an entry needs more than its format's decoder."""
-    named = table.mapping or table.fields or table.require or table.check
+    named = table.mapping or table.fields or table.check
     return bool(named or table.timestamps)
 
 
@@ -69,11 +69,7 @@ class MappedFormat(TypedFormat):
         self._structure = declared(read)
         self._columns = self._naturals()
         self._tests = [
-            (
-                Fault(REQUIRED, f"{name} is required, and absent or null", name),
-                f"isNotNull({value})",
-            )
-            for name, value in self._source.required.items()
+            (absent(name), f"isNotNull({value})") for name, value in self._source.required.items()
         ]
         self._tests += [
             (Fault(CHECK_FAILED, f"the check {check} does not hold"), f"({check})")

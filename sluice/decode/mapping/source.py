@@ -15,6 +15,7 @@ from sluice.decode.engine.expressions import (
     nondeterministic_functions,
     referenced_columns,
 )
+from sluice.decode.engine.keys import nullable_type
 from sluice.decode.engine.session import declared, identifier, literal
 from sluice.decode.engine.types import parse_type
 
@@ -28,8 +29,6 @@ _TICKS = {
 _DAYS = ("Date", "Date32")
 #: Before the names of the key's fields, among those of the value.
 KEY_PREFIX = "_key."
-#: Types that cannot be absent: Nullable does not take them.
-_NEVER_NULL = ("Array", "Map", "Tuple", "Nested", "JSON", "Variant", "Dynamic")
 
 
 @dataclass(frozen=True, slots=True)
@@ -191,7 +190,7 @@ class _Maker:
 
     def _read_key(self, column: Column, field: str, is_required: bool) -> str:
         """Read a field of the key for a column; gives the SQL for it."""
-        kind = self._nullable(column) if is_required else column.type
+        kind = nullable_type(self._table, column) if is_required else column.type
         if self._keys.setdefault(field, kind) != kind:
             raise self._error(
                 f"reads the key's field {field} for {column.name} and as another type as well",
@@ -209,7 +208,7 @@ class _Maker:
             )
         type_text = column.type
         if is_required:
-            type_text = self._nullable(column)
+            type_text = nullable_type(self._table, column)
         node = self._fields.setdefault(path[0], _Node())
         value = identifier(path[0])
         for part in path[1:]:
@@ -236,18 +235,6 @@ class _Maker:
                     f"Map {column.name} with sql, which says what it is when its field is absent.",
                 )
         node.kind, node.expression = "DEFAULT", column.expression
-
-    def _nullable(self, column: Column) -> str:
-        """The column's type, with null for a field that is absent."""
-        node = parse_type(column.type)
-        if node.name in _NEVER_NULL:
-            raise self._error(
-                f"requires {column.name} {column.type}, a type that cannot be null",
-                f"Use a check such as notEmpty({column.name}).",
-            )
-        if node.name == "LowCardinality":
-            node = node.inner()
-        return node.text if node.name == "Nullable" else f"Nullable({node.text})"
 
     def _refuse_volatile(self, expression: str) -> None:
         try:

@@ -73,6 +73,11 @@ def refused_value(reason: str, shown: str, column: str, type_text: str, why: str
     return Fault(reason, f"{said} column {column} {type_text}{because}", column)
 
 
+def absent(column: str) -> Fault:
+    """Of a message without a column that is required."""
+    return Fault(REQUIRED, f"{column} is required, and absent or null", column)
+
+
 def refused_by_engine(error: Exception) -> Fault:
     """Of a message that the engine refuses without saying a column, in its words."""
     words = re.sub(r"(Code: \d+\. )?DB::Exception: ", "", str(error))

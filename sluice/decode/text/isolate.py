@@ -95,7 +95,7 @@ def _judge(plan: Plan, buffer: MessageBuffer, indices: Indices) -> tuple[dict[in
     lines = _lines(buffer, indices[read[bad]])
     for (index, line), of_columns in zip(lines, kinds[bad], strict=True):
         column = int(np.flatnonzero(of_columns)[0])
-        faults[index] = value_fault(line, plan.columns[column], int(of_columns[column]))
+        faults[index] = value_fault(plan, line, plan.columns[column], int(of_columns[column]))
     return faults, np.delete(indices, read)
 
 

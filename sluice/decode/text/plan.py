@@ -5,7 +5,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from sluice.core.load_spec import Column, TableSpec
-from sluice.decode.engine.keys import PLACE_COLUMN, Keys, check_default, filled_columns, lineage_of
+from sluice.decode.engine.keys import (
+    PLACE_COLUMN,
+    Keys,
+    check_default,
+    filled_columns,
+    lineage_of,
+    nullable_type,
+)
 from sluice.decode.engine.session import declared, identifier, literal, settings_clause, unlike
 from sluice.decode.engine.types import default_of
 from sluice.decode.text.readers import Reader, ReaderFactory
@@ -72,6 +79,8 @@ class Plan:
 
     def _reader(self, factory: ReaderFactory, column: Column) -> Reader:
         nested = self._nested.get(column.name)
+        if column.name in self.table.require:
+            return factory.required(column.type, nullable_type(self.table, column))
         if nested is None:
             return factory.of(column.type)
         return nested.reader(self._read_value(nested.head))
@@ -80,6 +89,8 @@ class Plan:
         """The column as it is read, with what stands in for an absent field."""
         head = f"{identifier(part.name)} {read_as}"
         column, target = part.column, part.reader.target
+        if column.name in self.table.require:
+            return head
         if column.kind and column.expression:
             value = self._over_typed_columns(column, read_as == part.reader.loose)
         elif read_as != target and read_as.startswith(("Nullable(", "String")):

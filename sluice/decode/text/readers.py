@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from sluice.decode.engine.conversions import Conversion, ConversionFactory, retargeted
+from sluice.decode.engine.conversions import Conversion, ConversionFactory, required, retargeted
 from sluice.decode.engine.lambdas import Lambdas, greatest
 from sluice.decode.engine.pair import RANGE, Expression, Pair
 from sluice.decode.engine.scalars import scalar_of
@@ -68,6 +68,14 @@ class ReaderFactory(ConversionFactory):
         wide, loose = self._types(node, self.refuse_null, in_tuple=in_tuple)
         convert = self._element if in_tuple else self._any
         return Reader(wide, loose, convert(parse_type(wide), node))
+
+    def required(self, type_text: str, read_as: str) -> Reader:
+        """The reader of a column that must be there.
+
+        :param read_as: the type, with null for what is absent.
+        """
+        wide, loose = self._types(parse_type(read_as), self.refuse_null)
+        return Reader(wide, loose, required(self.conversion(wide, type_text)))
 
     def nested(self, types: Mapping[str, str]) -> dict[str, NestedColumn]:
         """The columns among these that a server made of a Nested."""

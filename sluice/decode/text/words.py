@@ -17,6 +17,7 @@ from sluice.decode.messages.fault import (
     OUT_OF_RANGE,
     UNKNOWN_FIELD,
     Fault,
+    absent,
     refused_value,
 )
 from sluice.decode.text.misread import Numeral
@@ -39,8 +40,10 @@ _VALUE_CHARACTERS_MAX = 100
 REASONS = {NULL: NULL_IN_COLUMN, RANGE: OUT_OF_RANGE, MISMATCH: CANNOT_PARSE}
 
 
-def value_fault(line: bytes, part: PlannedColumn, kind: int) -> Fault:
+def value_fault(plan: Plan, line: bytes, part: PlannedColumn, kind: int) -> Fault:
     """A kind of fault as words: which column, and what it said."""
+    if kind == NULL and part.name in plan.table.require:
+        return absent(part.name)
     document = _document(line)
     shown = _shown(document[part.name]) if part.name in document else "the value"
     return refused_value(REASONS[kind], shown, part.name, part.column.type)

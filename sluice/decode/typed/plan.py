@@ -13,7 +13,13 @@ import numpy as np
 
 from sluice.core.errors import TerminalError
 from sluice.core.load_spec import Column, TableSpec
-from sluice.decode.engine.conversions import Conversion, block_type, has_enum
+from sluice.decode.engine.conversions import (
+    Conversion,
+    ConversionFactory,
+    block_type,
+    has_enum,
+    required,
+)
 from sluice.decode.engine.expressions import READS_NO_CLOCK
 from sluice.decode.engine.keys import (
     PLACE_COLUMN,
@@ -160,21 +166,25 @@ class TypedPlan:
         factory = TypedConversions(not self._nulls_to_default, target.table.fractions == "cut")
         by_name = {natural.name: natural for natural in columns}
         self.filled = tuple(
-            _Filled(
-                column,
-                by_name[column.name],
-                factory.conversion(by_name[column.name].type, target.types[column.name]),
-                place,
-            )
+            _Filled(column, natural, self._conversion(factory, natural, column), place)
             for place, column in enumerate(target.read)
-            if column.name in by_name
+            if (natural := by_name.get(column.name)) is not None
         )
+        wanted = (column.name for column in target.read if column.name in target.table.require)
+        #: What is required, and the relation has not; "" for none.
+        self.lacking = next((name for name in wanted if name not in by_name), "")
         strange = [natural.name for natural in columns if natural.name not in target.types]
         strange += factory.strange
         #: What the relation has, and the table must have and has not; "" for none.
         self.unknown = strange[0] if strange and refuses_unknown else ""
         self._faults = [(part, fault) for part in self.filled if (fault := part.fault())]
         self._outer = self._outer_layer()
+
+    def _conversion(
+        self, factory: ConversionFactory, natural: Natural, column: Column
+    ) -> Conversion:
+        made = factory.conversion(natural.type, self.target.types[column.name])
+        return required(made) if column.name in self.target.table.require else made
 
     def _relation(self, group: Group) -> str:
         values = [f"{self._value(part.natural)} AS {part.source}" for part in self.filled]
@@ -186,7 +196,7 @@ class TypedPlan:
         selected = ", ".join([*values, f"{group.place} AS {PLACE_COLUMN}"])
         relation = f"SELECT {selected} FROM {group.source} AS {self._rows_as}"
         table = self.target.table
-        if table.mapping or table.fields or table.require or table.check:
+        if table.mapping or table.fields or table.check:
             # Its values may be people's own expressions.
             return f"{relation} {settings_clause(**READS_NO_CLOCK)}"
         return relation

@@ -31,6 +31,7 @@ from sluice.decode.messages.fault import (
     OUT_OF_RANGE,
     UNKNOWN_FIELD,
     Fault,
+    absent,
     refused_by_engine,
     refused_value,
 )
@@ -139,6 +140,9 @@ class Reading:
         if plan.unknown:
             said = f"the table has no column {plan.unknown}"
             self._refuse(group, Fault(UNKNOWN_FIELD, said, plan.unknown))
+            return
+        if plan.lacking:
+            self._refuse(group, absent(plan.lacking))
             return
         if self._expects_broken and not piece.is_tested:
             found = self._format.broken(self._buffer, group.messages)
@@ -272,6 +276,8 @@ class Reading:
             if kind == MISMATCH:
                 value += f" {natural}"
             fault = refused_value(_REASONS[kind], value, column.name, column.type, why)
+            if kind == NULL and column.name in self._target.table.require:
+                fault = absent(column.name)
             if self._many:
                 fault = fault.in_row(int(numbers[row]))
             self.faults.setdefault(int(group.messages[places[row]]), fault)
