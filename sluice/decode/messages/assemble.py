@@ -129,20 +129,14 @@ class Lineage:
         of_rows = self.origins.numbers(self.places)
         for column in columns:
             name, type_text = column.name, column.type
-            if name == "_topic":
-                topics = [member.source.topic for member in members]
-                yield repeated_texts(name, type_text, topics, of_rows, rows)
-            elif name == SOURCE and type_text == "UInt64":
+            if name == SOURCE and type_text == "UInt64":
                 sources = [source_number(member.loaded_by) for member in members]
                 yield repeated_numbers(name, type_text, sources, of_rows, rows)
             elif name == SOURCE:
                 loaded_by = [member.loaded_by for member in members]
                 yield repeated_texts(name, type_text, loaded_by, of_rows, rows)
-            elif name == "_partition":
-                partitions = [member.source.partition for member in members]
-                yield repeated_numbers(name, type_text, partitions, of_rows, rows)
-            elif name == "_offset":
-                yield numbers(name, type_text, self.origins.offsets(self.places), rows)
-            else:
+            elif name == "_row":
                 row_numbers = 0 if self.numbers is None else self.numbers.astype(np.uint64)
                 yield numbers(name, type_text, row_numbers, rows)
+            else:
+                yield self.origins.column(name, type_text, self.places)

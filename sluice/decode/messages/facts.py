@@ -9,13 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sluice.core.load_spec import KAFKA_COLUMNS, TableSpec
-from sluice.decode.engine.native import (
-    column_head,
-    numbers,
-    repeated_numbers,
-    repeated_texts,
-    varint,
-)
+from sluice.decode.engine.native import column_head, varint
 from sluice.decode.messages.origins import Origins
 
 #: The option of messages that name their schema in a header.
@@ -74,16 +68,9 @@ def fact_column(
     :param rows: for each row, the index of its message in `facts`.
     :param places: of the rows.
     """
-    type_text, count = KAFKA_COLUMNS[name], len(rows)
-    origins, members = facts.origins, facts.origins.members
-    if name == "_topic":
-        topics = [member.source.topic for member in members]
-        return repeated_texts(name, type_text, topics, origins.numbers(places), count)
-    if name == "_partition":
-        partitions = [member.source.partition for member in members]
-        return repeated_numbers(name, type_text, partitions, origins.numbers(places), count)
-    if name == "_offset":
-        return numbers(name, type_text, origins.offsets(places), count)
+    type_text = KAFKA_COLUMNS[name]
+    if name in ("_topic", "_partition", "_offset"):
+        return facts.origins.column(name, type_text, places)
     messages = rows.tolist()
     head = column_head(name, type_text)
     if name == "_key":

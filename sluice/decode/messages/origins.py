@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 
 from sluice.core.bundles import OFFSET_BITS
 from sluice.core.ranges import TopicPartition
+from sluice.decode.engine.native import numbers, repeated_numbers, repeated_texts
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +46,20 @@ class Origins:
         if len(self.members) == 1:
             return places
         return places & np.uint64((1 << OFFSET_BITS) - 1)
+
+    def column(self, name: str, type_text: str, places: NDArray[np.uint64]) -> bytes:
+        """`_topic`, `_partition` or `_offset` of rows at these places, as Native writes it.
+
+        :raises TerminalError: a number does not fit the server's type.
+        """
+        rows, of_rows = len(places), self.numbers(places)
+        if name == "_offset":
+            return numbers(name, type_text, self.offsets(places), rows)
+        if name == "_topic":
+            topics = [member.source.topic for member in self.members]
+            return repeated_texts(name, type_text, topics, of_rows, rows)
+        partitions = [member.source.partition for member in self.members]
+        return repeated_numbers(name, type_text, partitions, of_rows, rows)
 
 
 #: Of what is decoded on the way, whose rows carry no lineage.

@@ -6,19 +6,17 @@ has such a field is one of them. Pure Python, and the same in every process.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 
-from sluice.core.dynamic import NewField, Number, answer_to, kind_of, merged
+from sluice.core.dynamic import NewField, answer_to, kind_of, merged
 from sluice.core.load_spec import TableSpec
 from sluice.decode.messages.buffer import MessageBuffer
 from sluice.decode.messages.decoded import Decoded
+from sluice.decode.text.words import AS_WRITTEN
 
-#: Like the engine, and unlike Python, it takes a tab in a text for what it is.
-_DECODER = json.JSONDecoder(parse_int=Number, parse_float=Number, strict=False)
 _BETWEEN = " \t\r\n,"
 
 
@@ -54,7 +52,7 @@ def _objects(value: bytes | memoryview) -> Iterator[dict[str, Any]]:
         text = bytes(value).decode(errors="replace")
         place, rows = 0, []
         while (place := _skipped(text, place)) < len(text):
-            row, place = _DECODER.raw_decode(text, place)
+            row, place = AS_WRITTEN.raw_decode(text, place)
             rows += row if isinstance(row, list) else [row]
     except (ValueError, RecursionError):
         return

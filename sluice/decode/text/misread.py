@@ -21,6 +21,7 @@ from typing import Any
 
 import numpy as np
 
+from sluice.core.dynamic import Number
 from sluice.decode.engine.dates import CUT, FRACTION, problem
 from sluice.decode.engine.types import (
     TypeNode,
@@ -55,15 +56,9 @@ class Fields(tuple[tuple[str, Any], ...]):
     """A JSON object's fields, in their order, also those of equal names."""
 
 
-class Numeral(str):
-    """A number as it is written, in no quotes."""
-
-    __slots__ = ()
-
-
 _BARE = re.compile(r'("(?:[^"\\]|\\.)*")|[^\s{}\[\]:,"]+', re.DOTALL)
 _DECODER = json.JSONDecoder(
-    strict=False, object_pairs_hook=Fields, parse_int=Numeral, parse_float=Numeral
+    strict=False, object_pairs_hook=Fields, parse_int=Number, parse_float=Number
 )
 
 
@@ -98,7 +93,7 @@ class Misread:
     def fault(self, column: str, type_text: str) -> Fault:
         """As a fault of the message."""
         value = self.value
-        shown = value if isinstance(value, Numeral) else json.dumps(value, ensure_ascii=False)
+        shown = value if isinstance(value, Number) else json.dumps(value, ensure_ascii=False)
         shown = shown[:_VALUE_CHARACTERS_MAX]
         return refused_value(self.reason, shown, column, type_text, self.why)
 
@@ -283,7 +278,7 @@ def misread(value: Any, node: TypeNode, cuts: bool, as_it_is: bool = False) -> M
     inner = inner_types(node)
     if not inner and isinstance(value, str):
         return _misread_scalar(value, node, cuts, as_it_is)
-    if inner and isinstance(value, str) and not value and not isinstance(value, Numeral):
+    if inner and isinstance(value, str) and not value and not isinstance(value, Number):
         return Misread(value, CANNOT_PARSE) if node.name != "JSON" else None
     as_it_is = as_it_is or node.name in ("Variant", "JSON")
     for part, one in parts_of(value, node):
@@ -294,7 +289,7 @@ def misread(value: Any, node: TypeNode, cuts: bool, as_it_is: bool = False) -> M
 
 
 def _misread_scalar(value: str, node: TypeNode, cuts: bool, as_it_is: bool) -> Misread | None:
-    is_number = isinstance(value, Numeral)
+    is_number = isinstance(value, Number)
     if not value:
         if takes_empty(node):
             return None

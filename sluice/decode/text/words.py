@@ -9,6 +9,7 @@ import json
 import re
 from typing import Any
 
+from sluice.core.dynamic import Number
 from sluice.decode.engine.pair import MISMATCH, NULL, RANGE
 from sluice.decode.engine.types import TypeNode, parse_type
 from sluice.decode.messages.fault import (
@@ -20,7 +21,6 @@ from sluice.decode.messages.fault import (
     absent,
     refused_value,
 )
-from sluice.decode.text.misread import Numeral
 from sluice.decode.text.plan import Plan, PlannedColumn
 
 #: Types of which reading fails either for what is no such value at all, or for its size.
@@ -72,7 +72,7 @@ def unread_as_a_whole(plan: Plan, line: bytes) -> Fault:
     if noun != "JSON":
         return Fault(CANNOT_PARSE, said)
     try:
-        _AS_WRITTEN.decode(line.decode(errors="replace"))
+        AS_WRITTEN.decode(line.decode(errors="replace"))
     except (ValueError, RecursionError) as error:
         said = f"the message is not JSON: {error}"
     return Fault(CANNOT_PARSE, said)
@@ -116,7 +116,7 @@ def _strange_element(value: Any, node: TypeNode) -> str:
 def unread_fault(value: Any, column: str, type_text: str) -> Fault:
     """Of a value that cannot be read.
 
-    :param value: as JSON has it, numbers as `Numeral`.
+    :param value: as JSON has it, numbers as `Number`.
     """
     reason = OUT_OF_RANGE if _is_too_large(value, type_text) else CANNOT_PARSE
     if value is None:
@@ -130,14 +130,15 @@ def _is_too_large(value: Any, type_text: str) -> bool:
     if limited is None or not isinstance(value, str):
         return False
     if limited[1]:
-        is_text = not isinstance(value, Numeral)
+        is_text = not isinstance(value, Number)
         return is_text and len(value.encode(errors="replace")) > int(limited[1])
     number = _SECONDS if limited[2] else _NUMBER
     return number.fullmatch(value) is not None
 
 
-#: Made once: it costs more than a message. Like the engine, it takes a tab in a text as it is.
-_AS_WRITTEN = json.JSONDecoder(parse_int=Numeral, parse_float=Numeral, strict=False)
+#: Made once: it costs more than a message. Like the engine, and unlike Python, it takes a tab in a
+#: text for what it is.
+AS_WRITTEN = json.JSONDecoder(parse_int=Number, parse_float=Number, strict=False)
 
 
 def _shown(value: Any) -> str:
@@ -146,7 +147,7 @@ def _shown(value: Any) -> str:
 
 
 def _written(value: Any) -> str:
-    if isinstance(value, Numeral):
+    if isinstance(value, Number):
         return value
     if isinstance(value, list):
         return f"[{', '.join(map(_written, value))}]"
@@ -159,7 +160,7 @@ def _document(line: bytes) -> dict[str, Any]:
     """The message as Python reads it; empty if it does not."""
     try:
         text = line.decode(errors="replace")
-        document = _AS_WRITTEN.decode(text)
+        document = AS_WRITTEN.decode(text)
     except (ValueError, RecursionError):
         return {}
     return document if isinstance(document, dict) else {}
