@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass
-from typing import Protocol
 
 import numpy as np
 
@@ -26,43 +25,31 @@ from sluice.decode.messages.first_bytes import begins_like
 BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 
 
-class Framing(Protocol):
-    """The tests of a format. All of them are functions of each message alone."""
+@dataclass(frozen=True, slots=True)
+class Framing:
+    """The tests of a format. All of them are functions of each message alone.
 
-    @property
-    def name(self) -> str:
-        """Of the tests; buffers of equal names hold the same."""
-        ...
+    :param name: of the tests; buffers of equal names hold the same.
+    :param kind: what each message is, OBJECTS or ARRAYS of `brackets`. Empty: nothing is known, and
+        nothing is joined for the engine: the decoder takes messages singly or frames them anew.
+    """
+
+    name: str
+    kind: bytes = b""
 
     @property
     def inspects_digits(self) -> bool:
         """Whether numbers are written as text, so that too long ones have to be found."""
-        ...
+        return bool(self.kind)
 
     def faults(self, chunk: bytes | memoryview, starts: Positions, ends: Positions) -> Mask:
         """True for each message that must not be joined."""
-        ...
-
-    def explain(self, value: bytes) -> Fault:
-        """What is wrong with a message that `faults` names."""
-        ...
-
-
-@dataclass(frozen=True, slots=True)
-class _Json:
-    """Each message is one JSON object, or one array: see `brackets`.
-
-    :param kind: OBJECTS or ARRAYS.
-    """
-
-    name: str
-    kind: bytes
-    inspects_digits: bool = True
-
-    def faults(self, chunk: bytes | memoryview, starts: Positions, ends: Positions) -> Mask:
+        if not self.kind:
+            return np.zeros(len(starts), np.bool_)
         return bracket_faults(chunk, starts, ends, self.kind)
 
     def explain(self, value: bytes) -> Fault:
+        """What is wrong with a message that `faults` names."""
         reason = NOT_ONE_OBJECT if self.kind == OBJECTS else NOT_ONE_ROW
         noun = "JSON object" if self.kind == OBJECTS else "JSON array"
         opening = self.kind[:1].decode()
@@ -90,20 +77,6 @@ class _Json:
         return Fault(reason, what)
 
 
-class _Bytes:
-    """Nothing is known, and nothing is joined for the engine: the decoder takes messages singly
-    or frames them anew."""
-
-    name = "bytes"
-    inspects_digits = False
-
-    def faults(self, chunk: bytes | memoryview, starts: Positions, ends: Positions) -> Mask:
-        return np.zeros(len(starts), np.bool_)
-
-    def explain(self, value: bytes) -> Fault:
-        raise AssertionError("no message is at fault for its bytes alone")
-
-
-JSON_OBJECTS: Framing = _Json("json-objects", OBJECTS)
-JSON_ARRAYS: Framing = _Json("json-arrays", ARRAYS)
-BYTES: Framing = _Bytes()
+JSON_OBJECTS = Framing("json-objects", OBJECTS)
+JSON_ARRAYS = Framing("json-arrays", ARRAYS)
+BYTES = Framing("bytes")
