@@ -7,10 +7,6 @@ from dataclasses import dataclass
 import numpy as np
 
 from sluice.decode.schema.tables import (
-    DEPTH_MAX,
-    EMPTY_ITEMS_MAX,
-    FIELD_NUMBER_MAX,
-    WIRE_TYPES,
     AvroKind,
     AvroTables,
     Code,
@@ -19,6 +15,13 @@ from sluice.decode.schema.tables import (
     ProtobufTables,
     Results,
 )
+
+#: As structure.c has them.
+DEPTH_MAX = 64
+EMPTY_ITEMS_MAX = 4096
+FIELD_NUMBER_MAX = 536870911
+#: By ProtobufKind.
+WIRE_TYPES = (0, 0, 0, 0, 0, 1, 5, 2, 2, 2)
 
 
 class _BrokenError(Exception):

@@ -7,6 +7,7 @@ marks (marks.py), which prove in every row that it is one whole message.
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,7 +19,6 @@ from sluice.decode.engine.native import varint
 from sluice.decode.engine.session import EngineError, declared, literal, run, settings_clause
 from sluice.decode.messages.buffer import Piece
 from sluice.decode.messages.fault import CANNOT_PARSE, NULL_IN_COLUMN, OUT_OF_RANGE, Fault
-from sluice.decode.messages.format import Natural
 from sluice.decode.messages.marked import memory_file
 from sluice.decode.messages.marks import MARK_BYTES, place_between
 from sluice.decode.schema.avro_schema import AvroSchema, parse_avro, split_schemas
@@ -76,8 +76,7 @@ class AvroLayout(Layout):
         types = _types_of(self.head)
         self._structure = literal(declared(types.items()))
         self.columns = tuple(
-            Natural(column.name, column.type or types[column.name], column.value)
-            for column in schema.columns
+            replace(column, type=column.type or types[column.name]) for column in schema.columns
         )
         self.place = place_between(first, last)
 

@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 
 from sluice.decode.engine.session import identifier
+from sluice.decode.messages.format import Natural
 from sluice.decode.schema.headed import UnsupportedSchemaError
 from sluice.decode.schema.tables import AvroKind, AvroTables
 
@@ -27,30 +28,18 @@ _DECIMAL_BYTES = ((9, 4), (18, 8), (38, 16), (76, 32))
 
 
 @dataclass(frozen=True, slots=True)
-class AvroColumn:
-    """A field of the message.
-
-    :param value: SQL over the engine's column of the same name; "" for that column itself.
-    :param type: of `value`; "" for the engine's own type.
-    """
-
-    name: str
-    value: str = ""
-    type: str = ""
-
-
-@dataclass(frozen=True, slots=True)
 class AvroSchema:
     """A writer's schema.
 
     :param fields: JSON of the fields for the engine's record.
+    :param columns: what they are; a type that is "" is the engine's own.
     :param tables: for the walk.
     :param column_of: the message's field that a node of the walk belongs to, "" for the message.
     """
 
     name: str
     fields: tuple[Any, ...]
-    columns: tuple[AvroColumn, ...]
+    columns: tuple[Natural, ...]
     tables: AvroTables
     column_of: tuple[str, ...]
 
@@ -184,20 +173,20 @@ class _Compiler:
             raise UnsupportedSchemaError(f"the Avro schema is a {kind}, not a record")
         return schema, namespace
 
-    def _column(self, schema: Any) -> AvroColumn:
+    def _column(self, schema: Any) -> Natural:
         """Values that the engine has another type for than the schema means."""
         name = self.column
         is_nullable = isinstance(schema, list) and "null" in schema and len(schema) == 2
         if is_nullable:
             schema = next((branch for branch in schema if branch != "null"), "null")
         if schema in ("null", ["null"]):
-            return AvroColumn(name, "CAST(NULL, 'Nullable(String)')", "Nullable(String)")
+            return Natural(name, "Nullable(String)", "CAST(NULL, 'Nullable(String)')")
         logical = schema.get("logicalType") if isinstance(schema, dict) else None
         wrap = "Nullable({})" if is_nullable else "{}"
         if logical == "timestamp-nanos" and schema["type"] == "long":
             value = f"fromUnixTimestamp64Nano({identifier(name)}, 'UTC')"
-            return AvroColumn(name, value, wrap.format("DateTime64(9, 'UTC')"))
-        return AvroColumn(name)
+            return Natural(name, wrap.format("DateTime64(9, 'UTC')"), value)
+        return Natural(name, "")
 
     def _node(self, kind: AvroKind, a: int = 0, b: int = 0) -> int:
         self.nodes.append([kind, a, b])

@@ -13,12 +13,6 @@ Positions = NDArray[np.int64]
 #: For each message 0, or a code and 256 times where it is at fault.
 Results = NDArray[np.int64]
 
-#: Messages within messages.
-DEPTH_MAX = 64
-#: An array of nothing has no bytes, so its length is limited by itself.
-EMPTY_ITEMS_MAX = 4096
-FIELD_NUMBER_MAX = 536870911
-
 
 class Code(IntEnum):
     """What is wrong with a message."""
@@ -70,10 +64,6 @@ class ProtobufKind(IntEnum):
     BYTES = 7
     MESSAGE = 8
     REFUSED = 9
-
-
-#: By ProtobufKind.
-WIRE_TYPES = (0, 0, 0, 0, 0, 1, 5, 2, 2, 2)
 
 
 @dataclass(frozen=True, slots=True)
