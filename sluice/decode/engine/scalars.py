@@ -144,7 +144,7 @@ def _at_the_last_second(value: str) -> str:
 
 
 def _seconds_outside(low: int, high: int) -> Expression:
-    return lambda value: f"(toInt64({value}) < {low} OR toInt64({value}) >= {high})"
+    return lambda value: f"bitOr(toInt64({value}) < {low}, toInt64({value}) >= {high})"
 
 
 def _same(value: str) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import reduce
 
 from sluice.core.load_spec import Column, TableSpec
 from sluice.decode.engine.keys import (
@@ -13,6 +14,7 @@ from sluice.decode.engine.keys import (
     lineage_of,
     nullable_type,
 )
+from sluice.decode.engine.pair import FINE
 from sluice.decode.engine.session import declared, identifier, literal, settings_clause, unlike
 from sluice.decode.engine.types import default_of
 from sluice.decode.text.readers import Reader, ReaderFactory
@@ -73,8 +75,9 @@ class Plan:
             f"{part.reader.conversion.value(value)} AS {identifier(part.name)}"
             for part, value in values
         )
-        #: Of each of `columns`, the kind of fault of its value; "" for one that has none.
-        self._faults = [self._fault(part) for part in self.columns]
+        made = ((part.reader.conversion, self._read_value(part.name)) for part in self.columns)
+        tests = ((one.quick or one.fault, value) for one, value in made)
+        self._unfit = [f"toUInt8({test(value)})" for test, value in tests if test is not None]
         self.keys = Keys(table, tuple(part.name for part in self.columns), lineage_of(table))
 
     def _reader(self, factory: ReaderFactory, column: Column) -> Reader:
@@ -124,10 +127,6 @@ class Plan:
             value = f"ifNull({value}, {default})"
         return f"CAST({reader.conversion.value(value)}, {literal(reader.target)})"
 
-    def _fault(self, part: PlannedColumn) -> str:
-        fault = part.reader.conversion.fault
-        return "" if fault is None else fault(self._read_value(part.name))
-
     def _rows(self, path: str, throws: bool, more: str = "") -> str:
         """The wide columns, narrowed, of rows whose values fit.
 
@@ -136,8 +135,9 @@ class Plan:
         """
         # The engine reads only columns that something asks for.
         tests = [f"ignore({', '.join(self._unstored)})"] if self._unstored else []
-        tests += [f"toUInt8({fault})" for fault in self._faults if fault]
-        is_unfit = f"greatest(0, {', '.join(tests)})"
+        tests += self._unfit
+        # Two by two: of more, the engine compares them row by row.
+        is_unfit = reduce(lambda one, other: f"bitOr({one}, {other})", tests, "toUInt8(0)")
         if throws:
             is_unfit = f"throwIf({is_unfit}, {literal(OUT_OF_RANGE)})"
         where = f" WHERE NOT {is_unfit}" if tests else ""
@@ -199,7 +199,10 @@ class Plan:
 
         :param errors: as in `tolerant_into`; "": nobody asks.
         """
-        kinds = ", ".join(f"toUInt8({fault or 0})" for fault in self._faults)
+        faults = ((part.reader.conversion.fault, part.name) for part in self.columns)
+        kinds = ", ".join(
+            f"toUInt8({fault(self._read_value(name)) if fault else FINE})" for fault, name in faults
+        )
         # All are read whole: reading can fail, and a test may ask for no more than what is null.
         read = ", ".join(map(self._read_value, self._by_name))
         source = f"{self._file(path, self._loose)} AS {self._rows_as}"
