@@ -136,7 +136,9 @@ class Recorder:
             discovered = self._discover(sources)
             owners = {s: _owner(s, found, owner_of) for s, found in discovered.items()}
             for owner in sorted(set(owners.values()) - producers.keys()):
-                producers[owner] = self._initialised(owner)
+                # One's own id again would fence oneself.
+                is_own = owner == self.names.owner
+                producers[owner] = self._own_producer() if is_own else self._initialised(owner)
             found = self.committed(sources)
             if {s: _owner(s, now, owner_of) for s, now in found.items()} == owners:
                 return TakeOver(found, owners, producers)

@@ -118,6 +118,19 @@ def test_an_owner_that_appears_before_the_stable_reading_is_fenced_too() -> None
     assert taken.owners == {P0: "old", P1: "other"} and one.readings == 2
 
 
+def test_who_takes_over_what_is_its_own_is_not_fenced_by_itself() -> None:
+    one = Scripted({P0: at(MINE), P1: at(OLD)})
+    taken = one.take_over([P0, P1])
+    assert one.initialised == ["me", "old"]
+    one.finish_take_over(taken, Commit({P0: MINE, P1: MINE}, ()))
+    one.record(Commit({P0: NEXT}), {P0: MINE})
+    assert [producer for producer, _ in one.commits] == [
+        "producer of me",
+        "producer of old",
+        "producer of me",
+    ]
+
+
 def test_an_owner_may_be_said() -> None:
     """By a person's decision, where the record that named it is gone."""
     one = Scripted({P0: None})

@@ -1,0 +1,139 @@
+"""An owner hands a partition over by its own record, on a real broker: nobody is fenced for it, and
+whoever sleeps at any step writes nothing when it wakes (R4)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+import confluent_kafka as ck
+import pytest
+
+from sluice.core.errors import OwnerChangedError
+from sluice.core.ledger import Commit
+from sluice.core.records import Record, decode
+from sluice.kafka.recorder import Recorder
+from sluice.kafka.transactions import _split
+from tests.kafka.groups import SETTLED, Group, intend
+from tests.support.kafka import Kafka
+
+
+@pytest.fixture
+def two(kafka: Kafka) -> Iterator[Group]:
+    made = Group(kafka, partitions=2)
+    yield made
+    made.close()
+
+
+def mine(owner: str) -> Record:
+    return replace(SETTLED, owner=owner)
+
+
+def owner_of(group: Group, partition: int) -> str:
+    found = group.committed(partition)
+    assert found is not None
+    return decode(found.offset, found.metadata).owner
+
+
+def hand_over(group: Group, giver: Recorder, partition: int, to: str) -> None:
+    """The giver repeats what is settled, in another one's name."""
+    source = group.sources[partition]
+    before = {source: mine(giver.names.owner)}
+    assert giver.differences(before) == {}
+    giver.record(Commit({source: mine(to)}), before)
+
+
+def load(group: Group, driver: Recorder, partition: int, begin: int) -> None:
+    """One more range, if the group still holds what the driver wrote last."""
+    source, owner = group.sources[partition], driver.names.owner
+    before = intend(owner, begin - 5, begin) if begin else mine(owner)
+    assert driver.differences({source: before}) == {}
+    driver.record(Commit({source: intend(owner, begin, begin + 5)}), {source: before})
+
+
+def test_both_go_on_at_once(two: Group) -> None:
+    giver, taker = two.owning("a"), two.recorder("b")
+    giver_id = giver._own_producer()
+    hand_over(two, giver, 1, "b")
+    for begin in range(0, 30, 5):
+        load(two, giver, 0, begin)
+        load(two, taker, 1, begin)
+    assert [owner_of(two, partition) for partition in (0, 1)] == ["a", "b"]
+    assert giver._producer is giver_id  # it was never fenced
+
+
+def test_it_comes_back_the_same_way(two: Group) -> None:
+    giver, taker = two.owning("a"), two.recorder("b")
+    for _ in range(3):
+        hand_over(two, giver, 1, "b")
+        hand_over(two, taker, 1, "a")
+    load(two, giver, 1, 0)
+    assert owner_of(two, 1) == "a"
+
+
+def test_a_giver_that_sleeps_before_its_commit_gives_nothing(two: Group) -> None:
+    giver = two.owning("a")
+    producer = giver._own_producer()
+    producer.begin_transaction()
+    (part,) = _split({two.sources[1]: mine("b")})
+    producer.send_offsets_to_transaction(part, giver._reader.consumer_group_metadata(), 10)
+    heir = two.owning("h")
+    with pytest.raises(ck.KafkaException) as raised:
+        producer.commit_transaction(10)
+    assert raised.value.args[0].fatal()
+    assert [owner_of(two, partition) for partition in (0, 1)] == ["h", "h"]
+    with pytest.raises(OwnerChangedError):
+        load(two, giver, 0, 0)
+    load(two, heir, 1, 0)
+
+
+def test_who_was_given_a_partition_and_sleeps_is_taken_over_alone(two: Group) -> None:
+    """It has read that the partition is its own, and not written yet."""
+    giver, sleeper = two.owning("a"), two.recorder("b")
+    hand_over(two, giver, 1, "b")
+    assert sleeper.differences({two.sources[1]: mine("b")}) == {}
+    heir = two.recorder("h")
+    taken = heir.take_over([two.sources[1]])
+    assert taken.owners == {two.sources[1]: "b"}
+    heir.finish_take_over(taken, Commit({two.sources[1]: mine("h")}))
+    with pytest.raises(OwnerChangedError):
+        sleeper.record(Commit({two.sources[1]: intend("b", 0, 5)}), {two.sources[1]: mine("b")})
+    load(two, heir, 1, 0)
+    load(two, giver, 0, 0)
+
+
+def test_an_heir_that_sleeps_is_fenced_under_the_other_id_only(two: Group) -> None:
+    """The giver lived, and went on under its own id; what the heir had before stays its own."""
+    other = two.owning("a")
+    heir = two.recorder("h")
+    hand_over(two, other, 1, "h")
+    load(two, heir, 1, 0)
+    taken = heir.take_over([two.sources[0]])
+    other._producer = None
+    load(two, other, 0, 0)
+    with pytest.raises(OwnerChangedError):
+        heir.finish_take_over(taken, Commit({two.sources[0]: mine("h")}))
+    load(two, heir, 1, 5)
+    assert [owner_of(two, partition) for partition in (0, 1)] == ["a", "h"]
+
+
+def test_what_was_given_to_an_id_that_nobody_has_any_more(two: Group) -> None:
+    """Its driver was started again meanwhile, and takes it over from its former id."""
+    giver = two.owning("a")
+    back = two.recorder("b2")
+    hand_over(two, giver, 1, "b1")
+    taken = back.take_over([two.sources[1]])
+    back.finish_take_over(taken, Commit({two.sources[1]: mine("b2")}))
+    load(two, back, 1, 0)
+    load(two, giver, 0, 0)
+
+
+def test_who_takes_its_own_over_goes_on_with_the_rest(
+    two: Group, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    giver = two.owning("a")
+    monkeypatch.setattr(giver, "_wait_for_successor", lambda: pytest.fail("it fenced itself"))
+    taken = giver.take_over([two.sources[1]])
+    giver.finish_take_over(taken, Commit({two.sources[1]: mine("a")}))
+    load(two, giver, 0, 0)
+    load(two, giver, 1, 0)
