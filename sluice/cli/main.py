@@ -22,6 +22,7 @@ from sluice.cli.decisions import adopt, resolve, rewind
 from sluice.cli.demo import demo
 from sluice.cli.doctor import doctor
 from sluice.cli.exit import ExitStatus
+from sluice.cli.fleet import fleet
 from sluice.cli.freeze import drain, freeze, resume
 from sluice.cli.init import init
 from sluice.cli.ledger import ledger
@@ -56,9 +57,9 @@ def sluice() -> None:
 
 
 for _command in (
-    *(run, doctor, prove, status, freeze, resume, drain, resolve, adopt, rewind, audit, verify),
-    *(ledger, quorum, dead_letters, claims, init, completion, local, demo, bench, simulate),
-    *(chaos,),
+    *(run, doctor, prove, status, fleet, freeze, resume, drain, resolve, adopt, rewind, audit),
+    *(verify, ledger, quorum, dead_letters, claims, init, completion, local, demo, bench),
+    *(simulate, chaos),
 ):
     sluice.add_command(_command)
 

@@ -30,6 +30,8 @@ COMMANDS = {
     "prove",
     "quorum",
     "status",
+    "fleet",
+    "fleet plan",
     "freeze",
     "resume",
     "drain",

@@ -1,0 +1,1 @@
+"""Several drivers that share the partitions of a connector: who should have what. Pure."""
