@@ -193,6 +193,7 @@ def test_a_first_record_of_unknown_outcome_is_looked_for() -> None:
 
 def test_a_record_is_written_by_the_own_producer_which_is_kept() -> None:
     one = Scripted({P0: at(MINE)})
+    assert one.differences({P0: MINE}) == {}
     one.record(Commit({P0: NEXT}), {P0: MINE})
     one.record(Commit({P0: intend("me", 10, 20)}), {P0: NEXT})
     assert one.initialised == ["me"]
@@ -243,9 +244,10 @@ def test_who_is_fenced_waits_for_a_successor_before_it_fences_in_turn(
 
 def test_an_unknown_outcome_needs_no_wait_for_a_successor() -> None:
     one = Scripted({P0: at(NEXT)})
+    assert one.differences({P0: NEXT}) == {}
     one.failures = [UnknownCommitError("lost")]
     one.record(Commit({P0: NEXT}), {P0: MINE})
-    assert one.readings == 1
+    assert one.readings == 2
 
 
 def test_waiting_ends_when_the_driver_is_to_stop() -> None:
