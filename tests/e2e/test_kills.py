@@ -6,6 +6,7 @@ import os
 import random
 import signal
 import time
+from contextlib import suppress
 
 import pytest
 
@@ -13,9 +14,6 @@ from sluice.testbed.local.children import free_ports
 from tests.support.driver import Driver
 from tests.support.processes import command_of, is_below, parents_by_pid
 from tests.support.world import Truth, World, assert_dead_letters, assert_exact, wait_for
-
-ROWS = 500_000
-KILLS = 6
 
 
 def jvm_of(driver: Driver) -> int:
@@ -29,51 +27,88 @@ def jvm_of(driver: Driver) -> int:
     return jvm
 
 
-def test_kills_of_the_driver(world: World) -> None:
+def create_with_view(world: World, table: str) -> None:
+    """A table whose rows are counted by country behind it, by a view that deduplicates, too."""
+    world.create_table(table)
+    world.execute(
+        f"CREATE TABLE {table}_sums (country String, orders UInt64) ENGINE = SummingMergeTree "
+        "ORDER BY country SETTINGS non_replicated_deduplication_window = 10000"
+    )
+    world.execute(
+        f"CREATE MATERIALIZED VIEW {table}_view TO {table}_sums AS "
+        f"SELECT country, count() AS orders FROM {table} GROUP BY country"
+    )
+
+
+def assert_sums(world: World, table: str, truth: Truth) -> None:
+    """The view has counted each row once."""
+    sums = world.query(f"SELECT sum(orders) AS n FROM {table}_sums")
+    assert int(str(sums[0]["n"])) == truth.rows, "rows behind the view"
+
+
+@pytest.mark.parametrize("kills", [3, pytest.param(10, marks=pytest.mark.long)])
+def test_kills_of_the_driver(world: World, kills: int) -> None:
     """SIGKILL at random moments: while it plans, records, loads or settles."""
     world.create_topic("orders-kills")
-    world.create_table("kills")
+    create_with_view(world, "kills")
     truth = Truth()
-    world.produce("orders-kills", ROWS, truth, bad_every=2500)
+    world.produce("orders-kills", 100_000 * kills, truth, bad_every=2500)
     configuration = world.configure({"kills": ["orders-kills"]}, max_messages=5_000)
     dice, replayed = random.Random(11), 0
-    for _ in range(KILLS):
+    for _ in range(kills):
         before = world.count("kills")
         driver = world.run(configuration)
         world.wait_for_rows("kills", before + 1, driver)
         time.sleep(dice.uniform(0, 0.7))
         driver.kill()
         replayed += driver.text().count("is loaded again, identically")
-    assert world.count("kills") < ROWS, "the kills came too late to prove anything"
+    assert world.count("kills") < truth.rows, "the kills came too late to prove anything"
     world.drain(configuration)
     assert replayed > 0, "no kill left a range in doubt"
     assert_exact(world, "kills", truth)
+    assert_sums(world, "kills", truth)
     assert_dead_letters(world, truth)
 
 
-def test_workers_killed_in_the_middle_of_inserts(world: World) -> None:
+def test_workers_killed_in_the_middle_of_inserts_and_then_spark(world: World) -> None:
+    """Spark's JVM is killed when there is nothing to do. The driver would hear of it with its next
+    range only, which may be hours later; and a connector that waits for its Kafka, never."""
     world.create_topic("orders-workers")
     world.create_table("workers")
     truth = Truth()
-    world.produce("orders-workers", 300_000, truth, bad_every=5000)
-    configuration = world.configure({"workers": ["orders-workers"]}, max_messages=2_000)
-    driver = world.run(configuration, "--until-caught-up")
-    killed = 0
-    dice = random.Random(3)
-    while driver.process.poll() is None and killed < 4:
+    world.produce("orders-workers", 200_000, truth, bad_every=5000)
+    nowhere = f'brokers = "127.0.0.1:{free_ports(1)[0]}"'
+    away = f'[[connector]]\nname = "dc2"\n{nowhere}\ntopics = ["orders-away"]'
+    configuration = world.configure(
+        {"workers": ["orders-workers", "orders-away"]}, max_messages=2_000
+    )
+    text = configuration.read_text().replace('"orders-away", ', "", 1)
+    configuration.write_text(text.replace("[batch]", f"{away}\n[batch]"))
+    driver = world.run(configuration)
+    world.wait_for_rows("workers", 1, driver)
+    killed, dice = 0, random.Random(3)
+    while world.count("workers") < truth.rows and killed < 4:
         time.sleep(dice.uniform(0.1, 0.4))
         workers = driver.workers()
-        if workers and world.count("workers") > 0:
-            try:
+        if workers:
+            with suppress(ProcessLookupError):
                 os.kill(dice.choice(workers), signal.SIGKILL)
                 killed += 1
-            except ProcessLookupError:
-                continue
-    assert driver.wait() == 0, driver.text()[-4000:]
-    assert killed >= 2
+    assert killed >= 2, "the workers were too quick to be killed"
+    world.wait_for_rows("workers", truth.rows, driver)
     assert "Spark lost" in driver.text()
+
+    def is_idle() -> bool:
+        records = [entry for entry in world.ledger() if entry["type"] == "record"]
+        last = {entry["partition"]: entry["kind"] for entry in records}
+        return set(last.values()) == {"settle"}
+
+    wait_for(is_idle, 30, "the last settle")
     assert_exact(world, "workers", truth)
     assert_dead_letters(world, truth)
+    os.kill(jvm_of(driver), signal.SIGKILL)
+    assert driver.wait(25.0) == 3, driver.text()[-4000:]
+    assert "Spark's driver process or its context has ended" in driver.text()
 
 
 @pytest.mark.long
@@ -90,29 +125,3 @@ def test_a_spark_that_dies_ends_the_driver_in_doubt_and_the_next_one_goes_on(wor
     assert "This is a bug" not in driver.text() and "unexpected" not in driver.text()
     assert world.run(configuration, "--until-caught-up").wait() == 0
     assert_exact(world, "jvm", truth)
-
-
-def test_a_driver_without_work_notices_that_spark_died(world: World) -> None:
-    """It would hear of it with its next range only, which may be hours later; and a connector
-    that waits for its Kafka, never."""
-    world.create_topic("orders-idle")
-    world.create_table("idle")
-    truth = Truth()
-    world.produce("orders-idle", 1_000, truth)
-    nowhere = f'brokers = "127.0.0.1:{free_ports(1)[0]}"'
-    away = f'[[connector]]\nname = "dc2"\n{nowhere}\ntopics = ["orders-away"]'
-    configuration = world.configure({"idle": ["orders-idle", "orders-away"]})
-    text = configuration.read_text().replace('"orders-away", ', "", 1)
-    configuration.write_text(text.replace("[batch]", f"{away}\n[batch]"))
-    driver = world.run(configuration)
-    world.wait_for_rows("idle", truth.rows, driver)
-
-    def is_idle() -> bool:
-        records = [entry for entry in world.ledger() if entry["type"] == "record"]
-        last = {entry["partition"]: entry["kind"] for entry in records}
-        return set(last.values()) == {"settle"}
-
-    wait_for(is_idle, 30, "the last settle")
-    os.kill(jvm_of(driver), signal.SIGKILL)
-    assert driver.wait(25.0) == 3, driver.text()[-4000:]
-    assert "Spark's driver process or its context has ended" in driver.text()

@@ -6,6 +6,7 @@ audit, which is tested against the same truth.
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import random
@@ -14,6 +15,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from contextlib import redirect_stderr, redirect_stdout
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import cast
@@ -22,6 +24,7 @@ import confluent_kafka as ck
 import numpy as np
 from confluent_kafka.admin import AdminClient, NewTopic
 
+from sluice.cli.main import main
 from sluice.clickhouse.http import Server
 from sluice.core.errors import SluiceError, TransientError
 from sluice.testbed.local.running import Broker, ClickHouse
@@ -311,14 +314,10 @@ class World:
         return driver
 
     def sluice(self, *arguments: str) -> subprocess.CompletedProcess[str]:
-        """Run any other command."""
-        return subprocess.run(
-            [sys.executable, "-m", "sluice", *arguments],
-            capture_output=True,
-            text=True,
-            timeout=120,
-            check=False,
-        )
+        """Run any other command, in this process."""
+        with redirect_stdout(io.StringIO()) as out, redirect_stderr(io.StringIO()) as err:
+            status = main(arguments)
+        return subprocess.CompletedProcess(arguments, status, out.getvalue(), err.getvalue())
 
     def close(self) -> None:
         """End what still runs."""

@@ -1,0 +1,61 @@
+"""What a driver tells of itself while it loads: to Prometheus, and to a service manager."""
+
+from __future__ import annotations
+
+import json
+import signal
+import socket
+import threading
+import urllib.request
+from pathlib import Path
+
+import pytest
+
+from tests.support.world import Truth, World, wait_for
+
+
+def test_metrics_and_the_service_manager_are_told_what_was_loaded(
+    world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    manager = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+    manager.bind(str(tmp_path / "notify"))
+    heard: list[str] = []
+
+    def hear() -> None:
+        for message in iter(lambda: manager.recv(1 << 16), b"the end"):
+            heard.extend(message.decode().split("\n"))
+
+    hearing = threading.Thread(target=hear, daemon=True)
+    hearing.start()
+    monkeypatch.setenv("NOTIFY_SOCKET", str(tmp_path / "notify"))
+    monkeypatch.setenv("WATCHDOG_USEC", "4000000")
+    world.create_topic("orders-metrics", 2)
+    world.create_table("metered")
+    truth = Truth()
+    world.produce("orders-metrics", 3_000, truth, partitions=2, bad_every=500)
+    configuration = world.configure({"metered": ["orders-metrics"]})
+    with configuration.open("a") as file:
+        file.write('[http]\nlisten = "127.0.0.1:0"\n')
+    driver = world.run(configuration)
+    world.wait_for_rows("metered", truth.rows, driver)
+    logged = [json.loads(line) for line in driver.text().splitlines() if '"http"' in line]
+    url = f"{logged[0]['url']}/metrics"
+
+    def loaded() -> bool:
+        text = urllib.request.urlopen(url, timeout=10).read().decode()
+        label = f'connector="{world.name}.dc1"'
+        return (
+            f"sluice_rows_total{{{label}}} {float(truth.rows)}" in text
+            and f"sluice_dead_letters_total{{{label}}} {float(truth.bad_count)}" in text
+            and f'sluice_in_doubt{{{label},partition="0",topic="orders-metrics"}} 0.0' in text
+        )
+
+    wait_for(loaded, 20, "the settle in the metrics")
+    driver.signal(signal.SIGTERM)
+    assert driver.wait() == 0
+    with manager, socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as end:
+        end.sendto(b"the end", str(tmp_path / "notify"))
+        hearing.join(30.0)
+    ready, stopping = heard.index("READY=1"), heard.index("STOPPING=1")
+    assert "STATUS=dc1: has loaded everything" in heard[ready:]
+    assert "WATCHDOG=1" in heard[ready:stopping]
