@@ -42,8 +42,8 @@ demo: $(READY)  ## a million rows through kills and restarts, each audited
 test: setup-tests  ## all but the tests marked `long`; .ci/run runs it; PYTEST="-k name" for some
 	@$(BIN)/python -m pytest -m "not long" $(PARALLEL) $(PYTEST)
 
-test-long: setup-tests  ## the tests marked `long`: variants of what other tests break
-	@$(BIN)/python -m pytest -m long $(PARALLEL) $(PYTEST)
+test-long: setup-tests  ## the tests marked `long`: variants of what others break; and four times as many examples
+	@$(BIN)/python -m pytest -m "long or hypothesis or examples" --hypothesis-profile=long $(PARALLEL) $(PYTEST)
 
 test-all: setup-tests  ## both, whatever the first one finds; before a release
 	@status=0; $(MAKE) test || status=1; $(MAKE) test-long || status=1; exit $$status

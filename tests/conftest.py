@@ -3,10 +3,14 @@
 import pytest
 from hypothesis import settings
 
+from tests.support.examples import ALL
+
 pytest_plugins = ["tests.support.fixtures", "tests.support.kafka"]
 
-# How long an example takes says something of the machine, and nothing of the code.
-settings.register_profile("sluice", deadline=None)
+# How long an example takes says something of the machine, and nothing of the code. `make test`
+# tries a quarter of the examples; `make test-long` takes the other profile.
+settings.register_profile("long", deadline=None, max_examples=ALL)
+settings.register_profile("sluice", deadline=None, max_examples=ALL // 4)
 settings.load_profile("sluice")
 
 #: Their files take longest, so they come first: else a process works on one of them at the end,

@@ -14,6 +14,7 @@ from sluice.claims.owners import NOBODY, Keys, Owners
 from sluice.claims.port import ClaimStore, StoreAwayError
 from sluice.core.claims import KEY_BYTES, OWNER_BYTES
 from sluice.core.server_runs import is_same_run
+from tests.support.examples import examples
 
 #: Opens a store over the same claims again; the first one of a test finds none.
 Opens = Callable[[], ClaimStore]
@@ -203,7 +204,7 @@ class Conformance:
 
     # One store for all examples: each takes back what it has at its end
     @settings(
-        max_examples=60,
+        max_examples=examples(60),
         suppress_health_check=[
             HealthCheck.function_scoped_fixture,
             HealthCheck.differing_executors,

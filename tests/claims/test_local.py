@@ -25,6 +25,7 @@ from sluice.claims.port import StoreAwayError, StoreRefusedError
 from sluice.claims.segment import Segment
 from sluice.core.claims import KEY_BYTES, OWNER_BYTES
 from tests.claims.claiming import HOUR, NOW, RECORD_BYTES, claim, keys_of, owners_of, segments_of
+from tests.support.examples import examples
 
 _FORK = multiprocessing.get_context("fork")
 
@@ -101,9 +102,12 @@ class Model(RuleBasedStateMachine):
             shutil.rmtree(self.folder)
 
 
+@pytest.mark.examples
 @pytest.mark.usefixtures("small")
 def test_the_store_is_a_dict_that_several_share() -> None:
-    Model.TestCase.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)
+    Model.TestCase.settings = settings(
+        max_examples=examples(60), stateful_step_count=40, deadline=None
+    )
     Model.TestCase().runTest()
 
 

@@ -18,6 +18,7 @@ from sluice.core.budget import (
     still_remembered,
     still_young,
 )
+from tests.support.examples import examples
 
 
 @pytest.mark.parametrize(
@@ -107,7 +108,7 @@ class Intent:
     inserted: set[str] = field(default_factory=set)
 
 
-@settings(max_examples=150, suppress_health_check=[HealthCheck.too_slow], deadline=None)
+@settings(max_examples=examples(150), suppress_health_check=[HealthCheck.too_slow], deadline=None)
 @given(st.integers(2, 12), st.data())
 def test_what_the_budget_allows_is_never_evicted_before_its_repeat(
     blocks: int, data: st.DataObject
@@ -147,7 +148,7 @@ def test_what_the_budget_allows_is_never_evicted_before_its_repeat(
             ended += intent.hold.reservation
 
 
-@settings(max_examples=100)
+@settings(max_examples=examples(100))
 @given(st.integers(2, 24), st.integers(0, 40))
 def test_what_counts_as_remembered_is_remembered(blocks: int, others: int) -> None:
     """Insert counters only grow by what is inserted, so `still_remembered` errs on the safe

@@ -20,6 +20,7 @@ from sluice.core.load_spec import (
     digest_of,
     parse_spec,
 )
+from tests.support.examples import examples
 
 WORDS = st.text(max_size=12)
 COLUMNS = st.builds(
@@ -98,7 +99,7 @@ BY_ID = Deduplicate(("id",), 86_400, "orders/shop.orders")
 TEXT = LoadSpec("orders", "dc1", "chdb 26.9", 1000, (TABLE,))
 
 
-@settings(max_examples=60)
+@settings(max_examples=examples(60))
 @given(TEXTS)
 def test_a_spec_comes_back_with_the_same_name(spec: LoadSpec) -> None:
     canonical = spec.canonical()
@@ -108,7 +109,7 @@ def test_a_spec_comes_back_with_the_same_name(spec: LoadSpec) -> None:
     assert again.digest() == spec.digest() == digest_of(canonical)
 
 
-@settings(max_examples=60)
+@settings(max_examples=examples(60))
 @given(TEXTS, TEXTS)
 def test_equal_names_mean_equal_specs(left: LoadSpec, right: LoadSpec) -> None:
     assert (left.digest() == right.digest()) == (left == right)

@@ -11,9 +11,10 @@ from sluice.core import rests
 from sluice.core.ledger import Background, LedgerView, encode_entry, record_entry
 from sluice.core.ranges import TopicPartition, intervals_of
 from sluice.core.records import Kind, Record
+from tests.support.examples import examples
 
 
-@settings(max_examples=60)
+@settings(max_examples=examples(60))
 @given(st.sets(st.integers(0, 6000), max_size=3000), st.integers(0, 2**40), st.integers(0, 30))
 def test_what_is_written_is_read(offsets: set[int], first: int, dense: int) -> None:
     """Few intervals and many, and a run."""

@@ -15,6 +15,7 @@ from sluice.decode.schema.avro_files import AvroFiles
 from sluice.decode.typed.decoder import TypedDecoder
 from tests.decode.avro_support import decode, record
 from tests.decode.support import FIRST_OFFSET, rows, table
+from tests.support.examples import examples
 
 LINE = record(
     ("id", "long"), ("name", ["null", "string"]), ("n", {"type": "array", "items": "int"})
@@ -114,7 +115,7 @@ def test_files_that_are_not_whole_cost_no_neighbour(
     assert [row[0] for row in rows(decoded)] == [1, 2, 1, 2]
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(data=st.data())
 def test_mutated_files_are_rows_or_bad_and_neighbours_are_untouched(
     many: TypedDecoder, data: st.DataObject

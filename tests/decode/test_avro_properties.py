@@ -34,6 +34,7 @@ from tests.decode.avro_support import (
 )
 from tests.decode.slow_walk import check_avro_slowly, split_avro_slowly
 from tests.decode.support import rows, table
+from tests.support.examples import examples
 
 SCALARS = st.sampled_from(
     [
@@ -167,7 +168,7 @@ def columns_of(decoding: HeadedMessages, key: int) -> tuple[Column, ...]:
     return tuple(Column(natural.name, natural.type) for natural in layout.columns)
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(40), deadline=None)
 @given(case=cases())
 def test_any_schema_gives_what_the_engine_reads_from_a_file(case: tuple[Any, list[Any]]) -> None:
     schema, values = case
@@ -265,7 +266,7 @@ def comparable(items: list[dict[str, Any]]) -> list[str]:
 NAN = wide(1).replace(bytes.fromhex("f83f"), bytes.fromhex("f87f"))
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150), deadline=None)
 @example(values=[NAN])
 @given(values=st.lists(mutated(), min_size=1, max_size=12))
 def test_mutated_messages_are_rows_or_bad_and_neighbours_are_untouched(
@@ -291,7 +292,7 @@ def test_mutated_messages_are_rows_or_bad_and_neighbours_are_untouched(
     assert next(found, None) is None
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(300), deadline=None)
 @given(values=st.lists(mutated(), min_size=1, max_size=8))
 def test_both_walks_say_the_same(values: list[bytes]) -> None:
     tables = parse_avro(json.dumps(WIDE), (), frozenset(("n",))).tables

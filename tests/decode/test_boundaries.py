@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from sluice.decode.messages.brackets import ARRAYS, OBJECTS, bracket_faults, line_ends
 from tests.decode.slow_brackets import is_one_row
+from tests.support.examples import examples
 
 PAIRS = {"}": "{", "]": "["}
 
@@ -137,13 +138,13 @@ NEAR = st.builds(
 )
 
 
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=examples(400), deadline=None)
 @given(st.lists(st.one_of(PIECES, NEAR, st.sampled_from(ONE + NOT_ONE)), min_size=1, max_size=8))
 def test_all_messages_of_a_chunk_are_judged_as_alone(values: list[bytes]) -> None:
     assert faults_of(values) == [not is_one_object(value) for value in values]
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200), deadline=None)
 @given(st.lists(st.one_of(PIECES, NEAR.map(lambda near: b"[%b]" % near)), min_size=1, max_size=8))
 def test_arrays_are_judged_alike_by_both(values: list[bytes]) -> None:
     faults_of(values, ARRAYS)

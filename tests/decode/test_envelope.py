@@ -19,6 +19,7 @@ from tests.decode.envelope_support import (
     mutated,
     some_messages,
 )
+from tests.support.examples import examples
 
 
 @st.composite
@@ -45,7 +46,7 @@ def requests(draw: st.DrawFn) -> bytes:
     return request.encode()
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(st.lists(requests(), min_size=1, max_size=8))
 def test_values_come_back(messages: list[bytes]) -> None:
     check(envelope_table(*COLUMNS), messages)

@@ -10,6 +10,7 @@ from sluice.decode.formats import FORMATS
 from sluice.decode.sequential import row_binary
 from tests.decode.fuzz.attack import Attack, Tally, shrunk
 from tests.decode.fuzz.subjects import ALL, subjects_of
+from tests.support.examples import examples
 
 
 def test_all_formats_are_attacked() -> None:
@@ -28,6 +29,7 @@ def test_mutants_among_good_messages(table_format: str) -> None:
     assert tally.became["bad"] > 0, "mutants that harm nobody attack nothing"
 
 
+@pytest.mark.examples
 @pytest.mark.parametrize("table_format", ALL)
 def test_many_mutants_in_all_ways(table_format: str, monkeypatch: pytest.MonkeyPatch) -> None:
     # Of RowBinary's messages the longer ones are left to the engine.
@@ -35,7 +37,7 @@ def test_many_mutants_in_all_ways(table_format: str, monkeypatch: pytest.MonkeyP
     for number, subject in enumerate(subjects_of(table_format)):
         tally = Tally()
         attacking = Attack(subject, random.Random(f"{table_format} {number}"), alone_one_in=20)
-        attacking.batch(30 if subject.by_file else 240, tally)
+        attacking.batch(examples(30 if subject.by_file else 240), tally)
         assert tally.failures == []
         # With drop-row, a message of bad rows only is an empty one.
         assert tally.became["bad"] + tally.became["empty"] > 0, "these mutants harm nobody"

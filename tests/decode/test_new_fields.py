@@ -17,6 +17,7 @@ from sluice.decode.messages.marked import buffer_of
 from sluice.decode.messages.origins import alone
 from sluice.decode.text.fields import new_fields
 from tests.decode import support
+from tests.support.examples import examples
 
 RULES = DynamicColumns(allow=("a.*",), deny=("d.*",), columns_max=100)
 
@@ -135,7 +136,7 @@ _VALUES = _SCALARS | st.recursive(
     rows=st.lists(st.dictionaries(_NAMES, _VALUES, max_size=4), min_size=1, max_size=6),
     escaped=st.booleans(),
 )
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 def test_whatever_fields_are_the_second_decode_refuses_no_message(
     rows: list[dict[str, object]], escaped: bool
 ) -> None:

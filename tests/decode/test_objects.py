@@ -19,6 +19,7 @@ from sluice.decode.text.objects import Dialect, Layout, Parts, objects_of
 from tests.decode.slow_brackets import is_one_row
 from tests.decode.support import rows
 from tests.decode.text_support import decode_text, made, text_of
+from tests.support.examples import examples
 
 PARSE, RANGE = "cannot-parse", "out-of-range"
 
@@ -152,7 +153,7 @@ NAMES = ("a", "b")
 PIECES = st.lists(st.sampled_from([*list('ab",,\n\n{}[]\\ '), '""', '"a"', ',"']), max_size=14)
 
 
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=examples(400), deadline=None)
 @given(st.lists(PIECES.map("".join).filter(str.strip), min_size=1, max_size=6))
 def test_objects_hold_what_csv_says(messages: list[str]) -> None:
     expected: list[tuple[int, object]] = []
@@ -176,7 +177,7 @@ HOSTILE = st.lists(
 HOSTILE_TYPES = ("UInt8", "Bool", "Array(String)", "Map(String, UInt8)", "JSON", "Variant(Int8)")
 
 
-@settings(max_examples=500, deadline=None)
+@settings(max_examples=examples(500), deadline=None)
 @given(
     st.lists(HOSTILE, min_size=1, max_size=5),
     st.sampled_from(HOSTILE_TYPES),
@@ -218,7 +219,7 @@ def objects(messages: list[str], types: dict[str, str], dialect: Dialect) -> lis
     return [(owner, document or None) for owner, document in read]
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(
     st.lists(st.decimals(-(10**7) + 1, 10**7 - 1, places=2), max_size=4),
     st.dictionaries(st.text("ab',é\\", max_size=4), st.integers(-(2**255), 2**255 - 1), max_size=3),

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from sluice.core.load_spec import Column
 from sluice.decode.text.decoder import Decoder
 from tests.decode.support import decode, rows, table
+from tests.support.examples import examples
 
 COLUMNS = (
     Column("id", "UInt64"),
@@ -98,7 +99,7 @@ def alone(decoder: Decoder, value: bytes) -> tuple[list[Any], list[tuple[str, st
     return rows(decoded), [(bad.reason, bad.error, bad.column) for bad in decoded.bad]
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=examples(25), deadline=None)
 @given(values=MESSAGES)
 def test_a_block_is_its_messages_alone(decoder: Decoder, values: list[bytes]) -> None:
     together = decode(decoder, values, poll=5)

@@ -24,6 +24,7 @@ from tests.decode.protobuf_support import (
 )
 from tests.decode.slow_walk import check_protobuf_slowly
 from tests.decode.support import rows
+from tests.support.examples import examples
 
 
 @pytest.fixture(scope="module")
@@ -75,7 +76,7 @@ ORDERS = st.fixed_dictionaries(
 )
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(values=st.lists(ORDERS, min_size=1, max_size=6))
 def test_any_message_is_what_the_library_says(
     orders: TypedDecoder, values: list[dict[str, Any]]
@@ -117,7 +118,7 @@ def read_by_library(raw: bytes) -> Any:
     return None if any(raw.count(key.encode()) > 1 for key in message.counts) else message
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(100), deadline=None)
 @given(values=st.lists(mutated(), min_size=1, max_size=8))
 def test_mutated_messages_are_rows_or_bad_and_neighbours_are_untouched(
     orders: TypedDecoder, values: list[bytes]
@@ -142,7 +143,7 @@ def test_mutated_messages_are_rows_or_bad_and_neighbours_are_untouched(
 LINE_ENDS = [end.encode() for end in "\x0b\x0c\x1c\x1d\x1e\x85\u2028\u2029"]
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200), deadline=None)
 @given(values=st.lists(mutated(), min_size=1, max_size=8), refuses_unknown=st.booleans())
 def test_both_walks_say_the_same(values: list[bytes], refuses_unknown: bool) -> None:
     targets = {column.name: column.type for column in COLUMNS}

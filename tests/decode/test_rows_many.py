@@ -17,6 +17,7 @@ from sluice.decode.messages.framing import JSON_ARRAYS, JSON_OBJECTS
 from sluice.decode.text.split_json import JsonSplitter
 from tests.decode.support import FIRST_OFFSET, fill, rows
 from tests.decode.text_support import decode_text, text_of, with_lineage
+from tests.support.examples import examples
 
 MANY = {"rows": "many"}
 
@@ -110,7 +111,7 @@ JOINED = st.builds(
 )
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200), deadline=None)
 @given(
     st.lists(st.one_of(PIECES, JOINED), min_size=1, max_size=7), st.sampled_from([OBJECTS, ARRAYS])
 )

@@ -17,6 +17,7 @@ from sluice.decode.sequential import row_binary
 from sluice.decode.sequential.msgpack import message_pack
 from tests.decode.support import FIRST_OFFSET, LINEAGE, rows, table
 from tests.decode.typed_support import typed_decode, typed_decoder, written
+from tests.support.examples import examples
 
 FORMATS = ("RowBinary", "RowBinaryWithNamesAndTypes", "MsgPack")
 ALL_LINEAGE = ("_topic", "_partition", "_offset", "_row")
@@ -264,7 +265,7 @@ def behind(value: bytes, at: int) -> int:
     return at
 
 
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=examples(400), deadline=None)
 @given(PACKED, st.integers(1, 3))
 @example(b"\xdc", 1)
 @example(b"\xdc\x00\x00", 1)

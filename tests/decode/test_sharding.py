@@ -23,6 +23,7 @@ from sluice.decode.messages.origins import alone
 from sluice.decode.messages.port import TableDecoder
 from sluice.decode.sharding.splitter import Splitter
 from tests.decode.support import FIRST_OFFSET, LINEAGE, fill, table
+from tests.support.examples import examples
 
 LINEAGE_NAMES = tuple(column.name for column in LINEAGE)
 COLUMNS = (
@@ -130,7 +131,7 @@ def place_in_sql(sharding: Sharding) -> str:
     return f"xxHash64({sharding.column}) % 3"
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=examples(25), deadline=None)
 @given(ROWS, SHARDINGS, st.booleans())
 def test_the_parts_are_the_block(
     values: list[dict[str, Any]], sharding: Sharding, is_sorted: bool

@@ -14,6 +14,7 @@ from sluice.decode.engine.session import literal, run
 from sluice.decode.messages.marked import memory_file
 from tests.decode.support import FIRST_OFFSET, rows
 from tests.decode.text_support import ID, TEXT, decode_text, made, text_of, with_lineage
+from tests.support.examples import examples
 
 PARSE, ONE, NULL, RANGE = "cannot-parse", "not-one-row", "null-in-column", "out-of-range"
 LINES = ("CSV", "TSV")
@@ -205,7 +206,7 @@ def tsv_line(number: int, text: str) -> str:
     return f"{number}\t{text}"
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(40), deadline=None)
 @given(VALUES, st.sampled_from(["", "\n", "\r\n"]))
 def test_any_text_comes_through(values: list[tuple[int, str]], end: str) -> None:
     expected = [[str(number), text] for number, text in values]

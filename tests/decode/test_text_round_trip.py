@@ -16,6 +16,7 @@ from tests.decode.support import rows
 from tests.decode.test_typed_round_trip import TYPES, YEARS, decimals, integers, moments
 from tests.decode.text_support import decode_text, text_of
 from tests.decode.typed_support import SETTINGS
+from tests.support.examples import examples
 
 FORMATS = (
     *("JSONEachRow", "JSONCompactEachRow", "CSV", "TSV", "CSVWithNames", "TSVWithNames", "TSKV"),
@@ -60,9 +61,10 @@ def engine_says(query: str) -> list[list[Any]]:
     return [json.loads(line) for line in text.split("\n") if line]
 
 
+@pytest.mark.examples
 @pytest.mark.parametrize("format_name", FORMATS)
 def test_round_trip(format_name: str) -> None:
-    @settings(max_examples=8, deadline=None, derandomize=True)
+    @settings(max_examples=examples(8), deadline=None, derandomize=True)
     @given(DOCUMENTS)
     def same(documents: list[dict[str, Any]]) -> None:
         text = "\n".join(json.dumps(document, ensure_ascii=False) for document in documents)

@@ -25,6 +25,7 @@ from sluice.decode.text.plan import Plan
 from sluice.decode.text.tolerant import can_sift, sift
 from tests.decode.support import LINEAGE, LINEAGE_NAMES, decode, fill, rows, table
 from tests.decode.test_properties import BROKEN, CUT, DOCUMENTS
+from tests.support.examples import examples
 
 COLUMNS = (
     Column("id", "UInt64"),
@@ -91,7 +92,7 @@ def facts(decoded: Decoded) -> tuple[object, ...]:
     )
 
 
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=examples(15), deadline=None)
 @given(values=MESSAGES, poll=st.integers(1, 5))
 def test_the_same_bytes_and_verdicts_whatever_came_before(
     decoders: tuple[Decoder, ...], values: list[bytes], poll: int

@@ -18,6 +18,7 @@ from sluice.decode.messages.marked import memory_file
 from sluice.decode.messages.port import TableDecoder
 from tests.decode.support import rows
 from tests.decode.typed_support import SETTINGS, typed_decode, typed_decoder
+from tests.support.examples import examples
 
 
 def integers(bits: int, signed: bool) -> st.SearchStrategy[str]:
@@ -182,6 +183,7 @@ def test_round_trip_of_orc() -> None:
     assert full[:4] == [-60, -32768, 635, "9223372036854775807"]
 
 
+@pytest.mark.examples
 @pytest.mark.parametrize(
     ("format_name", "rows_of_message"),
     [
@@ -190,7 +192,7 @@ def test_round_trip_of_orc() -> None:
     ],
 )
 def test_round_trip(format_name: str, rows_of_message: str) -> None:
-    @settings(max_examples=12, deadline=None, derandomize=True)
+    @settings(max_examples=examples(12), deadline=None, derandomize=True)
     @given(documents(format_name))
     def same(values: list[dict[str, Any]]) -> None:
         messages = messages_of(format_name, values, rows_of_message == "many")

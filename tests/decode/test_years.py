@@ -23,6 +23,7 @@ from sluice.decode.messages.buffer import MessageBuffer
 from sluice.decode.messages.marked import buffer_of, memory_file
 from sluice.decode.messages.moments import QuickLook
 from sluice.decode.text.misread import MisreadObjects
+from tests.support.examples import examples
 
 PARSE = "cannot-parse"
 TOKENS = (
@@ -188,7 +189,7 @@ def objects(draw: st.DrawFn) -> bytes:
     return text.replace('"at"', '"\\u0061t"').encode() if draw(st.booleans()) else text.encode()
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200), deadline=None)
 @given(st.lists(objects(), min_size=1, max_size=8))
 def test_quick_and_slow_agree(values: list[bytes]) -> None:
     """Among others, alone, looked at on arrival or afterwards, and where nothing is quick."""

@@ -21,6 +21,7 @@ from sluice.driver.state import PartitionState
 from sluice.spark.jobs import JobLostError
 from sluice.worker.assignment import Assignment
 from tests.driver.loop_world import TOPIC_ID, Answer, World, kinds, run, table_spec
+from tests.support.examples import examples
 
 SOURCES = [TopicPartition("a", number) for number in range(20)]
 
@@ -299,7 +300,8 @@ def test_who_takes_over_repeats_a_whole_bundle_and_probes_a_part(missing: int) -
     assert len(taken) == missing
 
 
-@pytest.mark.parametrize("seed", range(20))
+@pytest.mark.examples
+@pytest.mark.parametrize("seed", range(examples(20)))
 def test_whatever_fails_each_row_is_there_once(seed: int) -> None:
     """Tasks are lost, refuse, time out before or after they stored; partitions stop in between."""
     dice = random.Random(seed)
@@ -418,10 +420,10 @@ def test_a_block_that_a_window_can_never_hold_is_divided() -> None:
 
     world.script = script
     loop = world.loop()
-    for hour in range(1, 5):
+    for hour in range(1, 3):
         more = dict.fromkeys(world.ends, 5 + 5 * hour)
         world.at(hour * 900_000, lambda more=more: world.ends.update(more))  # type: ignore[misc]
-    world.at(5 * 900_000, loop.stopping.set)
+    world.at(3 * 900_000, loop.stopping.set)
     loop.run(None, 1.0)
     assert_exact(world)
     sizes = {members_in(name) for names in bundles_of(world) for name in names}

@@ -35,6 +35,7 @@ from tests.kafka.batches import (
     sealed,
 )
 from tests.kafka.wire_log import SOURCE, MemoryLog, Piece, read, read_ranges, reader_of
+from tests.support.examples import examples
 
 
 def content(pieces: list[Piece]) -> list[tuple[int, bytes]]:
@@ -62,7 +63,7 @@ texts = st.lists(
 
 
 @given(texts, st.integers(0, 400), st.data())
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=examples(400), deadline=None)
 def test_lz4_is_unpacked_as_its_library_does_or_left_to_it(
     text: bytes, spare: int, data: st.DataObject
 ) -> None:
@@ -142,7 +143,7 @@ def logs(draw: st.DrawFn) -> tuple[MemoryLog, list[Entry]]:
     return MemoryLog(batches, aborted, offset), sorted(expected, key=lambda entry: entry.offset)
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(300), deadline=None)
 @given(logs(), st.data())
 def test_any_log_is_read_as_it_is(made: tuple[MemoryLog, list[Entry]], data: st.DataObject) -> None:
     log, entries = made
@@ -172,7 +173,7 @@ def test_any_log_is_read_as_it_is(made: tuple[MemoryLog, list[Entry]], data: st.
         assert piece.may_be_long == has_long_run(piece.text[:-1])
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200), deadline=None)
 @given(st.lists(values.filter(lambda value: value is not None), min_size=1, max_size=60))
 def test_both_ways_into_a_buffer_agree(texts: list[bytes]) -> None:
     log = MemoryLog([batch([Entry(n, value) for n, value in enumerate(texts)])], end=len(texts))
@@ -289,7 +290,7 @@ def test_what_follows_the_last_record_is_told(impatient: None, codec: str) -> No
             read(MemoryLog([sealed(packed, 0, 4, 1, CODECS[codec])], end=5), 0, 5)
 
 
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=examples(400), deadline=None)
 @given(st.data())
 def test_damage_is_never_a_row(data: st.DataObject) -> None:
     """Bytes of sound batches are changed, sometimes with a right checksum over them: it ends,

@@ -29,6 +29,7 @@ from tests.kafka.scripted_broker import ScriptedBroker, scripted_broker
 from tests.kafka.test_wire_batches import content, logs
 from tests.kafka.test_wire_connection import once
 from tests.kafka.wire_log import MemoryLog, asked_of, fetch_answer, read_ranges, reader_of
+from tests.support.examples import examples
 
 EACH = 10
 
@@ -70,7 +71,7 @@ def places_read(broker: ScriptedBroker, found: Sequence[MemoryLog]) -> list[int]
     return [place for place, _ in content(pieces)]
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150), deadline=None)
 @given(st.lists(logs(), min_size=2, max_size=6), st.data())
 def test_any_logs_are_read_as_each_of_them_is(
     made: list[tuple[MemoryLog, list[Entry]]], data: st.DataObject

@@ -18,6 +18,7 @@ from sluice.decode.messages.marked import memory_file
 from sluice.producer import Bound, Kind, SQLBatchRequest, Value, schema_hashcode
 from sluice.producer.envelope import kind_of
 from sluice.producer.wire import varint
+from tests.support.examples import examples
 
 SCHEMA = """syntax = "proto3";
 message SQLBatchRequest {
@@ -211,7 +212,7 @@ def _as_read(value: Value) -> dict[str, Any]:
     return read
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=examples(25), deadline=None)
 @given(st.lists(st.lists(SCALARS, max_size=6), max_size=6), st.text(), st.text())
 def test_the_engine_reads_what_was_written(
     schema: Path, values: list[list[Value]], table: str, shard: str

@@ -29,6 +29,7 @@ from tests.decode.keys.support import (
     keys_of,
     stored,
 )
+from tests.support.examples import examples
 
 COLUMNS = (
     Column("name", "String"),
@@ -76,7 +77,7 @@ def keyed(*key: str, **changes: Any) -> TableSpec:
     return keyed_table(*COLUMNS, key=key, **changes)
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(40), deadline=None)
 @given(
     st.lists(EVENTS, min_size=1, max_size=30),
     st.lists(st.sampled_from(PARTS), min_size=1, max_size=4, unique=True),

@@ -15,6 +15,7 @@ from sluice.decode.engine.native import checksum, read_header
 from sluice.decode.keys.kept import kept, without_rows
 from tests.decode.keys.support import block_of, column, decoded_of, keyed_table
 from tests.decode.support import FIRST_OFFSET, rows
+from tests.support.examples import examples
 
 COLUMNS = (
     Column("id", "Int64"),
@@ -49,7 +50,7 @@ ROWS = st.lists(
 )
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=examples(30), deadline=None)
 @given(ROWS, st.data(), st.booleans())
 def test_the_rows_that_stay_are_those_of_the_block(
     values: list[dict[str, Any]], data: st.DataObject, is_sorted: bool

@@ -18,6 +18,7 @@ from sluice.decode.messages.decoded import Decoded
 from sluice.decode.messages.origins import alone
 from tests.decode.keys.support import WHO, keyed_table
 from tests.decode.support import fill
+from tests.support.examples import examples
 
 ID, SOURCE, NOTE = Column("id", "String"), Column("source", "UInt32"), Column("note", "String")
 TABLE = replace(
@@ -35,7 +36,7 @@ def lacks(message: dict[str, Any], name: str) -> bool:
     return message.get(name) is None
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(
     st.lists(
         st.fixed_dictionaries(
