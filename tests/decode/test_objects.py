@@ -30,8 +30,8 @@ def one(fmt: str, type_text: str, cell: str) -> Any:
     separator = "," if fmt == "CSV" else "\t"
     text = text_of(fmt, Column("a", type_text), Column("s", "String"))
     far, near = (f"{quoted}{separator}{'x' * size}".encode() for size in (600, 1))
-    (first,), (second,), (third, _) = made(text, far), made(text, near), made(text, near, far)
-    assert first == second == third or first[0] == second[0] == third[0]
+    (first,), (second, _) = made(text, near), made(text, near, far)
+    assert first == second or first[0] == second[0]
     return first[0] if isinstance(first, list) else first
 
 
