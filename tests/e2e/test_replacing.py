@@ -9,6 +9,8 @@ import threading
 from collections.abc import Callable
 from pathlib import Path
 
+import pytest
+
 from tests.support.world import COLUMNS, LINEAGE, Truth, World, assert_dead_letters, assert_exact
 
 REPLACING = 'delivery = "replacing"'
@@ -61,6 +63,7 @@ def test_repeats_after_kills_are_harmless_and_need_no_window(world: World) -> No
     assert audited.returncode == 0, audited.stdout
 
 
+@pytest.mark.long
 def test_a_rewind_replaces_what_was_loaded_before(world: World) -> None:
     world.create_topic("orders-rewound", 2)
     create(world, "rewound", key=KEY)
@@ -77,6 +80,7 @@ def test_a_rewind_replaces_what_was_loaded_before(world: World) -> None:
     assert_exact(world, "rewound", truth)
 
 
+@pytest.mark.long
 def test_two_attempts_at_once(world: World) -> None:
     """The second driver sends what is in doubt at once; the first one's workers insert it later."""
     world.create_topic("orders-twice")
@@ -205,6 +209,7 @@ def test_final_is_right_at_every_moment_for_a_keyed_topic_with_deletes(world: Wo
     assert "nor a later one of its key" in audited.stdout
 
 
+@pytest.mark.long
 def test_on_a_server_that_knows_neither_tokens_nor_deletes(old_world: World) -> None:
     """A plain table of 18.16, which cannot deduplicate at all; and the last value of each key."""
     world = old_world
@@ -237,6 +242,7 @@ def test_on_a_server_that_knows_neither_tokens_nor_deletes(old_world: World) -> 
     assert world.rows("old_last FINAL") == {0: sorted(newest.values())}
 
 
+@pytest.mark.long
 def test_a_table_that_could_lose_rows_is_refused_with_words(world: World) -> None:
     world.create_topic("orders-lossy", 1)
     create(world, "lossy", key="user_id")

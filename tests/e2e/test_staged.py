@@ -5,6 +5,8 @@ from __future__ import annotations
 import random
 import time
 
+import pytest
+
 from sluice.clickhouse.http import Server
 from sluice.clickhouse.staging import staging_prefix, staging_tables
 from tests.support.world import COLUMNS, LINEAGE, Truth, World, assert_exact, wait_for
@@ -26,6 +28,7 @@ def staged(world: World, table: str) -> list[str]:
     return [each.name for each in found]
 
 
+@pytest.mark.long
 def test_a_table_without_a_window_is_loaded_and_nothing_is_left(world: World) -> None:
     create(world, "bare", "ReplacingMergeTree")
     world.execute(
@@ -52,6 +55,7 @@ def test_a_table_without_a_window_is_loaded_and_nothing_is_left(world: World) ->
     assert world.sluice("audit", str(configuration)).returncode == 0
 
 
+@pytest.mark.long
 def test_two_tables_of_one_topic_wait_for_each_other(world: World) -> None:
     for name in ("first", "second"):
         create(world, name)

@@ -145,6 +145,7 @@ def test_what_left_the_window_of_a_table_behind_a_view_is_for_a_person(
         assert ids_of(world, target) == (ROWS, ROWS)
 
 
+@pytest.mark.long
 def test_blocks_get_a_reservation_for_what_they_take_behind_views(world: World) -> None:
     """Nobody knows before that a block takes twenty entries there; the server says so."""
     create_target(world, "late", window=200, partition_by="PARTITION BY toDate(ts)")
@@ -167,6 +168,7 @@ def test_blocks_get_a_reservation_for_what_they_take_behind_views(world: World) 
     )
 
 
+@pytest.mark.long
 def test_a_block_that_can_never_have_room_behind_a_view_stops_with_the_statement(
     world: World,
 ) -> None:

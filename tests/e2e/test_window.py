@@ -124,6 +124,7 @@ def test_blocks_over_many_partitions_ask_for_a_reservation(world: World) -> None
     assert reservations, "no reservation was asked for"
 
 
+@pytest.mark.long
 def test_a_block_that_needs_more_than_half_the_window_stops_with_the_statement(
     world: World,
 ) -> None:

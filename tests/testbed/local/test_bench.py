@@ -349,6 +349,7 @@ def test_a_server_without_windows_needs_a_decision(tmp_path: Path) -> None:
             assert not client.query(f"SELECT 1 FROM system.databases WHERE name = '{DATABASE}'")
 
 
+@pytest.mark.long
 def test_the_benchmark(server: ClickHouse, tmp_path: Path) -> None:
     before = an_outcome(a_round(1.0)).as_json()
     (tmp_path / "before.json").write_text(json.dumps(before))
