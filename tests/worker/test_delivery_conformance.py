@@ -8,10 +8,11 @@ added to `CASES` with a table of its own.
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 
 import pytest
+from _pytest.mark import ParameterSet
 
 from sluice.core.errors import InDoubtError
 from sluice.worker.errors import ForgottenError
@@ -39,10 +40,19 @@ CASES: dict[str, tuple[str, Make]] = {
     "staged, 18.16": (_OLD, DeliveredTable),
     **{name: (_NEW, make) for name, make in _STAGED.items()},
 }
+#: Its statements are those of "staged"; what is compared then, in test_staging_crashes.py.
+LONG = "staged, summed, no lineage"
 Point = tuple[int, bool]
 
 
-@pytest.fixture(params=CASES.values(), ids=CASES)
+def params(cases: Mapping[str, object]) -> list[ParameterSet]:
+    return [
+        pytest.param(case, id=name, marks=[pytest.mark.long] if name == LONG else [])
+        for name, case in cases.items()
+    ]
+
+
+@pytest.fixture(params=params(CASES))
 def table(request: pytest.FixtureRequest) -> Iterator[DeliveredTable]:
     fixture, make = request.param
     yield from created(make(request.getfixturevalue(fixture).url))
@@ -162,9 +172,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BreakingServer]
         yield server
 
 
-@pytest.mark.parametrize(
-    "make", [*_STAGED.values(), _BLOCK, _REPLACING], ids=[*_STAGED, "block", "replacing"]
-)
+@pytest.mark.parametrize("make", params({**_STAGED, "block": _BLOCK, "replacing": _REPLACING}))
 def test_a_server_that_is_killed_after_any_step(server: BreakingServer, make: Make) -> None:
     """One block stands at each step then. A window is not believed any more: such a block is in
     doubt, and looked for (R10)."""
