@@ -154,15 +154,6 @@ def test_the_last_entry_of_the_commit_log_is_deleted(query: Query) -> None:
     assert query.rows()[: len(before)] == before
 
 
-def test_a_lost_checkpoint_is_refused_with_words(query: Query) -> None:
-    query.run(last_epoch=1)
-    before = query.rows()
-    words = query.run(checkpoint=f"{query.program.checkpoint}2", last_epoch=3)
-    assert "OtherCheckpointError" in words
-    assert "would be in the table twice" in words
-    assert query.rows() == before
-
-
 #: Two executors with one core each, all of them processes.
 _EXECUTORS: dict[str, Any] = {
     "master": "local-cluster[2,1,1024]",
@@ -183,6 +174,7 @@ def _executor_of(pid: int) -> int:
     return pid
 
 
+@pytest.mark.long
 def test_an_executor_is_killed_while_it_writes(query: Query) -> None:
     """SIGKILL to the executor that made its table, and in a later epoch to one whose rows arrive
     when it is dead. The tasks are repeated beside what is left of it."""
@@ -216,6 +208,7 @@ def test_an_executor_is_killed_while_it_writes(query: Query) -> None:
         ), (dead, all_attempts)
 
 
+@pytest.mark.long
 def test_two_attempts_of_a_task_write_at_once(query: Query) -> None:
     """Speculation: an attempt whose answer does not come has staged rows, and goes on when a second
     attempt of the task has staged its own beside it."""

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
 import re
+import signal
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -123,17 +125,17 @@ def test_batches_add_and_replace_and_a_name_is_loaded_once(
 ) -> None:
     place = Place(embedded_url, database, "id Int64, r Float64", "PARTITION BY id % 3")
 
-    def fails_at_first(batches: Iterator[Any]) -> Iterator[Any]:
+    def dies_at_first(batches: Iterator[Any]) -> Iterator[Any]:
         from pyspark import TaskContext
 
         task = TaskContext.get()
         assert task is not None
         yield from batches
-        if task.attemptNumber() == 0:
-            raise RuntimeError("the first attempt fails when its rows are staged")
+        if task.attemptNumber() == 0:  # when its rows are staged
+            os.kill(os.getpid(), signal.SIGKILL)
 
     frame = spark.range(0, 50_000, 1, 3).selectExpr("id", "rand() AS r")
-    place.save(frame.mapInArrow(fails_at_first, frame.schema), "append", nulls="check")
+    place.save(frame.mapInArrow(dies_at_first, frame.schema), "append", nulls="check")
     assert [row[0] for row in place.rows()] == list(range(50_000))
     place.save(spark.range(10).selectExpr("id", "0.5D AS r"), "append", query="once")
     with pytest.raises(Exception, match=r"AlreadyLoadedError.*10 rows"):
@@ -167,17 +169,36 @@ def _numbers(spark: SparkSession, folder: Path, epochs: int) -> DataFrame:
     return reader.json(str(folder / "in"))
 
 
+def _forget_last_epoch(folder: Path) -> None:
+    """Its entry of the commit log: Spark will run it again."""
+    log = folder / "checkpoint" / "commits"
+    last = max(int(each.name) for each in log.glob("[0-9]*"))
+    for name in (f"{last}", f".{last}.crc"):
+        (log / name).unlink()
+
+
 @pytest.mark.parametrize("mode", ["staged", "direct"])
 def test_a_stream_of_several_epochs(
     spark: SparkSession, embedded_url: str, database: str, tmp_path: Path, mode: str
 ) -> None:
+    """The second time there is nothing to do, the third time the last epoch comes again; with
+    another checkpoint all of them do, and are refused."""
     rest = "SETTINGS non_replicated_deduplication_window = 1000"
-    place = Place(embedded_url, database, "n Int64", rest)
-    frame = _numbers(spark, tmp_path, 3)
-    for _ in range(2):  # the second time there is nothing to do
+    place = Place(embedded_url, database, "n Int64, r Float64", rest)
+    again = "rand()" if mode == "staged" else "0.5D"  # staged rows need not be the same ones
+    frame = _numbers(spark, tmp_path, 3).selectExpr("n", f"{again} AS r")
+    found = list[list[tuple[Any, ...]]]()
+    for number in range(3):
         place.stream(frame, tmp_path, nulls="check", mode=mode)
-    assert place.rows() == [(number,) for number in range(30)]
+        found.append(place.rows())
+        if number == 1:
+            _forget_last_epoch(tmp_path)
+    assert [row[0] for row in found[0]] == list(range(30))
+    assert found[0] == found[1] == found[2]
     assert len(place.tables()) == 2
+    with pytest.raises(Exception, match=r"OtherCheckpointError[\s\S]*in the table twice"):
+        place.stream(frame, tmp_path / "other", nulls="check", mode=mode)
+    assert place.rows() == found[0]
 
 
 def test_two_queries_of_one_name_at_once(
@@ -235,8 +256,7 @@ def test_update_mode_keeps_the_last_value_of_each_key(
         writer.trigger(availableNow=True).start().awaitTermination()
         assert place.rows("*", "FINAL") == [(0, 8), (1, 8), (2, 7), (3, 7)]
         rows.append(place.rows("count(), sum(c)")[0])  # with those that were overwritten
-        for name in ("2", ".2.crc"):
-            (tmp_path / "checkpoint" / "commits" / name).unlink()
+        _forget_last_epoch(tmp_path)
     assert rows[0] == rows[1]
     plain = Place(embedded_url, database, "k Int64, c Int64", table="plain")
     write = update_into({**plain.options, "query": "other"})
@@ -286,9 +306,7 @@ def test_a_batch_within_foreach_batch_needs_a_name(
     drain(named)
     rows = place.rows("count(), uniqExact(n)")
     assert rows[0][0] == rows[0][1] > 0
-    last = max(int(each.name) for each in (tmp_path / "checkpoint" / "commits").glob("[0-9]*"))
-    for name in (f"{last}", f".{last}.crc"):
-        (tmp_path / "checkpoint" / "commits" / name).unlink()
+    _forget_last_epoch(tmp_path)
     drain(named)
     assert place.rows("count(), uniqExact(n)") == rows
 
