@@ -56,6 +56,7 @@ def audit(config: Path, as_json: bool, on_spark: bool, proves_duplicates: bool) 
             spark.master,
             spark.properties(),
             archive_options(),
+            spark.secret_names,
         )
         try:
             report = auditing.audit(

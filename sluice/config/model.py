@@ -55,6 +55,11 @@ class SparkConfiguration(Section):
         """`conf` as Spark takes it, secrets in the clear."""
         return reveal_all(self.conf)
 
+    @property
+    def secret_names(self) -> frozenset[str]:
+        """Properties whose values nobody may see."""
+        return frozenset(name for name, value in self.conf.items() if isinstance(value, Secret))
+
 
 @dataclass(frozen=True, slots=True)
 class BatchConfiguration(Section):

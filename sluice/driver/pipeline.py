@@ -135,6 +135,7 @@ def run_pipeline(
             configuration.spark.master,
             configuration.spark.properties(),
             archive_options(),
+            configuration.spark.secret_names,
         )
         jobs: Future[SparkJobs] = pool.submit(lambda: SparkJobs(context.result()))
         runs += [

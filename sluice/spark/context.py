@@ -7,8 +7,9 @@ in Java [measured].
 from __future__ import annotations
 
 import os
+import re
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
@@ -16,6 +17,8 @@ if TYPE_CHECKING:
     from pyspark import SparkContext
 
 _JAVA_OPTIONS = "spark.driver.extraJavaOptions"
+#: Of which properties Spark's page and logs show no values; Spark's own default.
+_REDACTED, _REDACTED_BY_SPARK = "spark.redaction.regex", "(?i)secret|password|token|access[.]?key"
 LOGGING = f"-Dlog4j2.configurationFile={Path(__file__).with_name('log4j2.properties').as_uri()}"
 #: A user's `spark.conf` may change all of these; `config` refuses what would break a promise.
 DEFAULTS = {
@@ -37,13 +40,18 @@ DEFAULTS = {
 
 
 def start_context(
-    name: str, master: str, properties: Mapping[str, str], java_options: str = ""
+    name: str,
+    master: str,
+    properties: Mapping[str, str],
+    java_options: str = "",
+    secret_names: Collection[str] = (),
 ) -> SparkContext:
     """Start (or join, under spark-submit) the context of this process.
 
     Workers run this very Python. On a local master everything stays on loopback.
 
     :param java_options: of Spark's driver, beside those of `DEFAULTS`.
+    :param secret_names: of properties whose values nobody may see.
     """
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
@@ -54,7 +62,17 @@ def start_context(
     _pass_no_arrays()
     configuration = SparkConf().setAppName(f"sluice {name}").setMaster(master)
     defaults = {**DEFAULTS, _JAVA_OPTIONS: f"{DEFAULTS[_JAVA_OPTIONS]} {java_options}".strip()}
-    configuration.setAll([*{**defaults, **properties}.items()])
+    if secret_names:
+        hidden = "|".join(re.escape(each) for each in sorted(secret_names))
+        defaults[_REDACTED] = f"{_REDACTED_BY_SPARK}|{hidden}"
+    every = {**defaults, **properties}
+    configuration.setAll([*every.items()])
+    # Java is started with its configuration on the command line, which every user of the machine
+    # can read. What is secret follows over the connection to it.
+    shown = SparkConf(loadDefaults=False).setAll(
+        [(key, value) for key, value in configuration.getAll() if key not in secret_names]
+    )
+    SparkContext._ensure_initialized(conf=shown)
     return SparkContext.getOrCreate(configuration)
 
 
