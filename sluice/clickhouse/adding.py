@@ -80,20 +80,6 @@ def add_columns(
     return added
 
 
-def may_add_columns(server: Server, where: tuple[str, str]) -> bool | None:
-    """Whether Sluice's user has the right to add columns; None where the server cannot say.
-
-    :raises TransientError: it does not answer.
-    """
-    try:
-        said = server.execute(f"CHECK GRANT ALTER ADD COLUMN ON {qualified(*where)}").strip()
-    except TransientError:
-        raise
-    except ServerError:
-        return None  # an older server has no such statement
-    return {"0": False, "1": True}.get(said)
-
-
 def _is_replicated(server: Server, where: tuple[str, str]) -> bool:
     rows = server.query(
         "SELECT engine FROM system.tables "

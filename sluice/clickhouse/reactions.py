@@ -84,6 +84,10 @@ _LOAD = "The server is short of a resource; it is asked again later. Look at its
 _DISK = "Make room on that server's disk; its blocks go to other replicas meanwhile, if there are."
 _SCHEMA = "Compare the table with what the pipeline sends (`sluice doctor`), then fix either."
 _LOGIN = "Correct `user` and `password` in [clickhouse], or the user's rights on the server."
+_RIGHTS = (
+    "GRANT what it names to Sluice's user; `sluice doctor` names each right that is missing, and "
+    "`--grants` prints all of them."
+)
 _BUG = "This is a bug of the server or of Sluice: report it, then run `sluice resolve`."
 
 
@@ -135,7 +139,7 @@ REACTIONS: dict[int, Reaction] = {
     115: _terminal("UNKNOWN_SETTING", "Settings are sent by capability: run `sluice doctor`."),
     192: _terminal("UNKNOWN_USER", _LOGIN),
     193: _terminal("WRONG_PASSWORD", _LOGIN),
-    497: _terminal("ACCESS_DENIED", _LOGIN),
+    497: _terminal("ACCESS_DENIED", _RIGHTS),
     516: _terminal("AUTHENTICATION_FAILED", _LOGIN),
     49: Reaction("in-doubt", "stop", "LOGICAL_ERROR", _BUG, True),
     # Siblings of the deterministic refusals above, by the same reason.

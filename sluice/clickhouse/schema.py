@@ -22,12 +22,13 @@ class Dependent:
     """A materialized view that an insert feeds, and the table that it writes to.
 
     :param view: database.view.
-    :param select: what it selects, as the server keeps it.
+    :param select: what it selects, as the server keeps it; `statement`: its CREATE.
     """
 
     view: str
     target: TableFacts
     select: str = ""
+    statement: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -218,8 +219,10 @@ def _table_row(server: Server, database: str, table: str, via: str) -> dict[str,
     name = qualified(database, table)
     if via:
         raise TerminalError(
-            f"the materialized view {via} on {server.url} writes to {name}, which does not exist",
-            f"CREATE TABLE {name} (…), or DROP TABLE {via}.",
+            f"the materialized view {via} on {server.url} writes to {name}, which does not exist, "
+            "or its user may not see it",
+            f"CREATE TABLE {name} (…), GRANT SHOW COLUMNS ON {name} to its user, or DROP TABLE "
+            f"{via}.",
         )
     if not server.query(
         "SELECT name FROM system.databases WHERE name = {database:String}", {"database": database}
@@ -286,6 +289,11 @@ def merge_tree_defaults(server: Server, replicated: bool, names: list[str]) -> d
         "SELECT name FROM system.tables WHERE database = 'system' AND name IN "
         "('merge_tree_settings', 'replicated_merge_tree_settings') ORDER BY name"
     )
+    if not tables:
+        raise TerminalError(
+            f"{server.url} does not show system.merge_tree_settings to Sluice's user",
+            "GRANT SELECT ON system.merge_tree_settings to it; `sluice doctor --grants`.",
+        )
     source = tables[-1 if replicated else 0]["name"]
     rows = server.query(
         f"SELECT name, value FROM system.{source} WHERE has({{names:Array(String)}}, name)",
@@ -337,7 +345,7 @@ def _dependents(
             )
         via = f"{database}.{name}"
         facts = _read_facts(server, *target, path, via)
-        dependents.append(Dependent(via, facts, str(view[0].get("as_select", ""))))
+        dependents.append(Dependent(via, facts, str(view[0].get("as_select", "")), statement))
     return tuple(dependents), tuple(unseen)
 
 

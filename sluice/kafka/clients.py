@@ -11,6 +11,10 @@ from confluent_kafka.admin import AdminClient
 
 _logger = logging.getLogger("sluice.kafka")
 
+#: Of consumers that read topics: librdkafka wants the name of a group, and looks for its
+#: coordinator; nothing joins it or commits.
+READER_GROUP = "sluice.reader"
+
 
 @dataclass(frozen=True, slots=True)
 class KafkaAccess:
@@ -52,7 +56,9 @@ def make_admin(access: KafkaAccess) -> AdminClient:
     return AdminClient({**access.client(), "error_cb": _log_error, "log_level": 2})
 
 
-def make_consumer(access: KafkaAccess, group: str, **own: str | int | bool) -> ck.Consumer:
+def make_consumer(
+    access: KafkaAccess, group: str = READER_GROUP, /, **own: str | int | bool
+) -> ck.Consumer:
     """A consumer that never commits and never joins a group by itself.
 
     It reads committed data only, and an offset that is gone is an error, not a jump (H20).
@@ -60,7 +66,7 @@ def make_consumer(access: KafkaAccess, group: str, **own: str | int | bool) -> c
     return _consumer(access, group, {"isolation_level": "read_committed", **own})
 
 
-def make_unstable_reader(access: KafkaAccess, group: str) -> ck.Consumer:
+def make_unstable_reader(access: KafkaAccess, group: str = READER_GROUP) -> ck.Consumer:
     """A consumer that shows committed offsets while a transaction on them is open.
 
     Only good for finding whom to fence; never for deciding what to load (H5).

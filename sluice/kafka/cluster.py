@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 import confluent_kafka as ck
-from confluent_kafka.admin import ConfigResource, ResourceType
+from confluent_kafka.admin import ConfigResource, NewTopic, ResourceType
 
 from sluice.kafka.clients import KafkaAccess, make_admin
-from sluice.kafka.errors import KafkaUnavailableError, kafka_error
+from sluice.kafka.errors import KafkaDeniedError, KafkaUnavailableError, kafka_error
 from sluice.kafka.topics import TopicFacts, cluster_metadata, describe_topic
 from sluice.kafka.wire.connection import Connection
-from sluice.kafka.wire.security import without_login
+from sluice.kafka.wire.messages import ADD_OFFSETS, add_offsets_body
+from sluice.kafka.wire.security import read_security, without_login
 
 #: An answer within this time, or the brokers count as away.
 CONTACT_SECONDS = 6.0
@@ -26,6 +27,12 @@ _COORDINATOR_COMES = frozenset(
         ck.KafkaError.NOT_COORDINATOR,
     }
 )
+
+
+_RECORDING = {
+    ck.KafkaError.TRANSACTIONAL_ID_AUTHORIZATION_FAILED: "transactional-id",
+    ck.KafkaError.GROUP_AUTHORIZATION_FAILED: "group",
+}
 
 
 class Cluster:
@@ -83,6 +90,83 @@ class Cluster:
             raise KafkaUnavailableError(what) from None
         connection.close()
         return connection.versions.get(request, (0, -1))[1]
+
+    def may(self, topics: Iterable[str]) -> dict[str, frozenset[str]]:
+        """What this user may do with topics that exist, in the words of Kafka's ACLs (`READ`).
+
+        Topics that do not exist, and those of which the broker does not say it, are missing.
+        """
+        wanted = sorted(set(topics))
+        if not wanted:
+            return {}
+        futures = self._admin.describe_topics(
+            ck.TopicCollection(wanted),
+            include_authorized_operations=True,
+            request_timeout=_REQUEST_SECONDS,
+        )
+        found: dict[str, frozenset[str]] = {}
+        for name, future in futures.items():
+            try:
+                operations = future.result().authorized_operations
+            except ck.KafkaException as error:
+                failure = kafka_error(f"describing topic {name}", error)
+                if isinstance(failure, KafkaDeniedError):
+                    found[name] = self._may_unseen(name)
+                elif error.args[0].code() != ck.KafkaError.UNKNOWN_TOPIC_OR_PART:
+                    raise failure from None
+            else:
+                if operations:  # who sees it may describe it
+                    found[name] = frozenset(each.name for each in operations)
+        return found
+
+    def _may_unseen(self, name: str) -> frozenset[str]:
+        """What this user may do with a topic that it may not describe."""
+        resource = ConfigResource(ResourceType.TOPIC, name)
+        futures = self._admin.describe_configs([resource], request_timeout=_REQUEST_SECONDS)
+        try:
+            futures[resource].result()
+        except ck.KafkaException as error:
+            # That it does not exist is told only to who may know.
+            if isinstance(kafka_error(f"describing topic {name}", error), KafkaDeniedError):
+                return frozenset()
+        return frozenset({"DESCRIBE_CONFIGS"})
+
+    def require_create(self, topic: str) -> None:
+        """Have the broker look at the creation of a topic, and not do it.
+
+        :raises KafkaDeniedError: this user may not create it.
+        """
+        new = NewTopic(topic, num_partitions=1, replication_factor=1)
+        future = self._admin.create_topics(
+            [new], validate_only=True, request_timeout=_REQUEST_SECONDS
+        )[topic]
+        try:
+            future.result()
+        except ck.KafkaException as error:
+            raise kafka_error(f"creating topic {topic}", error) from None
+
+    def refused_of_recording(self, transactional_id: str, group: str) -> str:
+        """Have a broker look at a transaction on a group's offsets that there cannot be.
+
+        :returns: what this user lacks the right to: "transactional-id", which is looked at first,
+            or "group"; "": neither.
+        :raises ConfigurationError: the login is one that only librdkafka knows.
+        :raises KafkaUnavailableError: the broker does not answer.
+        """
+        properties = self._access.properties
+        security = read_security(properties)
+        client = properties.get("client.id", f"sluice.{self._access.connector}")
+        try:
+            connection = Connection(self._addresses[self.brokers[0]], security, client)
+            try:
+                answer = connection.ask(ADD_OFFSETS, add_offsets_body(transactional_id, group))
+                _, code = answer.numbers("ih")
+            finally:
+                connection.close()
+        except OSError as error:
+            what = f"asking a broker whether {transactional_id} may write: {error}"
+            raise KafkaUnavailableError(what) from None
+        return _RECORDING.get(code, "")
 
     def members(self, group: str) -> list[str]:
         """Members of a consumer group, `client id at host`; none if the group does not exist."""

@@ -166,7 +166,6 @@ def joined(
     return merged
 
 
-_READER_GROUP = "sluice.dead-letter-reader"
 _STALL_SECONDS = 30.0
 #: Longer than a transaction that its producer left open lives (60 s, and the broker's check).
 _OPEN_SECONDS = 90.0
@@ -392,7 +391,7 @@ def read_records(
     :raises KafkaTerminalError: it holds something else.
     :raises StalledError: it cannot be read to its end.
     """
-    consumer = make_consumer(access, _READER_GROUP)
+    consumer = make_consumer(access)
     try:
         metadata = consumer.list_topics(topic, timeout=15).topics[topic]
         if metadata.error is not None:
@@ -414,7 +413,7 @@ def read_records(
 
 
 def _log_end(access: KafkaAccess, where: ck.TopicPartition) -> int:
-    peek = make_unstable_reader(access, _READER_GROUP)
+    peek = make_unstable_reader(access)
     try:
         return int(peek.get_watermark_offsets(where, timeout=15, cached=False)[1])
     finally:

@@ -72,6 +72,7 @@ class DecisionReader:
 
 def write_decisions(
     access: KafkaAccess,
+    group: str,
     ledger_topic: str,
     decisions_topic: str,
     entries: Sequence[LedgerEntry],
@@ -79,18 +80,19 @@ def write_decisions(
 ) -> None:
     """Write decisions into the ledger and into their own topic, all of them or none.
 
+    :param group: of the connector: with it begin the transactional ids of all who record.
     :raises TransientError: nothing was written.
     :raises UnknownCommitError: nobody knows whether it was.
     """
     ensure_own_topics(make_admin(access), (ledger_topic, decisions_topic))
     names = RecorderNames(
-        group="",
+        group=group,
         ledger_topic=ledger_topic,
         dead_letter_topic="",
         owner="",
         decisions_topic=decisions_topic,
     )
-    identity = f"sluice.decision.{uuid.uuid4().hex}"
+    identity = f"{group}.decision-{uuid.uuid4().hex[:10]}"
     producer = make_producer(access, identity, _TRANSACTION_MS)
     failure = initialise(producer)
     if failure is not None:

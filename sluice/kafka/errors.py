@@ -14,14 +14,20 @@ FENCED_CODES = frozenset(
     }
 )
 
-_TERMINAL_CODES = frozenset(
+#: Sluice's user lacks a right.
+_RIGHTS_CODES = frozenset(
     {
-        ck.KafkaError._AUTHENTICATION,
-        ck.KafkaError.SASL_AUTHENTICATION_FAILED,
         ck.KafkaError.TOPIC_AUTHORIZATION_FAILED,
         ck.KafkaError.GROUP_AUTHORIZATION_FAILED,
         ck.KafkaError.CLUSTER_AUTHORIZATION_FAILED,
         ck.KafkaError.TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
+    }
+)
+
+_TERMINAL_CODES = frozenset(
+    {
+        ck.KafkaError._AUTHENTICATION,
+        ck.KafkaError.SASL_AUTHENTICATION_FAILED,
         ck.KafkaError._INVALID_ARG,
         ck.KafkaError._SSL,
     }
@@ -32,6 +38,12 @@ class KafkaTerminalError(TerminalError):
     """Kafka refuses this for good."""
 
     hint = "Check brokers, credentials and access rights of the connector."
+
+
+class KafkaDeniedError(KafkaTerminalError):
+    """Sluice's user lacks a right."""
+
+    hint = "`sluice doctor` names the right that is missing, and `--grants` prints all of them."
 
 
 class KafkaUnavailableError(TransientError):
@@ -84,6 +96,8 @@ def kafka_error(action: str, error: ck.KafkaError | Exception) -> SluiceError:
     text = f"{action}: {inner.name()}: {inner.str()}"
     if inner.code() in FENCED_CODES:
         return FencedError(text)
+    if inner.code() in _RIGHTS_CODES:
+        return KafkaDeniedError(text)
     if inner.code() in _TERMINAL_CODES:
         return KafkaTerminalError(text)
     return KafkaUnavailableError(text)

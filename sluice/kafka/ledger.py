@@ -15,8 +15,6 @@ from sluice.core.ranges import TopicPartition
 from sluice.kafka.clients import KafkaAccess, make_consumer, make_unstable_reader
 from sluice.kafka.errors import KafkaTerminalError, StalledError, kafka_error
 
-LEDGER_READER_GROUP = "sluice.ledger-reader"
-
 #: How many messages the ledger is read back from its end first; doubled until everything is found.
 #: A message may hold the entries of a thousand partitions.
 FIRST_CHUNK_MESSAGES = 2_000
@@ -34,7 +32,7 @@ def entries(
     :param end: read up to here instead; waits for open transactions below it.
     :raises StalledError: the ledger exists but cannot be read to its end.
     """
-    consumer = make_consumer(access, LEDGER_READER_GROUP)
+    consumer = make_consumer(access)
     try:
         low, high = _ends(consumer, topic)
         position = low if begin is None else max(low, begin)
@@ -101,7 +99,7 @@ def read_view(
         they have no record is enough; for the others a record is looked for to the very beginning.
     """
     wanted, uncommitted = set(sources), set(uncommitted)
-    peek = make_unstable_reader(access, LEDGER_READER_GROUP)
+    peek = make_unstable_reader(access)
     try:
         low, high = _ends(peek, topic)
     finally:

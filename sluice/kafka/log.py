@@ -205,7 +205,6 @@ class SourceLog:
             _logger.debug("reading the leaders of %s: %s", topic, error)
 
 
-_READER_GROUP = "sluice.epoch-reader"
 _ANSWER_SECONDS = 15.0
 
 #: What a consumer that begins at a place which is not there any more is told; one that was cut off
@@ -234,7 +233,7 @@ def find_cuts(
     if not waiting:
         return cuts
     small: dict[str, str | int | bool] = {"fetch_message_max_bytes": 1024, "fetch_wait_max_ms": 10}
-    consumer = make_consumer(access, _READER_GROUP, enable_partition_eof=True, **small)
+    consumer = make_consumer(access, enable_partition_eof=True, **small)
     until = time.monotonic() + _ANSWER_SECONDS
     try:
         consumer.assign(

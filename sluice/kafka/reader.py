@@ -45,7 +45,6 @@ STALL_SECONDS = 15.0
 #: Consumers that a worker keeps; each holds up to 4 MiB of prefetched messages.
 CONSUMERS_MAX = 16
 
-_READER_GROUP = "sluice.range-reader"  # librdkafka wants a name; nothing joins or commits
 
 #: What one fetch brings at most, before decompression. Large messages may shrink much: of
 #: text that shrinks to a fiftieth, 1 MiB was 80 MB in the worker. Small fetches for all would
@@ -232,9 +231,7 @@ class RangeReader:
                 return kept
             if kept is not None:
                 kept.close()
-        consumer = make_consumer(
-            self._access, _READER_GROUP, max_partition_fetch_bytes=fetch_bytes, **_TUNING
-        )
+        consumer = make_consumer(self._access, max_partition_fetch_bytes=fetch_bytes, **_TUNING)
         consumer.assign([_at(each.source, each.begin) for each in ranges])
         return consumer
 
@@ -578,7 +575,7 @@ def read_originals(
     """
     dead_letters: list[DeadLetter] = []
     left = bytes_max
-    consumer = make_consumer(access, _READER_GROUP)
+    consumer = make_consumer(access)
     source, end = block_range.source, block_range.end
     where = [ck.TopicPartition(source.topic, source.partition)]
     position = min(wanted)

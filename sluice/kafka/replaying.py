@@ -53,7 +53,6 @@ _TRANSACTION_TIMEOUT_MS = 30_000
 _OPEN_SECONDS = 90.0
 _FETCH_SECONDS = 30.0
 _READABLE_SECONDS = 5.0
-_READER_GROUP = "sluice.dead-letter-reader"
 
 
 class OvertakenError(TerminalError):
@@ -130,12 +129,17 @@ def purged_marks(dead_letter_topic: str, mark: Purged) -> list[Outgoing]:
     ]
 
 
+def writer_identity(dead_letter_topic: str) -> str:
+    """The transactional id of the one who may write marks into it."""
+    return f"sluice.dead-letters.{dead_letter_topic}"
+
+
 class DeadLetterWriter:
     """Transactions of the one who may write marks. Open it, then read the marks, then write."""
 
     def __init__(self, access: KafkaAccess, dead_letter_topic: str) -> None:
         self._access = access
-        self._identity = f"sluice.dead-letters.{dead_letter_topic}"
+        self._identity = writer_identity(dead_letter_topic)
         self._producer: ck.Producer | None = None
         #: An answer that is missing is not waited for: who opens again reads what was written.
         self._stop = threading.Event()
@@ -204,7 +208,7 @@ class OriginalReader:
     """Reads single messages again, for dead letters that were cut. Close it."""
 
     def __init__(self, access: KafkaAccess) -> None:
-        self._consumer = make_consumer(access, _READER_GROUP)
+        self._consumer = make_consumer(access)
 
     def close(self) -> None:
         """Close the client."""

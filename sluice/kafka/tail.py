@@ -13,7 +13,6 @@ import confluent_kafka as ck
 from sluice.kafka.clients import KafkaAccess, make_admin, make_consumer
 from sluice.kafka.errors import KafkaTerminalError, StalledError, kafka_error
 
-_READER_GROUP = "sluice.tail-reader"
 _POLL_MESSAGES = 2000
 _TIMEOUT_SECONDS = 15.0
 
@@ -63,7 +62,7 @@ class Tail:
         self.partition = partition
         self._name = f"{topic}[{partition}]"
         self._where = ck.TopicPartition(topic, partition)
-        self._consumer = make_consumer(access, _READER_GROUP, **own)
+        self._consumer = make_consumer(access, **own)
         try:
             self.log_begin, self.stable_end = self._ends()
         except BaseException:

@@ -65,20 +65,17 @@ def cluster_metadata(
     return found
 
 
-def broker_count(admin: AdminClient) -> int:
-    """Brokers in the cluster; at least one."""
-    return len(cluster_metadata(admin).brokers)
-
-
 def ensure_own_topic(admin: AdminClient, name: str) -> bool:
-    """Create a topic of one partition unless it exists.
+    """Create a topic of one partition unless it exists; of one that does nothing is asked.
 
     Replication is min(3, brokers); with two replicas or more, two must have every write.
 
     :returns: whether it was created now.
     """
-    brokers = broker_count(admin)
-    replication = min(3, brokers)
+    metadata = cluster_metadata(admin)
+    if name in metadata.topics:
+        return False
+    replication = min(3, len(metadata.brokers))
     settings = {**OWN_TOPIC_SETTINGS, "min.insync.replicas": str(min(2, replication))}
     new = NewTopic(name, num_partitions=1, replication_factor=replication, config=settings)
     future = admin.create_topics([new], operation_timeout=_TIMEOUT_SECONDS)[name]

@@ -10,7 +10,7 @@ from typing import Any
 
 import confluent_kafka as ck
 
-from sluice.core.errors import SluiceError
+from sluice.core.errors import SluiceError, TerminalError
 from sluice.core.ledger import Commit, encode_entries
 from sluice.core.ranges import TopicPartition
 from sluice.core.receipts import DeadLetter
@@ -81,9 +81,11 @@ def initialise(producer: ck.Producer) -> SluiceError | None:
     except UnknownCommitError as error:
         return error
     except ck.KafkaException as error:
-        if error.args[0].fatal():
-            return FencedError(kafka_error(action, error).message)
-        return kafka_error(action, error)
+        failure = kafka_error(action, error)
+        # What is refused for good is fatal to librdkafka, too.
+        if error.args[0].fatal() and not isinstance(failure, TerminalError):
+            return FencedError(failure.message)
+        return failure
 
 
 def transact(

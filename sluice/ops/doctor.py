@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 
 from sluice.clickhouse.access import ClickHouseAccess
 from sluice.clickhouse.schema import TableFacts
@@ -39,6 +40,7 @@ from sluice.ops.doctor_tables import (
     check_shared,
     check_table,
 )
+from sluice.ops.grants import clickhouse_rights
 
 __all__ = ["Finding", "examine", "refusal"]
 
@@ -63,10 +65,11 @@ def examine(configuration: Configuration, connector: str | None = None) -> list[
     past = past_windows(configuration)
     with_replicas, of_cluster = look_at_cluster(configuration)
     access = None if with_replicas is None else access_of(with_replicas)
+    rights = partial(clickhouse_rights, configuration, only=entries)
     with ThreadPoolExecutor(_THREADS_MAX, thread_name_prefix="doctor") as pool:
         clusters = [pool.submit(look_at_kafka, configuration, each) for each in connectors]
         servers = [
-            pool.submit(look_at_replica, access, shard, url, names[shard], past)
+            pool.submit(look_at_replica, access, shard, url, names[shard], past, rights)
             for shard, urls in (access.shards.items() if access is not None else ())
             if access is not None and names[shard]
             for url in urls
@@ -236,7 +239,7 @@ def _look_at_tables(
             else:
                 check_entry(found, facts, look.capabilities, entry)
                 check_delivery(found, facts, configuration, entry)
-            check_dynamic(found, facts, entry, is_closed=name in look.closed)
+            check_dynamic(found, facts, entry)
             check_deduplicated(found, facts, entry)
         propose_staged(found, facts, look.capabilities, own)
         findings += found.findings

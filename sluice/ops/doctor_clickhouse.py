@@ -5,12 +5,11 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 
 from sluice.clickhouse.access import ClickHouseAccess
-from sluice.clickhouse.adding import may_add_columns
 from sluice.clickhouse.capabilities import Capabilities, insert_settings, read_capabilities
 from sluice.clickhouse.http import INSERT_TIMEOUT_SECONDS, Server
 from sluice.clickhouse.insert import plan_insert, query_id_of
@@ -23,8 +22,11 @@ from sluice.core.health import Condition
 from sluice.core.lease import CLOCK_SKEW_MS_MAX
 from sluice.ops.doctor_findings import Examination, Finding
 from sluice.ops.doctor_front import FrontLook, look_at_front
+from sluice.ops.doctor_rights import check_clickhouse_rights
+from sluice.ops.grants import ClickHouseRight
 
 _Name = tuple[str, str]
+RightsOf = Callable[[Mapping[str, TableFacts]], Sequence[ClickHouseRight]]
 
 
 @dataclass(slots=True)
@@ -35,7 +37,6 @@ class ReplicaLook:
     :param capabilities: None if they could not be read.
     :param tables: facts by (database, table) of the targets that may be loaded.
     :param condition: how its replicas are doing, None if that could not be read.
-    :param closed: those of them to which Sluice's user may add no columns, as far as it is known.
     """
 
     shard: str
@@ -44,7 +45,6 @@ class ReplicaLook:
     away: SluiceError | None = None
     capabilities: Capabilities | None = None
     tables: dict[_Name, TableFacts] = field(default_factory=dict)
-    closed: set[_Name] = field(default_factory=set)
     condition: Condition | None = None
     front: FrontLook = field(default_factory=FrontLook)
 
@@ -59,10 +59,12 @@ def look_at_replica(
     url: str,
     names: Sequence[_Name],
     past_windows: Collection[_Name] = (),
+    rights: RightsOf = lambda tables: (),
 ) -> ReplicaLook:
     """Examine one server. What cannot be read is a finding, never an exception.
 
     :param names: (database, table) of the targets.
+    :param rights: what is needed there, by the facts of the tables as far as they can be read.
     :param past_windows: those of them whose blocks are sent past their windows.
     """
     with access.connect(url) as server:
@@ -79,11 +81,11 @@ def look_at_replica(
         found = Examination(look.where)
         found.ok("clickhouse", f"version {look.capabilities.version_text} answers")
         _try(found, "clock", lambda: _check_clock(found, server))
-        _try(found, "rights", lambda: _check_rights(found, server))
         look.findings += found.findings
         for database, table in names:
             has_window = (database, table) not in past_windows
             _look_at_table(look, server, access, database, table, has_window=has_window)
+        _look_at_rights(look, server, access, rights)
         _look_at_way(look, server, access)
         with suppress(SluiceError):  # a look at the tables has told it
             look.condition = read_condition(server, look.tables, counts=False)
@@ -149,9 +151,20 @@ def clock_ahead_ms(server: Server) -> int:
     return 0
 
 
-def _check_rights(found: Examination, server: Server) -> None:
-    running_query_ids(server, "sluice-doctor")
-    found.ok("rights", "the system tables that Sluice reads can be read")
+def _look_at_rights(
+    look: ReplicaLook, server: Server, access: ClickHouseAccess, rights: RightsOf
+) -> None:
+    found = Examination(look.where)
+    known = {facts.target: facts for facts in look.tables.values()}
+    needed = [each for each in rights(known) if look.shard in each.shards and not each.command]
+
+    def check() -> None:
+        running_query_ids(server, "sluice-doctor")  # of servers that cannot say
+        check_clickhouse_rights(found, server, access.user, needed)
+        found.ok("rights", "Sluice's user has all that are needed")
+
+    _try(found, "rights", check)
+    look.findings += found.findings
 
 
 def _look_at_table(
@@ -172,18 +185,12 @@ def _look_at_table(
     except SluiceError as error:
         found.error("table", error.message, error.hint)
     else:
-        _try(found, "rights", lambda: _look_at_right_to_add(look, server, (database, table)))
         if has_window:
             _try(found, "insert-counter", lambda: _check_insert_counter(found, server, facts))
         assert look.capabilities is not None
         if not facts.is_readonly:  # `check_contact` tells of that
             _rehearse_insert(found, server, access, look, facts, has_window=has_window)
     look.findings += found.findings
-
-
-def _look_at_right_to_add(look: ReplicaLook, server: Server, name: _Name) -> None:
-    if may_add_columns(server, name) is False:
-        look.closed.add(name)
 
 
 def _check_insert_counter(found: Examination, server: Server, facts: TableFacts) -> None:

@@ -17,6 +17,7 @@ from sluice.kafka.topics import TopicFacts
 from sluice.kafka.transactions import SEND_BYTES_MAX, RecorderNames
 from sluice.kafka.wire.messages import FETCH
 from sluice.ops.doctor_findings import Examination, Finding
+from sluice.ops.doctor_rights import check_kafka_rights
 from sluice.ops.doctor_topics import (
     SourceNeeds,
     check_dead_letters,
@@ -82,6 +83,7 @@ def look_at_kafka(configuration: Configuration, connector: ConnectorConfiguratio
     group = Examination(f"{connector.name}: group {configuration.group(connector.name)}")
     _try(group, "group", lambda: _check_group(group, cluster, configuration.group(connector.name)))
     look.findings += group.findings
+    look.findings += check_kafka_rights(configuration, connector, cluster)
     return look
 
 

@@ -158,7 +158,8 @@ def _decide(
     topics = configuration.ledger_topic, configuration.decisions_topic
     for name in names:
         try:
-            write_decisions(kafka_access(configuration, name), *topics, [entry], now)
+            access, group = kafka_access(configuration, name), configuration.group(name)
+            write_decisions(access, group, *topics, [entry], now)
             found[name] = read_decided(configuration, name)
         except SluiceError as error:
             failures.append(f"connector {name}: {error}")

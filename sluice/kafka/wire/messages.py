@@ -19,6 +19,7 @@ from sluice.core.ranges import TopicPartition
 
 FETCH, LIST_OFFSETS, METADATA = 1, 2, 3
 SASL_HANDSHAKE, API_VERSIONS, SASL_AUTHENTICATE = 17, 18, 36
+ADD_OFFSETS = 25
 #: The versions that are spoken.
 VERSIONS = {
     FETCH: 11,
@@ -27,6 +28,7 @@ VERSIONS = {
     SASL_HANDSHAKE: 1,
     API_VERSIONS: 0,
     SASL_AUTHENTICATE: 0,
+    ADD_OFFSETS: 0,
 }
 NAMES = {FETCH: "Fetch", LIST_OFFSETS: "ListOffsets", METADATA: "Metadata"}
 
@@ -112,6 +114,12 @@ def text(value: str) -> bytes:
     """A string as requests hold it."""
     encoded = value.encode()
     return struct.pack(">h", len(encoded)) + encoded
+
+
+def add_offsets_body(transactional_id: str, group: str) -> bytes:
+    """Asks to add a group's offsets to the transaction of a producer that there cannot be: the
+    broker refuses it, and says first which right is missing."""
+    return text(transactional_id) + struct.pack(">qh", -1, -1) + text(group)
 
 
 def request(kind: int, correlation: int, client: str, body: bytes) -> bytes:

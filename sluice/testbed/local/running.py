@@ -152,7 +152,7 @@ def running_broker(data: Path) -> AbstractContextManager[Broker]:
 
     :raises TerminalError: it did not start.
     """
-    return _running(Broker(data))
+    return running_program(Broker(data))
 
 
 def running_clickhouse(data: Path) -> AbstractContextManager[ClickHouse]:
@@ -160,11 +160,12 @@ def running_clickhouse(data: Path) -> AbstractContextManager[ClickHouse]:
 
     :raises TerminalError: it did not start.
     """
-    return _running(ClickHouse(data))
+    return running_program(ClickHouse(data))
 
 
 @contextmanager
-def _running(program: _Program) -> Iterator[_Program]:
+def running_program(program: _Program) -> Iterator[_Program]:
+    """A program until the block ends."""
     try:
         program.start()
         yield program

@@ -13,7 +13,7 @@ from sluice.core.ranges import TopicPartition
 from sluice.kafka.clients import KafkaAccess, make_admin
 from sluice.kafka.cluster import Cluster
 from sluice.kafka.log import SourceLog
-from sluice.kafka.topics import broker_count
+from sluice.kafka.topics import cluster_metadata
 from sluice.testbed.local.producing import create_topic
 from sluice.testbed.local.running import running_broker
 from tests.support.world import wait_for
@@ -50,7 +50,7 @@ def test_a_cluster_that_names_no_broker_is_away(monkeypatch: pytest.MonkeyPatch)
     with pytest.raises(TransientError, match="the answer names none yet"):
         Cluster(KafkaAccess("dc1", "a:9092"))
     with pytest.raises(TransientError):
-        broker_count(_FencedBroker())  # type: ignore[arg-type]
+        cluster_metadata(_FencedBroker())  # type: ignore[arg-type]
 
 
 def _answers(log: SourceLog) -> bool:

@@ -77,6 +77,11 @@ class _Session:
     borrowed: dict[str, tuple[str, str]] = field(default_factory=dict)
 
 
+#: A configuration file of the engine, for one with roles: then a request has the rights of the role
+#: that is called like its user, unless that is `default`. Without it every user may do all.
+CONFIGURATION_VARIABLE = "SLUICE_CLICKHOUSE_CONFIGURATION"
+
+
 class Engine:
     """Opens a data folder and runs queries on it, many at a time.
 
@@ -85,7 +90,9 @@ class Engine:
     """
 
     def __init__(self, data: Path) -> None:
-        self._data = data
+        file = os.environ.get(CONFIGURATION_VARIABLE, "")
+        self._where = f"{data}?config-file={file}" if file else str(data)
+        self._has_roles = bool(file)
         if any(sign in str(data) for sign in "?&"):
             raise ConfigurationError(
                 f"--data {data}: the path may not contain ? or &", "Choose another folder."
@@ -98,7 +105,7 @@ class Engine:
         self._sessions_lock = threading.Lock()
         try:
             # Held open to the end: the engine stops with its last connection.
-            self._root = self._connect(str(data))
+            self._root = self._connect(self._where)
         except RuntimeError as error:
             raise TerminalError(
                 f"the embedded engine cannot open {data}: {error}",
@@ -118,11 +125,17 @@ class Engine:
 
     @contextmanager
     def connection(
-        self, session_id: str, settings: Mapping[str, str], database: str, timeout_seconds: float
+        self,
+        session_id: str,
+        settings: Mapping[str, str],
+        database: str,
+        timeout_seconds: float,
+        user: str = "",
     ) -> Iterator[Any]:
         """A connection with these settings and this database, for one request.
 
         :param session_id: "" for a connection of its own.
+        :param user: "" for one who may do all.
         :raises QueryError: unknown setting or database; the session is busy.
         """
         if session_id:
@@ -132,8 +145,10 @@ class Engine:
                     _run(session.connection, f"USE {sql.quote_identifier(database)}")
                 yield session.connection
             return
-        connection = self._connect(str(self._data))
+        connection = self._connect(self._where)
         try:
+            if self._has_roles and user not in ("", "default"):
+                _run(connection, f"SET ROLE {sql.quote_identifier(user)}")
             _set(connection, {**SERVER_SETTINGS, **settings})
             if database:
                 _run(connection, f"USE {sql.quote_identifier(database)}")
@@ -153,7 +168,7 @@ class Engine:
             self._drop_idle_sessions(now_seconds)
             session = self._sessions.get(session_id)
             if session is None:
-                session = _Session(self._connect(str(self._data)))
+                session = _Session(self._connect(self._where))
                 _set(session.connection, SERVER_SETTINGS)
                 self._sessions[session_id] = session
             if not session.lock.acquire(blocking=False):

@@ -55,6 +55,7 @@ class Request:
     settings: Mapping[str, str]
     parameters: dict[str, str]
     read_only: bool
+    user: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,6 +108,7 @@ def parse_request(url_query: str, headers: Message, read_only: bool, query_id: s
         settings=settings,
         parameters=parameters,
         read_only=read_only,
+        user=keys.get("user") or headers.get("X-ClickHouse-User") or "",
     )
 
 
@@ -190,7 +192,11 @@ def _connection(engine: Engine, request: Request, defaults: Mapping[str, str]) -
         )
     settings = {**defaults, **request.settings, sql.QUERY_ID_SETTING: request.query_id}
     with engine.connection(
-        request.session_id, settings, request.database, request.session_timeout_seconds
+        request.session_id,
+        settings,
+        request.database,
+        request.session_timeout_seconds,
+        request.user,
     ) as connection:
         yield connection
 

@@ -1,0 +1,147 @@
+"""What `doctor` says of rights: which of those that `grants` lists Sluice's user lacks."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+
+from sluice.clickhouse.http import Server
+from sluice.clickhouse.rights import has_right
+from sluice.clickhouse.schema import TableFacts, describe_table
+from sluice.config import Configuration, ConnectorConfiguration
+from sluice.core.errors import ConfigurationError, SluiceError
+from sluice.driver.specs import access_of
+from sluice.kafka.cluster import Cluster
+from sluice.kafka.errors import KafkaDeniedError
+from sluice.ops.doctor_findings import Examination, Finding
+from sluice.ops.grants import DOCTOR, ClickHouseRight, KafkaRight, kafka_rights, kafka_user
+
+
+def check_kafka_rights(
+    configuration: Configuration, connector: ConnectorConfiguration, cluster: Cluster
+) -> list[Finding]:
+    """Ask brokers what a connector's user may do; nothing is changed by it."""
+    found = Examination(f"connector {connector.name}")
+    rights = [
+        each for each in kafka_rights(configuration, connector) if each.command in ("", DOCTOR)
+    ]
+    try:
+        for right, lacking in _lacking(configuration, connector, cluster, rights):
+            tell = found.warning if right.command else found.error
+            tell(
+                "rights",
+                f"its user lacks {' and '.join(lacking)} on {right.shown}: {right.why}",
+                right.statement(connector.brokers, kafka_user(connector), lacking),
+            )
+        found.ok("rights", "its user has all that are needed")
+    except SluiceError as error:
+        found.failed("rights", error)
+    return found.findings
+
+
+def _lacking(
+    configuration: Configuration,
+    connector: ConnectorConfiguration,
+    cluster: Cluster,
+    rights: Sequence[KafkaRight],
+) -> Iterator[tuple[KafkaRight, list[str]]]:
+    topics = configuration.topics_of(connector.name, cluster.topics)
+    own = {right.name for right in rights if right.kind == "topic" and not right.is_prefix}
+    held = cluster.may({*topics, *own} - {"*"})
+    recording = _refused_of_recording(configuration.group(connector.name), cluster)
+    for right in rights:
+        if right.kind == "topic":
+            lacking = _of_topic(cluster, right, held, topics)
+        elif right.kind == "cluster":
+            lacking = list(right.operations) if _is_denied(cluster.settings) else []
+        elif right.operations == ("Describe",):
+            lacking = ["Describe"] if _is_denied(partial(cluster.members, right.name)) else []
+        else:
+            lacking = list(right.operations) if right.kind == recording else []
+        if lacking:
+            yield right, lacking
+
+
+def _of_topic(
+    cluster: Cluster,
+    right: KafkaRight,
+    held: dict[str, frozenset[str]],
+    topics: Sequence[str],
+) -> list[str]:
+    """The operations that are missing, of a topic or of any whose name begins so."""
+    begin = "" if right.name == "*" else right.name
+    is_one = not right.is_prefix and right.name != "*"
+    names = [right.name] if is_one else [name for name in topics if name.startswith(begin)]
+    if right.operations == ("Create",):
+        is_missing = "DESCRIBE" not in held.get(right.name, ())
+        denied = is_missing and _is_denied(lambda: cluster.require_create(right.name))
+        return ["Create"] if denied else []
+    return [
+        operation
+        for operation in right.operations
+        if any(name in held and _word(operation) not in held[name] for name in names)
+    ]
+
+
+def _word(operation: str) -> str:
+    return {"DescribeConfigs": "DESCRIBE_CONFIGS"}.get(operation, operation.upper())
+
+
+def _refused_of_recording(group: str, cluster: Cluster) -> str:
+    """On what the right is missing that a transaction on the group's offsets needs."""
+    try:
+        return cluster.refused_of_recording(f"{group}.doctor", group)
+    except ConfigurationError:
+        return ""  # a login that only librdkafka knows: the start of `sluice run` says it
+
+
+def _is_denied(ask: Callable[[], object]) -> bool:
+    try:
+        ask()
+    except KafkaDeniedError:
+        return True
+    except SluiceError:
+        pass  # another check tells of it
+    return False
+
+
+def known_tables(configuration: Configuration) -> tuple[dict[str, TableFacts], list[str]]:
+    """The targets' facts, and why those of some are not known, in words."""
+    found: dict[str, TableFacts] = {}
+    failures: list[str] = []
+    try:
+        access = access_of(configuration)
+    except SluiceError as error:
+        return found, [error.message]
+    for entry in configuration.tables:
+        if entry.target in found:
+            continue
+        url = access.shards[configuration.shards_of(entry)[0]][0]
+        try:
+            with access.connect(url) as server:
+                found[entry.target] = describe_table(server, entry.database, entry.table)
+        except SluiceError as error:
+            failures.append(error.message)
+    return found, failures
+
+
+def check_clickhouse_rights(
+    found: Examination, server: Server, user: str, rights: Sequence[ClickHouseRight]
+) -> None:
+    """Ask a server what Sluice's user may do.
+
+    :raises TransientError: it does not answer.
+    """
+    for right in rights:
+        whole = has_right(server, ", ".join(right.privileges), right.on)
+        if whole is None:
+            return  # it is too old to say, or does not know such names
+        if whole:
+            continue
+        for privilege in right.privileges:
+            if has_right(server, privilege, right.on) is False:
+                found.error(
+                    "rights",
+                    f"its user lacks {privilege} on {right.on}: {right.why}",
+                    right.statement(user, [privilege]),
+                )

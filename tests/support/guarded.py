@@ -1,0 +1,162 @@
+"""A broker with an authorizer, and the embedded engine with roles: a user has the rights that a
+test gives him, and no others."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+
+from confluent_kafka.admin import (
+    AclBinding,
+    AclBindingFilter,
+    AclOperation,
+    AclPermissionType,
+    AdminClient,
+    ResourcePatternType,
+    ResourceType,
+)
+
+from sluice.testbed.local.broker import PROPERTIES_VARIABLE, PROXY_VARIABLE
+from sluice.testbed.local.children import free_ports
+from sluice.testbed.local.embedded.engine import CONFIGURATION_VARIABLE
+from sluice.testbed.local.running import Broker, ClickHouse
+
+USER, PASSWORD = "loader", "planted-kafka-password"
+
+_PROPERTIES = f"""
+listener.security.protocol.map=PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT,PROXIED:SASL_PLAINTEXT
+listener.name.proxied.sasl.enabled.mechanisms=PLAIN
+listener.name.proxied.plain.sasl.jaas.config=org.apache.kafka.common.security.plain.\\
+PlainLoginModule required user_{USER}="{PASSWORD}";
+authorizer.class.name=org.apache.kafka.metadata.authorizer.StandardAuthorizer
+super.users=User:ANONYMOUS
+"""
+
+_TYPES = {
+    "--topic": ResourceType.TOPIC,
+    "--group": ResourceType.GROUP,
+    "--transactional-id": ResourceType.TRANSACTIONAL_ID,
+    "--cluster": ResourceType.BROKER,
+}
+_OPERATIONS = {
+    "DescribeConfigs": AclOperation.DESCRIBE_CONFIGS,
+    **{name: AclOperation[name.upper()] for name in ("Read", "Write", "Create", "Delete")},
+    "Describe": AclOperation.DESCRIBE,
+}
+_ANY = AclBindingFilter(
+    ResourceType.ANY, None, ResourcePatternType.ANY, None, None, AclOperation.ANY,
+    AclPermissionType.ANY,
+)  # fmt: skip
+
+
+class GuardedBroker(Broker):
+    """Its plain listener is the administrator's; at the other one USER logs in.
+
+    :param logins: bootstrap.servers of that one.
+    """
+
+    def __init__(self, data: Path) -> None:
+        super().__init__(data)
+        (self._login_port,) = free_ports(1)
+        self.logins = f"127.0.0.1:{self._login_port}"
+
+    @property
+    def environment(self) -> dict[str, str]:
+        self.data.mkdir(parents=True, exist_ok=True)
+        file = self.data / "guarded.properties"
+        file.write_text(_PROPERTIES)
+        ports = f"{self._login_port}:{self._login_port}"
+        return {PROXY_VARIABLE: ports, PROPERTIES_VARIABLE: str(file)}
+
+    @property
+    def properties(self) -> str:
+        """The connector's section that logs in."""
+        return (
+            '[connector.kafka]\n"security.protocol" = "SASL_PLAINTEXT"\n'
+            f'"sasl.mechanism" = "PLAIN"\n"sasl.username" = "{USER}"\n'
+            f'"sasl.password" = "{PASSWORD}"\n'
+        )
+
+
+def bindings(commands: Iterable[str]) -> set[AclBinding]:
+    """What `kafka-acls.sh --add` commands give."""
+    found = set()
+    for command in commands:
+        words = shlex.split(command)
+        kind = next(word for word in words if word in _TYPES)
+        name = "kafka-cluster" if kind == "--cluster" else words[words.index(kind) + 1]
+        is_prefix = "prefixed" in words
+        pattern = ResourcePatternType.PREFIXED if is_prefix else ResourcePatternType.LITERAL
+        principal = words[words.index("--allow-principal") + 1]
+        for place, word in enumerate(words):
+            if word == "--operation":
+                found.add(
+                    AclBinding(
+                        _TYPES[kind],
+                        name,
+                        pattern,
+                        principal,
+                        "*",
+                        _OPERATIONS[words[place + 1]],
+                        AclPermissionType.ALLOW,
+                    )
+                )
+    return found
+
+
+def give_only(broker: GuardedBroker, wanted: set[AclBinding]) -> None:
+    """Exactly these rights; they are in force when it returns."""
+    admin = AdminClient({"bootstrap.servers": broker.brokers})
+    held = set(admin.describe_acls(_ANY, request_timeout=15).result())
+    added, gone = wanted - held, held - wanted
+    for future in admin.create_acls(sorted(added, key=str)).values() if added else ():
+        future.result(15)
+    filters = [
+        AclBindingFilter(
+            each.restype,
+            each.name,
+            each.resource_pattern_type,
+            each.principal,
+            each.host,
+            each.operation,
+            each.permission_type,
+        )
+        for each in gone
+    ]
+    for future in admin.delete_acls(filters).values() if filters else ():
+        future.result(15)
+    while set(admin.describe_acls(_ANY, request_timeout=15).result()) != wanted:
+        pass  # the answer of the controller comes before the broker has read it
+
+
+class GuardedClickHouse(ClickHouse):
+    """Users of these names have the rights of these statements; `default` may do all.
+
+    `roles`: GRANT statements without a grantee, by user; those of its next start.
+    """
+
+    def __init__(self, data: Path) -> None:
+        super().__init__(data)
+        self.roles: Mapping[str, Iterable[str]] = {}
+
+    @property
+    def environment(self) -> dict[str, str]:
+        self.data.parent.mkdir(parents=True, exist_ok=True)
+        users = self.data.parent / "users.xml"
+        everybody = "".join(f"<query>GRANT {name}</query>" for name in ("everything", *self.roles))
+        roles = "".join(map(_role, self.roles, self.roles.values()))
+        users.write_text(
+            "<clickhouse><profiles><default/></profiles><quotas><default/></quotas><users><default>"
+            "<password></password><networks><ip>::/0</ip></networks><profile>default</profile>"
+            f"<quota>default</quota><grants>{everybody}</grants></default></users><roles>"
+            f"{_role('everything', ['GRANT ALL ON *.*'])}{roles}</roles></clickhouse>"
+        )
+        file = self.data.parent / "configuration.xml"
+        file.write_text(f"<clickhouse><users_config>{users}</users_config></clickhouse>")
+        return {CONFIGURATION_VARIABLE: str(file)}
+
+
+def _role(name: str, statements: Iterable[str]) -> str:
+    queries = "".join(f"<query>{statement}</query>" for statement in statements)
+    return f"<{name}><grants>{queries}</grants></{name}>"
