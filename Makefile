@@ -14,6 +14,7 @@ FIRST_SEED ?= 1
 MINUTES ?= 10
 SEED ?= 1
 MUTANTS ?= 300
+LOCK ?=
 
 BIN := .venv/bin
 READY := .venv/.ready
@@ -22,14 +23,14 @@ MAKEFLAGS += --no-print-directory
 PARALLEL = -n $(PROCESSES) --dist loadfile --no-loadscope-reorder
 
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-tests demo test test-long test-all golden bench simulate chaos mutants check size clean
+.PHONY: help setup setup-tests demo test test-long test-all golden bench simulate chaos mutants check lock sbom size clean
 
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-12s %s\n", $$1, $$2}' Makefile
 
 setup: $(READY)  ## everything that demo and bench need: packages, Java, Kafka
 
-$(READY): requirements.lock pyproject.toml setup.py sluice/kafka/wire/batches.c sluice/decode/messages/brackets.c sluice/decode/messages/moments.c sluice/decode/schema/structure.c sluice/decode/envelope/walk.c sluice/claims/table.c scripts/setup
+$(READY): requirements.lock requirements-tests.lock pyproject.toml setup.py sluice/kafka/wire/batches.c sluice/decode/messages/brackets.c sluice/decode/messages/moments.c sluice/decode/schema/structure.c sluice/decode/envelope/walk.c sluice/claims/table.c scripts/setup
 	@PYTHON="$(PYTHON)" scripts/setup
 	@touch $@
 
@@ -63,12 +64,19 @@ chaos: $(READY)  ## real faults on the real stack, every row compared; MINUTES=1
 mutants: setup-tests  ## the code broken in small ways, and what notices each; MUTANTS=300 SEED=1
 	@$(BIN)/python -m tests.mutants --mutants $(MUTANTS) --seed $(SEED)
 
-check: $(READY)  ## lint, format, strict types, definitions that nobody uses, layers
+check: $(READY)  ## lint, format, strict types, definitions that nobody uses, layers, known vulnerabilities
 	@$(BIN)/ruff check .
 	@$(BIN)/ruff format --check .
 	@$(BIN)/mypy
 	@$(BIN)/vulture
 	@$(BIN)/python -m pytest -q tests/test_layers.py tests/test_tidy.py
+	@$(BIN)/python scripts/audit
+
+lock: $(READY)  ## write the lock files again from pyproject.toml; LOCK="--upgrade" for newer versions
+	@scripts/lock $(LOCK)
+
+sbom: $(READY)  ## print what an installation consists of, as CycloneDX
+	@$(BIN)/python scripts/sbom
 
 size: $(READY)  ## lines and files of the package, of its parts, and of the loader alone
 	@$(BIN)/python scripts/size
