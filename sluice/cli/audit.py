@@ -75,23 +75,17 @@ def audit(config: Path, as_json: bool, on_spark: bool, proves_duplicates: bool) 
         print_table(("what", "rows"), rows)
         for line in _where(report):
             print(line)
-    is_broken = report.missing or report.doubled or report.foreign or report.unproven
-    return ExitStatus.BROKEN if is_broken else ExitStatus.DONE
+    return ExitStatus.BROKEN if report.is_broken else ExitStatus.DONE
 
 
 def _where(report: AuditReport) -> Iterator[str]:
-    """Where the findings are: the first intervals of each partition and table."""
+    yield from report.where()
     for partition in report.partitions:
+        source = f"{partition.connector} {partition.topic}[{partition.partition}]"
         for table in partition.tables:
-            for what in ("missing", "doubled", "foreign"):
-                for begin, end in getattr(table, f"{what}_at"):
-                    source = f"{partition.connector} {partition.topic}[{partition.partition}]"
-                    yield f"{what}: {source} offsets [{begin}, {end}) in {table.target}"
             for who, rows in table.foreign_sources.items():
-                source = f"{partition.connector} {partition.topic}[{partition.partition}]"
                 yield f"foreign: {rows} rows of {source} in {table.target} were loaded by {who}"
             if table.misplaced:
-                source = f"{partition.connector} {partition.topic}[{partition.partition}]"
                 yield (
                     f"misplaced: {table.misplaced} rows of {source} in {table.target} stand in "
                     "another shard than its sharding says: a query that skips shards misses them"

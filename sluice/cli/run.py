@@ -49,10 +49,15 @@ def run(config: Path, until_caught_up: bool, grace: float) -> int:
         from sluice.ops.service_manager import notify_service_manager
 
         notify_service_manager(runs, os.environ)
+        proof = None
+        if configuration.verify is not None or configuration.audit is not None:
+            from sluice.ops.proof import Proof
+
+            proof = Proof(configuration)
         if configuration.http is not None:
             from sluice.ops.http.server import HttpServer
 
-            port = HttpServer(configuration.http, configuration, runs).port
+            port = HttpServer(configuration.http, configuration, runs, proof).port
             log.info("http", extra={"url": configuration.http.url(port)})
 
     return int(

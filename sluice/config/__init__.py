@@ -12,16 +12,19 @@ from sluice.config.connector import ConnectorConfiguration, GroupStart, Reader, 
 from sluice.config.deduplication import DeduplicationConfiguration
 from sluice.config.loading import load
 from sluice.config.model import (
+    AuditConfiguration,
     BatchConfiguration,
     Configuration,
     HttpConfiguration,
     RegistryConfiguration,
     SparkConfiguration,
+    VerifyConfiguration,
 )
 from sluice.config.secret import Secret
 from sluice.config.table import TableConfiguration
 
 __all__ = [
+    "AuditConfiguration",
     "BatchConfiguration",
     "ClickHouseConfiguration",
     "ClusterConfiguration",
@@ -39,5 +42,6 @@ __all__ = [
     "SparkConfiguration",
     "Start",
     "TableConfiguration",
+    "VerifyConfiguration",
     "load",
 ]

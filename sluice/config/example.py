@@ -129,6 +129,14 @@ topic = "sluice.orders.decisions"     # default: sluice.<pipeline>.decisions
 # ca_file = "ca.pem"                  # for rediss: what its certificate is checked against
 # topic = "sluice.orders.duplicates"  # for duplicates = "topic"; sluice.<pipeline>.duplicates
 
+# [verify]                            # beside a driver: what is recorded is judged
+# every = "1m"                        # docs/OPERATIONS.md, "Continuous proof"
+# source = "ledger"                   # or "offsets": Kafka's own __consumer_offsets
+
+# [audit]                             # beside a driver: rows are compared with messages
+# every = "10m"
+# share = 0.1                         # of the time it works, and rests otherwise
+
 # [http]                              # off without it: metrics, health, status, a page for people
 # listen = "127.0.0.1:9464"
 # hosts = ["sluice.example.com"]      # names by which it may be asked; default: any, on a loopback

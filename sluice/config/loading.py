@@ -19,11 +19,13 @@ from sluice.config.findings import Findings, join_path
 from sluice.config.interpolation import BROKEN, entry_path, interpolate_tree
 from sluice.config.model import (
     MESSAGES_MAX,
+    AuditConfiguration,
     BatchConfiguration,
     Configuration,
     HttpConfiguration,
     RegistryConfiguration,
     SparkConfiguration,
+    VerifyConfiguration,
 )
 from sluice.config.section import Entries, Listed, Section
 from sluice.config.table import TableConfiguration
@@ -69,6 +71,8 @@ class _File(Section):
     http: HttpConfiguration | None = None
     registry: RegistryConfiguration | None = None
     deduplication: DeduplicationConfiguration | None = None
+    verify: VerifyConfiguration | None = None
+    audit: AuditConfiguration | None = None
 
 
 _FILE = TypeAdapter(_File)
@@ -183,6 +187,8 @@ def _completed(file: _File, path: Path) -> Configuration:
         http=file.http,
         registry=file.registry,
         deduplication=_completed_deduplication(file, path.absolute().parent),
+        verify=file.verify,
+        audit=file.audit,
     )
 
 

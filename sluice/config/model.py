@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from pydantic import Field, PlainValidator
 
@@ -146,6 +146,29 @@ class HttpConfiguration(Section):
         return f"http{'s' if self.tls.certificate else ''}://{host}:{port}"
 
 
+#: How often a look may begin.
+EVERY_SECONDS_MIN, EVERY_SECONDS_MAX = 1.0, 7 * 86_400.0
+
+
+@dataclass(frozen=True, slots=True)
+class VerifyConfiguration(Section):
+    """The verifier beside a driver: each so often it judges what was recorded meanwhile."""
+
+    every_seconds: Annotated[float, a_duration(EVERY_SECONDS_MIN, EVERY_SECONDS_MAX)]
+    source: Literal["ledger", "offsets"] = "ledger"
+
+
+@dataclass(frozen=True, slots=True)
+class AuditConfiguration(Section):
+    """The audit beside a driver: each so often it compares what was settled meanwhile.
+
+    :param share: of the time it works, and waits for servers; the rest it rests.
+    """
+
+    every_seconds: Annotated[float, a_duration(EVERY_SECONDS_MIN, EVERY_SECONDS_MAX)]
+    share: Annotated[float, Field(strict=True, ge=0.01, le=1.0)] = 0.1
+
+
 @dataclass(frozen=True, slots=True)
 class Configuration:
     """The whole file.
@@ -178,6 +201,9 @@ class Configuration:
     #: Of copies of duplicates.
     duplicates_topic: str = ""
     deduplication: DeduplicationConfiguration | None = None
+    #: None: not beside a driver; likewise the audit.
+    verify: VerifyConfiguration | None = None
+    audit: AuditConfiguration | None = None
 
     @property
     def own_topics(self) -> tuple[str, ...]:

@@ -4,18 +4,16 @@ from __future__ import annotations
 
 import os
 import subprocess
-import sys
 import time
 from contextlib import suppress
 from functools import partial
-from pathlib import Path
 from tempfile import TemporaryFile
 
-import sluice
 from sluice.clickhouse.http import Server
 from sluice.clickhouse.insert import QUERY_ID_PREFIX
 from sluice.clickhouse.probe import running_query_ids
 from sluice.config import Configuration
+from sluice.core.children import own_process
 from sluice.core.claims import key_space
 from sluice.core.errors import TransientError
 from sluice.driver.shards import on_replicas
@@ -47,11 +45,9 @@ def rebuild(configuration: Configuration, connector: str, space: str, since_ms: 
     """
     if not has_rows(configuration, connector, space):
         return
-    command = [sys.executable, "-m", "sluice", "claims", "rebuild", str(configuration.path)]
-    command += ["--connector", connector, "--space", space, "--since-ms", str(max(0, since_ms))]
-    package = str(Path(sluice.__file__).parent.parent)
-    path = os.pathsep.join(filter(None, (package, os.environ.get("PYTHONPATH"))))
-    _run(command, {**os.environ, "PYTHONPATH": path})
+    words = ("claims", "rebuild", str(configuration.path), "--connector", connector)
+    since = str(max(0, since_ms))
+    _run(*own_process("sluice", *words, "--space", space, "--since-ms", since))
 
 
 def _run(command: list[str], environment: dict[str, str]) -> None:

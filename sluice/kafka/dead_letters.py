@@ -29,6 +29,7 @@ from sluice.core.ranges import Interval
 from sluice.core.receipts import DeadLetter, Origin
 from sluice.kafka.clients import KafkaAccess, make_consumer, make_unstable_reader
 from sluice.kafka.errors import KafkaTerminalError, StalledError, kafka_error
+from sluice.kafka.tail import offset_since
 
 KIND_HEADER = "sluice.kind"
 
@@ -353,14 +354,17 @@ def _own_headers(message: ck.Message) -> dict[str, bytes]:
     }
 
 
-def read_dead_letters(access: KafkaAccess, topic: str) -> Iterator[DeadLetter]:
+def read_dead_letters(
+    access: KafkaAccess, topic: str, since_ms: int | None = None
+) -> Iterator[DeadLetter]:
     """All committed dead letters up to the topic's last stable offset, oldest first.
 
     Those that were purged are among them, with their place and the reason "purged" only.
 
+    :param since_ms: only what was written since then.
     :raises StalledError: the topic exists but cannot be read to its end.
     """
-    for record in read_records(access, topic):
+    for record in read_records(access, topic, since_ms=since_ms):
         if isinstance(record, StoredDeadLetter):
             yield record.letter
         elif isinstance(record, Purged) and record.is_done:
@@ -402,7 +406,9 @@ def read_records(
             patience = _STALL_SECONDS
             if to_log_end:
                 end, patience = _log_end(access, where), _OPEN_SECONDS
-            begin = low if since_ms is None else max(low, _at_time(consumer, where, since_ms, end))
+            begin = low
+            if since_ms is not None:
+                begin = max(low, offset_since(consumer, where, since_ms, end))
             for message in _messages(consumer, where, begin, end, patience):
                 if not marks_only or _is_mark(message):
                     yield _parsed(message, low)
@@ -418,12 +424,6 @@ def _log_end(access: KafkaAccess, where: ck.TopicPartition) -> int:
         return int(peek.get_watermark_offsets(where, timeout=15, cached=False)[1])
     finally:
         peek.close()
-
-
-def _at_time(consumer: ck.Consumer, where: ck.TopicPartition, since_ms: int, end: int) -> int:
-    wanted = ck.TopicPartition(where.topic, where.partition, max(0, since_ms))
-    (found,) = consumer.offsets_for_times([wanted], timeout=15)
-    return int(found.offset) if found.offset >= 0 else end
 
 
 def _messages(

@@ -14,6 +14,7 @@ from sluice.core.ledger import LedgerView, entries_in, others_in
 from sluice.core.ranges import TopicPartition
 from sluice.kafka.clients import KafkaAccess, make_consumer, make_unstable_reader
 from sluice.kafka.errors import KafkaTerminalError, StalledError, kafka_error
+from sluice.kafka.tail import offset_since
 
 #: How many messages the ledger is read back from its end first; doubled until everything is found.
 #: A message may hold the entries of a thousand partitions.
@@ -24,19 +25,27 @@ _READ_TIMEOUT_SECONDS = 90.0
 
 
 def entries(
-    access: KafkaAccess, topic: str, begin: int | None = None, end: int | None = None
+    access: KafkaAccess,
+    topic: str,
+    begin: int | None = None,
+    end: int | None = None,
+    since_ms: int | None = None,
 ) -> Iterator[tuple[int, dict[str, Any]]]:
     """Committed entries of the ledger in order, with their offsets, up to its last stable offset.
     Several may have one offset.
 
     :param end: read up to here instead; waits for open transactions below it.
+    :param since_ms: begin at what was written since then.
     :raises StalledError: the ledger exists but cannot be read to its end.
     """
     consumer = make_consumer(access)
     try:
         low, high = _ends(consumer, topic)
-        position = low if begin is None else max(low, begin)
         stop = high if end is None else end
+        where = ck.TopicPartition(topic, 0)
+        if since_ms is not None:
+            begin = offset_since(consumer, where, since_ms, stop)
+        position = low if begin is None else max(low, begin)
         consumer.assign([ck.TopicPartition(topic, 0, position)])
         started_at = time.monotonic()
         while position < stop:
@@ -46,7 +55,7 @@ def entries(
                 started_at = time.monotonic()
                 if message.offset() < stop:
                     yield from ((message.offset(), entry) for entry in _parsed(topic, message))
-            now = consumer.position([ck.TopicPartition(topic, 0)])[0].offset
+            now = consumer.position([where])[0].offset
             position = max(position, now)
             if time.monotonic() - started_at > _READ_TIMEOUT_SECONDS:
                 raise StalledError(

@@ -45,7 +45,8 @@ class LogMessage:
 class Tail:
     """Reads one partition from an offset on. Not thread-safe.
 
-    :param begin: where to begin; None for the log's begin.
+    :param begin: where to begin; None for the log's begin, or for the first message that was
+        written since `since_ms`.
     :param own: further properties of the consumer.
     :raises SluiceError: the partition cannot be read.
     """
@@ -56,6 +57,7 @@ class Tail:
         topic: str,
         partition: int = 0,
         begin: int | None = None,
+        since_ms: int | None = None,
         **own: int,
     ) -> None:
         self.topic = topic
@@ -65,6 +67,8 @@ class Tail:
         self._consumer = make_consumer(access, **own)
         try:
             self.log_begin, self.stable_end = self._ends()
+            if since_ms is not None:
+                begin = offset_since(self._consumer, self._where, since_ms, self.stable_end)
         except BaseException:
             self._consumer.close()
             raise
@@ -131,6 +135,20 @@ class Tail:
         except ck.KafkaException as error:
             raise kafka_error(f"reading {self._name}", error) from None
         return low, high
+
+
+def offset_since(consumer: ck.Consumer, where: ck.TopicPartition, since_ms: int, end: int) -> int:
+    """The first offset whose message is not older; `end` if there is none.
+
+    :raises SluiceError: Kafka does not tell.
+    """
+    wanted = ck.TopicPartition(where.topic, where.partition, max(0, since_ms))
+    try:
+        (found,) = consumer.offsets_for_times([wanted], timeout=_TIMEOUT_SECONDS)
+    except ck.KafkaException as error:
+        what = f"asking for an offset of {where.topic}[{where.partition}] by time"
+        raise kafka_error(what, error) from None
+    return int(found.offset) if found.offset >= 0 else end
 
 
 def partition_count(access: KafkaAccess, topic: str) -> int:

@@ -8,15 +8,13 @@ and its process may not fork, while the driver is about to start Spark.
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 import sys
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass
-from pathlib import Path
 from typing import Any
 
-import sluice
+from sluice.core.children import own_process
 from sluice.core.errors import SluiceError
 from sluice.core.load_spec import Column, TableSpec, parse_spec
 from sluice.ops.doctor_findings import Examination, Finding
@@ -43,18 +41,17 @@ def look_at_decoding(specs: Iterable[str], keys: Iterable[Key]) -> list[Finding]
     question = {"specs": list(specs), "keys": [asdict(key) for key in keys]}
     if not question["specs"] and not question["keys"]:
         return []
-    package = str(Path(sluice.__file__).parent.parent)
-    path = os.pathsep.join(filter(None, (package, os.environ.get("PYTHONPATH"))))
+    command, environment = own_process("sluice.ops.doctor_decode")
     found = Examination("the decoding engine")
     try:
         ended = subprocess.run(
-            [sys.executable, "-m", "sluice.ops.doctor_decode"],
+            command,
             input=json.dumps(question),
             capture_output=True,
             text=True,
             check=True,
             timeout=_TIMEOUT_SECONDS,
-            env={**os.environ, "PYTHONPATH": path},
+            env=environment,
         )
         return [Finding(**finding) for finding in json.loads(ended.stdout)]
     except subprocess.TimeoutExpired:

@@ -16,7 +16,7 @@ from prometheus_client.core import (
 from prometheus_client.registry import Collector
 
 from sluice.core.claims import CLAIMS
-from sluice.driver.counters import Counters, Inserted
+from sluice.driver.counters import Accounted, Counters, Inserted
 from sluice.driver.loop import ConnectorLoop
 from sluice.driver.ports import Replicas
 
@@ -367,7 +367,8 @@ def _dead_letter_ratios(loops: list[ConnectorLoop]) -> Iterator[Metric]:
 
 
 def _accounted(loops: list[ConnectorLoop]) -> Iterator[Metric]:
-    """What became of each message."""
+    """What became of each message. Each table has its series from the start, so that an alert on
+    their increase sees the first range."""
     outcomes = CounterMetricFamily(
         "sluice_table_messages",
         "Messages of settled ranges, by what became of them for a table entry: row, dead_letter, "
@@ -381,7 +382,8 @@ def _accounted(loops: list[ConnectorLoop]) -> Iterator[Metric]:
         labels=["connector", "table"],
     )
     for loop in loops:
-        for entry, found in list(loop.counters.accounted.items()):
+        entries = {table.entry: Accounted() for table in loop.planner.spec.tables}
+        for entry, found in (entries | loop.counters.accounted).items():
             unaccounted.add_metric([loop.name, entry], float(found.unaccounted))
             for outcome, count in found.outcomes.items():
                 outcomes.add_metric([loop.name, entry, outcome], float(count))

@@ -9,10 +9,12 @@ so that whatever happens meanwhile can only add what was not demanded yet.
 from __future__ import annotations
 
 import logging
+import random
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import dataclass, field, replace
 from functools import partial
+from itertools import chain, zip_longest
 from typing import Any
 
 import numpy as np
@@ -27,13 +29,22 @@ from sluice.verify.audit_chunk import EXAMPLES_MAX, Tally
 from sluice.verify.audit_duplicates import Unproven, unproven_duplicates
 from sluice.verify.audit_last_values import has_last_values, unproven_last_values
 from sluice.verify.audit_piece import Judge, Judged, Piece, PieceTable, judge_in_worker
-from sluice.verify.audit_source import DeadLetters, PartitionLog, SourceReader, offsets_of
+from sluice.verify.audit_source import (
+    DeadLetters,
+    PartitionLog,
+    Recent,
+    SourceReader,
+    offsets_of,
+)
 from sluice.verify.audit_tables import Loaders, TableReader
+from sluice.verify.pace import Pace
 
 _logger = logging.getLogger("sluice.audit")
 
 #: Offsets in memory at once: about 30 bytes each.
 CHUNK_OFFSETS = 1_000_000
+#: Of an audit that rests between pieces.
+RECENT_CHUNK_OFFSETS = 100_000
 
 _END_ROUNDS = 5
 
@@ -103,7 +114,9 @@ class AuditReport:
         for a table entry.
     :param unproven: those of which no row has the key, if that was asked for; and, of tables that
         keep the last row of each key, last messages that they have no row of.
-    :param unaudited: entries that cannot be looked at: their rows carry no offset.
+    :param unaudited: entries that cannot be looked at: their rows carry no offset. Of what was
+        settled lately, those as well whose tables keep the last row of each key.
+    :param left_out: offsets of these partitions that there was no time for.
     """
 
     produced: int
@@ -118,6 +131,26 @@ class AuditReport:
     misplaced: int = 0
     duplicates: int = 0
     unproven: tuple[Unproven, ...] = ()
+    left_out: int = 0
+
+    @property
+    def is_broken(self) -> bool:
+        """Whether anything is wrong."""
+        return bool(self.missing or self.doubled or self.foreign or self.unproven)
+
+    @property
+    def covered(self) -> int:
+        """Offsets that were compared."""
+        return sum(each.stable_end - each.log_begin for each in self.partitions) - self.left_out
+
+    def where(self) -> Iterator[str]:
+        """Where the findings are: the first intervals of each partition and table."""
+        for partition in self.partitions:
+            source = f"{partition.connector} {partition.topic}[{partition.partition}]"
+            for table in partition.tables:
+                for what in ("missing", "doubled", "foreign"):
+                    for begin, end in getattr(table, f"{what}_at"):
+                        yield f"{what}: {source} offsets [{begin}, {end}) in {table.target}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,6 +193,7 @@ def audit(
     spread: Spread | None = None,
     *,
     proves_duplicates: bool = False,
+    recent: Recent | None = None,
 ) -> AuditReport:
     """Compare all topics with all tables. Changes nothing.
 
@@ -167,17 +201,22 @@ def audit(
     :param spread: compare there, e.g. on Spark, as many pieces at once as it has slots.
     :param proves_duplicates: read each message that was left out as a duplicate, and look for a row
         with its key; reads the keys of all rows.
+    :param recent: only what was settled lately, in the pace that it says. Asks for the rows of
+        these offsets and of no others, so rows outside of the logs, or of another loader, stay
+        unseen.
     :raises ConfigurationError: no entry's rows carry their offset, or two connectors' rows
         cannot be told apart.
     :raises TransientError: a server does not answer, or messages expire while it runs.
     """
     partitions: list[PartitionAudit] = []
     unaudited: set[str] = set()
+    left_out = 0
     with ExitStack() as stack:
-        readers = _open_tables(configuration, stack, unaudited)
+        readers = _open_tables(configuration, stack, unaudited, is_gentle=recent is not None)
         told_apart = {target for target, reader in readers.items() if reader.tells}
         sources = [
-            SourceReader(configuration, each, told_apart) for each in configuration.connectors
+            SourceReader(configuration, each, told_apart, recent)
+            for each in configuration.connectors
         ]
         refuse_ambiguous(configuration, readers, sources)
         by_keys = {
@@ -186,11 +225,15 @@ def audit(
         logs = [source.logs() for source in sources]
         for source, found in zip(sources, logs, strict=True):
             groups = _groups(configuration, source, sources, readers, unaudited | by_keys)
-            judge = _judging(configuration, source, spread, stack)
-            partitions += _Auditor(source, found, groups, chunk_offsets, judge).run()
+            judge = _judging(configuration, source, spread, stack, is_gentle=recent is not None)
+            auditor = _Auditor(source, found, groups, chunk_offsets, judge)
+            partitions += auditor.run() if recent is None else auditor.run_recent(recent.pace)
+            left_out += auditor.left_out
         unproven = unproven_duplicates(configuration, sources, logs) if proves_duplicates else []
-        if by_keys:
+        if by_keys and recent is None:
             unproven += unproven_last_values(configuration, sources, logs, by_keys)
+        elif by_keys:
+            unaudited |= by_keys
     tables = [table for partition in partitions for table in partition.tables]
     return AuditReport(
         produced=sum(partition.produced for partition in partitions),
@@ -205,6 +248,7 @@ def audit(
         misplaced=sum(table.misplaced for table in tables),
         duplicates=sum(table.duplicates for table in tables),
         unproven=tuple(unproven),
+        left_out=left_out,
     )
 
 
@@ -213,11 +257,13 @@ def _judging(
     source: SourceReader,
     spread: Spread | None,
     stack: ExitStack,
+    *,
+    is_gentle: bool,
 ) -> JudgeAll:
     """How pieces of a connector are judged: here, or where they are spread to."""
     access = access_of(configuration)
     if spread is None:
-        judge = stack.enter_context(closing(Judge(source.access, access)))
+        judge = stack.enter_context(closing(Judge(source.access, access, is_gentle=is_gentle)))
         return partial(map, judge.judge)
 
     def elsewhere(pieces: Iterable[Piece]) -> Iterator[Judged]:
@@ -264,7 +310,7 @@ def _told_apart(reader: TableReader, topic: str) -> bool:
 
 
 def _open_tables(
-    configuration: Configuration, stack: ExitStack, unaudited: set[str]
+    configuration: Configuration, stack: ExitStack, unaudited: set[str], *, is_gentle: bool
 ) -> dict[str, TableReader]:
     """A reader for each table whose rows carry their offset."""
     access = access_of(configuration)
@@ -272,7 +318,7 @@ def _open_tables(
     for entry in configuration.tables:
         if entry.target not in readers:
             shards = _shards_of(configuration, entry.target)
-            reader = TableReader(access, entry.database, entry.table, shards)
+            reader = TableReader(access, entry.database, entry.table, shards, is_gentle=is_gentle)
             readers[entry.target] = stack.enter_context(closing(reader))
         if not _carries_offsets(entry, readers[entry.target]):
             unaudited.add(entry.name)
@@ -366,6 +412,7 @@ class _Auditor:
         self._groups = groups
         self._chunk_offsets = chunk_offsets
         self._judge = judge
+        self.left_out = 0
         self._dead_letters: DeadLetters = {}
         self._left_out: DeadLetters = {
             (log.source, entry): offsets_of(some)
@@ -376,22 +423,55 @@ class _Auditor:
     def run(self) -> list[PartitionAudit]:
         """What is settled was read before. 1. Dead letters. 2. All pieces. 3. What lies
         outside, or is of others."""
+        self._begin()
+        pieces = [piece for log in self._logs for piece in self._pieces(log)]
+        for piece, judged in zip(pieces, self._judge(pieces), strict=True):
+            self._add(piece, judged)
+        audits = self._ended(self._outside)
+        return audits + self._unknown_partitions()
+
+    def run_recent(self, pace: Pace) -> list[PartitionAudit]:
+        """The same of what was settled lately: the newest piece of each partition, then the one
+        before, in another order of partitions each time. `left_out` is what there was no time for;
+        for one piece there always is.
+        """
+        self._logs = [log for log in self._logs if self._groups[log.source.topic]]
+        self._begin()
+        newest_first = [list(self._pieces(log))[::-1] for log in self._logs]
+        random.shuffle(newest_first)
+        pieces = filter(None, chain.from_iterable(zip_longest(*newest_first)))
+        for number, piece in enumerate(pieces):
+            if number and pace.is_over:
+                self.left_out += piece.end - piece.begin
+                continue
+            for judged in self._judge([piece]):
+                self._add(piece, judged)
+            pace.rest()
+        return self._ended(lambda log, group, tally: _table_audit(group, tally, tally.foreign, 0))
+
+    def _begin(self) -> None:
         logs = self._logs
         self._dead_letters = self._source.dead_letters()
-        audits = {log.source: self._empty(log) for log in logs}
-        tallies = {log.source: [Tally() for _ in self._groups[log.source.topic]] for log in logs}
-        pieces = [piece for log in logs for piece in self._pieces(log)]
-        for piece, judged in zip(pieces, self._judge(pieces), strict=True):
-            audits[piece.source].produced += judged.messages
-            audits[piece.source].skipped += judged.tombstones
-            for tally, more in zip(tallies[piece.source], judged.tallies, strict=True):
-                tally.add(more)
-        for log in logs:
-            found = zip(self._groups[log.source.topic], tallies[log.source], strict=True)
-            audits[log.source].tables += [
-                self._outside(log, group, tally) for group, tally in found
+        self._audits = {log.source: self._empty(log) for log in logs}
+        self._tallies = {
+            log.source: [Tally() for _ in self._groups[log.source.topic]] for log in logs
+        }
+
+    def _add(self, piece: Piece, judged: Judged) -> None:
+        self._audits[piece.source].produced += judged.messages
+        self._audits[piece.source].skipped += judged.tombstones
+        for tally, more in zip(self._tallies[piece.source], judged.tallies, strict=True):
+            tally.add(more)
+
+    def _ended(
+        self, audited: Callable[[PartitionLog, _Group, Tally], TableAudit]
+    ) -> list[PartitionAudit]:
+        for log in self._logs:
+            found = zip(self._groups[log.source.topic], self._tallies[log.source], strict=True)
+            self._audits[log.source].tables += [
+                audited(log, group, tally) for group, tally in found
             ]
-        return list(audits.values()) + self._unknown_partitions()
+        return list(self._audits.values())
 
     def _empty(self, log: PartitionLog) -> PartitionAudit:
         return PartitionAudit(

@@ -78,10 +78,15 @@ class Judged:
 
 
 class Judge:
-    """Judges pieces; keeps its connections. Not thread-safe."""
+    """Judges pieces; keeps its connections. Not thread-safe.
 
-    def __init__(self, kafka: KafkaAccess, clickhouse: ClickHouseAccess) -> None:
-        self._clickhouse = clickhouse
+    :param is_gentle: it takes one thread of a server.
+    """
+
+    def __init__(
+        self, kafka: KafkaAccess, clickhouse: ClickHouseAccess, *, is_gentle: bool = False
+    ) -> None:
+        self._clickhouse, self._is_gentle = clickhouse, is_gentle
         self._reader = RangeReader(kafka)
         self._tables: dict[tuple[str, str, tuple[str, ...]], TableReader] = {}
         self._pool = ThreadPoolExecutor(1, thread_name_prefix="audit")
@@ -119,7 +124,7 @@ class Judge:
     def _reader_of(self, table: PieceTable) -> TableReader:
         key = (table.database, table.table, table.shards)
         if key not in self._tables:
-            self._tables[key] = TableReader(self._clickhouse, *key)
+            self._tables[key] = TableReader(self._clickhouse, *key, is_gentle=self._is_gentle)
         return self._tables[key]
 
     def _read(self, piece: Piece, copies: list[Counts]) -> tuple[Flags, int, int]:

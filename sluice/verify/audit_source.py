@@ -24,6 +24,7 @@ from sluice.kafka.dead_letters import read_dead_letters
 from sluice.kafka.ledger import entries
 from sluice.kafka.log import SourceLog
 from sluice.kafka.offsets import look
+from sluice.verify.pace import Pace
 
 #: A transaction that is open for longer hangs; what was committed before it counts.
 _OPEN_PATIENCE_SECONDS = 3.0
@@ -31,7 +32,25 @@ _OPEN_PATIENCE_SECONDS = 3.0
 #: Decisions of a person that move a partition's position.
 _MOVES = ("adopt", "rewind")
 
+#: How much older than the settle in the ledger the dead letters of its transaction may be.
+_TRANSACTION_MS = 120_000
+
 DeadLetters = dict[tuple[TopicPartition, str], NDArray[np.uint64]]
+
+
+@dataclass(frozen=True, slots=True)
+class Recent:
+    """An audit of what was settled lately, beside a pipeline that runs: the newest offsets of each
+    partition first, as many as there is time for.
+
+    :param since_ms: what was settled since then is of interest.
+    :param ledger: where in the ledger of a connector to begin instead; the audit writes into it
+        where the next one goes on, so that each range is of interest once.
+    """
+
+    since_ms: int
+    pace: Pace
+    ledger: dict[str, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,6 +149,7 @@ class SourceReader:
     """Reads one connector.
 
     :param told_apart: see `config.topics.why_refused`.
+    :param recent: only of what was settled lately.
     :raises TransientError: the brokers do not answer.
     """
 
@@ -138,8 +158,9 @@ class SourceReader:
         configuration: Configuration,
         connector: ConnectorConfiguration,
         told_apart: Collection[str] = frozenset(),
+        recent: Recent | None = None,
     ) -> None:
-        self._configuration = configuration
+        self._configuration, self._recent = configuration, recent
         self.access = kafka_access(configuration, connector.name)
         self._cluster = Cluster(self.access)
         self._admin = make_admin(self.access)
@@ -156,7 +177,8 @@ class SourceReader:
         self.specs: dict[str, str] = {}
 
     def logs(self) -> list[PartitionLog]:
-        """Every partition, as it is at this moment."""
+        """Every partition, as it is at this moment; or of each in which something was settled
+        lately, what was."""
         sources = [
             TopicPartition(topic, number)
             for topic, count in sorted(self.counts.items())
@@ -185,11 +207,21 @@ class SourceReader:
                 assigned = past.assigned(settled)
             empty = {} if past is None else past.empty
             duplicates = {} if past is None else past.duplicates
+            begin, end = begins[source], ends[source]
+            if self._recent is not None:
+                known = histories.get(source)
+                if known is None:
+                    continue
+                # The next audit begins at the end of the ledger, so this one goes as far, and not
+                # only to what group and topic said before.
+                settled = end = known.position
+                assigned = known.assigned(settled)
+                begin = max(begin, known.begin)
             logs.append(
                 PartitionLog(
                     source,
-                    begins[source],
-                    ends[source],
+                    begin,
+                    end,
                     settled,
                     assigned,
                     {entry: tuple(intervals) for entry, intervals in empty.items()},
@@ -221,10 +253,13 @@ class SourceReader:
     def dead_letters(self) -> DeadLetters:
         """Sorted offsets of the dead letters, by partition and table entry."""
         found: dict[tuple[TopicPartition, str], array[int]] = {}
+        recent = self._recent
+        since_ms = None if recent is None else recent.since_ms - _TRANSACTION_MS
         for topic in (self._configuration.dead_letters_topic, self._configuration.parking_topic):
             if topic not in self._cluster.topics:
                 continue
-            for letter in read_dead_letters(self.access, topic):
+            letters = read_dead_letters(self.access, topic, since_ms)
+            for letter in letters if recent is None else recent.pace.through(letters):
                 if letter.connector and letter.connector != self._connector:
                     continue  # of somebody else who reads a topic of this name
                 if letter.reason == DUPLICATE:
@@ -237,11 +272,21 @@ class SourceReader:
         topic = self._configuration.ledger_topic
         if topic not in self._cluster.topics:
             return {}
-        return histories_of(self.access.connector, map(self._seen, entries(self.access, topic)))
+        recent = self._recent
+        if recent is None:
+            told = entries(self.access, topic)
+        else:
+            begin = recent.ledger.get(self.access.connector)
+            since_ms = recent.since_ms if begin is None else None
+            found = entries(self.access, topic, begin, since_ms=since_ms)
+            told = recent.pace.through(found)
+        return histories_of(self.access.connector, map(self._seen, told))
 
     def _seen(self, told: tuple[int, dict[str, Any]]) -> dict[str, Any]:
         """An entry of the ledger; load specs are kept."""
-        _, entry = told
+        offset, entry = told
+        if self._recent is not None:
+            self._recent.ledger[self.access.connector] = offset + 1
         if entry["type"] == "text":
             self.specs[str(entry["digest"])] = str(entry["text"])
         return entry

@@ -112,15 +112,27 @@ class TableReader:
     """Reads the lineage columns of one table on its shards. Not for several threads at once.
 
     :param shards: their names.
+    :param is_gentle: rows are counted in one thread of a server, of a replica that has all that any
+        has.
     :raises TerminalError: the table cannot be read.
     :raises TransientError: no replica of a shard answers.
     """
 
     def __init__(
-        self, access: ClickHouseAccess, database: str, table: str, shards: Iterable[str]
+        self,
+        access: ClickHouseAccess,
+        database: str,
+        table: str,
+        shards: Iterable[str],
+        *,
+        is_gentle: bool = False,
     ) -> None:
         self.target = f"{database}.{table}"
-        self._places = [_open(access, shard, database, table) for shard in sorted(shards)]
+        self._settings = {"max_threads": "1"} if is_gentle else {}
+        self._places = [
+            _open(access, shard, database, table, must_be_complete=is_gentle)
+            for shard in sorted(shards)
+        ]
 
     @property
     def facts(self) -> TableFacts:
@@ -147,6 +159,7 @@ class TableReader:
             server.query(
                 _NAMELESS.replace("SOURCE", source_literal(facts, "")),
                 _names(facts, topic),
+                self._settings,
                 timeout_seconds=_TIMEOUT_SECONDS,
             )
             for server, facts in self._places
@@ -168,6 +181,7 @@ class TableReader:
                 query,
                 {**_names(facts, source.topic), "partition": source.partition}
                 | {"begin": begin, "end": end},
+                self._settings,
                 timeout_seconds=_TIMEOUT_SECONDS,
             )
             for row in rows:
@@ -284,9 +298,12 @@ def _inside(
 
 
 def _open(
-    access: ClickHouseAccess, shard: str, database: str, table: str
+    access: ClickHouseAccess, shard: str, database: str, table: str, *, must_be_complete: bool
 ) -> tuple[Server, TableFacts]:
-    """The first replica of a shard that has everything; else the first that answers."""
+    """The first replica of a shard that has everything; else the first that answers.
+
+    :raises TransientError: none answers, or none that has everything if it must have.
+    """
     behind: list[tuple[Server, TableFacts, str]] = []
     last: TransientError | None = None
     for url in access.shards[shard]:
@@ -306,6 +323,13 @@ def _open(
     if not behind:
         assert last is not None
         raise last
+    if must_be_complete:
+        for server, _, _ in behind:
+            server.close()
+        raise TransientError(
+            f"no replica has all rows of {database}.{table}: {behind[0][2]}",
+            "Nothing is known of its rows until then; `sluice quorum` says what it lacks.",
+        )
     _logger.warning("%s; rows that only other replicas have count as missing", behind[0][2])
     for other, _, _ in behind[1:]:
         other.close()

@@ -51,9 +51,8 @@ class History(Protocol):
     connector: str
     tail: Tail
 
-    @property
-    def complete(self) -> bool:
-        """Whether it was read from the log's very beginning."""
+    complete: bool
+    """Whether it is read from the log's very beginning."""
 
     def poll(self, timeout_seconds: float) -> list[Event]:
         """The next events; none if none came in time.
@@ -71,14 +70,11 @@ class History(Protocol):
 class LedgerHistory:
     """The ledger's entries of one connector."""
 
-    def __init__(self, access: KafkaAccess, topic: str) -> None:
+    def __init__(self, access: KafkaAccess, topic: str, since_ms: int | None = None) -> None:
         self.connector = access.connector
-        self.tail = Tail(access, topic)
-
-    @property
-    def complete(self) -> bool:
-        """Whether the ledger still has its first entries."""
-        return self.tail.log_begin == 0
+        self.tail = Tail(access, topic, since_ms=since_ms)
+        #: Whether it is read from the ledger's very first entry on.
+        self.complete = self.tail.position == 0
 
     def poll(self, timeout_seconds: float) -> list[Event]:
         """See `History`."""
@@ -100,17 +96,18 @@ class LedgerHistory:
 class OffsetsHistory:
     """The committed offsets of one connector's group."""
 
-    def __init__(self, access: KafkaAccess, group: str, partitions: int) -> None:
+    #: Never known: what was compacted away leaves no trace.
+    complete = False
+
+    def __init__(
+        self, access: KafkaAccess, group: str, partitions: int, since_ms: int | None = None
+    ) -> None:
         self.connector = access.connector
         self._access = access
         self._group = group
-        self.tail = Tail(access, OFFSETS_TOPIC, partition_of(group, partitions))
+        partition = partition_of(group, partitions)
+        self.tail = Tail(access, OFFSETS_TOPIC, partition, since_ms=since_ms)
         self._again: Tail | None = None
-
-    @property
-    def complete(self) -> bool:
-        """Never known: what was compacted away leaves no trace."""
-        return False
 
     def poll(self, timeout_seconds: float) -> list[Event]:
         """See `History`."""
@@ -144,22 +141,28 @@ class OffsetsHistory:
             self._again.close()
 
 
-def open_ledger(access: KafkaAccess, topic: str) -> LedgerHistory | None:
+def open_ledger(
+    access: KafkaAccess, topic: str, since_ms: int | None = None
+) -> LedgerHistory | None:
     """The ledger's history; None if there is no ledger yet.
 
+    :param since_ms: only what was written since then.
     :raises SluiceError: it cannot be read.
     """
-    return LedgerHistory(access, topic) if partition_count(access, topic) else None
+    return LedgerHistory(access, topic, since_ms) if partition_count(access, topic) else None
 
 
-def open_offsets(access: KafkaAccess, group: str) -> OffsetsHistory | None:
+def open_offsets(
+    access: KafkaAccess, group: str, since_ms: int | None = None
+) -> OffsetsHistory | None:
     """The offsets topic's history; None before anybody ever committed in this cluster.
 
+    :param since_ms: only what was written since then.
     :raises SluiceError: it cannot be read, as where it is closed to us.
     """
     try:
         partitions = partition_count(access, OFFSETS_TOPIC)
-        return OffsetsHistory(access, group, partitions) if partitions else None
+        return OffsetsHistory(access, group, partitions, since_ms) if partitions else None
     except KafkaTerminalError as error:
         raise _closed(error) from None
 

@@ -25,6 +25,7 @@ from sluice.core.ranges import TopicPartition
 from sluice.driver.specs import kafka_access
 from sluice.kafka.offsets_topic import OFFSETS_TOPIC
 from sluice.verify.history import History, open_ledger, open_offsets
+from sluice.verify.pace import Pace
 
 #: How much later than its timestamp an event of another log may become readable, their clocks'
 #: difference included. An event that comes later still is judged all the same, since a chain
@@ -158,10 +159,17 @@ class Totals:
 
 class Verifier:
     """Verifies all connectors of a configuration. One thread uses it; counters may be read
-    from others."""
+    from others.
 
-    def __init__(self, configuration: Configuration, source: Source) -> None:
+    :param since_ms: only what was written since then; the first record of each partition is taken
+        as it is.
+    """
+
+    def __init__(
+        self, configuration: Configuration, source: Source, since_ms: int | None = None
+    ) -> None:
         self.source: Source = source
+        self._since_ms = since_ms
         self.totals = Totals()
         self.unjudged: list[Anomaly] = []
         self._configuration = configuration
@@ -171,19 +179,25 @@ class Verifier:
 
     # Looking once
 
-    def look(self) -> list[Anomaly]:
-        """Judge everything up to the stable ends as they are now.
+    def look(self, pace: Pace | None = None) -> list[Anomaly]:
+        """Judge everything up to the stable ends as they are now; the next look goes on from there.
 
-        :raises SluiceError: a log cannot be read.
+        :param pace: it may end before; then `lags` says what is left.
+        :raises SluiceError: a log cannot be read; then the verifier is of no use any more.
         """
+        pace = pace or Pace()
         for check in self._checks:
-            self._open(check)
+            if check.history is None:
+                self._open(check)
+            else:
+                check.history.tail.ask_end()
         found: list[Anomaly] = []
-        while any(check.history and not check.history.tail.caught_up for check in self._checks):
+        while not pace.is_over and any(self.lags().values()):
             for check in self._checks:
                 if check.history is not None and not check.history.tail.caught_up:
                     self._poll(check)
             found += self._judge_ready(following=False)
+            pace.rest()
         return found + self._judge_ready(following=False)
 
     def report(self, anomalies: list[Anomaly]) -> VerifyReport:
@@ -264,10 +278,10 @@ class Verifier:
         access = kafka_access(configuration, check.connector)
         if self.source == "ledger":
             topic = configuration.ledger_topic
-            check.history = open_ledger(access, topic)
+            check.history = open_ledger(access, topic, self._since_ms)
         else:
-            topic = OFFSETS_TOPIC
-            check.history = open_offsets(access, configuration.group(check.connector))
+            topic, group = OFFSETS_TOPIC, configuration.group(check.connector)
+            check.history = open_offsets(access, group, self._since_ms)
         if check.history is None:
             if not check.missed:
                 _logger.warning(

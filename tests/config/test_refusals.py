@@ -25,7 +25,7 @@ CASES = [
     ("[[table]]", "[table]", "table", "double brackets"),
     ("[batch]", "batch = 3", "connector[dc1].batch", "unknown key"),
     ("[batch]", "[ledgr]", "ledgr", 'did you mean "ledger"?'),
-    ("[batch]", "[ops]", "ops", "known here: batch, clickhouse"),
+    ("[batch]", "[ops]", "ops", "known here: audit, batch"),
     # [registry]
     ("[batch]", '[registry]\nurl = "registry:8081"\n[batch]', "registry.url", "is not an HTTP URL"),
     ("[batch]", "[registry]\nurl = []\n[batch]", "registry.url", "must not be empty"),
@@ -88,6 +88,9 @@ CASES = [
         "http.port",
         "known here: hosts, listen, partition_metrics",
     ),
+    ("[batch]", "[batch]\n[verify]", "verify.every", "is missing"),
+    ("[batch]", '[batch]\n[verify]\nevery = "9ms"', "verify.every", "use 1s to 7d"),
+    ("[batch]", '[batch]\n[audit]\nevery = "1m"\nshare = 1.5', "audit.share", "1.0 or less"),
     # missing keys
     (_PIPELINE, "[pipeline]\n", "pipeline.name", "is missing"),
     ('brokers = "localhost:9092"\n', "", "connector[dc1].brokers", "is missing"),

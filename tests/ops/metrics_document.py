@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from prometheus_client.core import Metric
 
 from sluice.ops.metrics import LoopCollector
+from sluice.ops.proof_metrics import ProofCollector
 from sluice.ops.running_metrics import RunningCollector
 
 _NOTHING = "Nothing by itself."
@@ -54,6 +55,28 @@ NORMAL: dict[str, tuple[str, str]] = {
     ),
     "sluice_frozen": ("0.", "Ask who froze it; `sluice resume`."),
     "sluice_parked": ("0.", "Mend the table, then `sluice dead-letters replay --parked`."),
+    # Continuous proof
+    "sluice_proof_problems": (
+        "0, always.",
+        "A promise is broken: the page and the driver's log say where. `sluice audit` and `sluice "
+        "verify` say more; report it with the ledger.",
+    ),
+    "sluice_proof_age_seconds": (
+        "Below three times `every`.",
+        "The page says why no look comes to its end.",
+    ),
+    "sluice_proof_every_seconds": ("As configured.", _NOTHING),
+    "sluice_proof_turns": (
+        "Mostly `ended`.",
+        "`failed` again and again: the page says why.",
+    ),
+    "sluice_proof_covered": ("Grows with the messages.", _NOTHING),
+    "sluice_proof_left_out": (
+        "0, or a share of what is covered under load.",
+        "A larger `[audit] share`, or a shorter `every`; `sluice audit` compares all.",
+    ),
+    "sluice_proof_cpu_seconds": ("Below `share` of a core.", "A longer `every`."),
+    "sluice_proof_memory_bytes_max": ("About 100 MB.", "A shorter `every`."),
     # What was loaded
     "sluice_messages": ("As producers send.", _NOTHING),
     "sluice_rows": ("As messages, for each of their tables.", _NOTHING),
@@ -153,9 +176,9 @@ _HEAD = """\
 
 What a driver serves at `/metrics` ([OPERATIONS.md](OPERATIONS.md), "The HTTP server"), what is
 normal, and what to do. Rates are meant of counters. The label `connector` is `pipeline.connector`,
-`table` the name of a table entry. Where there are thousands of partitions,
-`[http] partition_metrics = false` leaves those with the label `partition` out; what alerts need is
-there by table. Alert rules: [alerts.yml](../monitoring/alerts.yml). A dashboard for
+`table` the name of a table entry, `what` "verify" or "audit". Where there are thousands of
+partitions, `[http] partition_metrics = false` leaves those with the label `partition` out; what
+alerts need is there by table. Alert rules: [alerts.yml](../monitoring/alerts.yml). A dashboard for
 Grafana: [dashboard.json](../monitoring/dashboard.json).
 
 This page is made of the code: `python -m tests.ops.metrics_document > docs/METRICS.md`.
@@ -167,7 +190,11 @@ This page is made of the code: `python -m tests.ops.metrics_document > docs/METR
 
 def families() -> dict[str, Metric]:
     """All families, by name."""
-    found = [*LoopCollector([]).collect(), *RunningCollector(list, "p").collect()]
+    found = [
+        *LoopCollector([]).collect(),
+        *RunningCollector(list, "p").collect(),
+        *ProofCollector(None, "p").collect(),
+    ]
     return {family.name: family for family in found}
 
 

@@ -131,6 +131,29 @@ def test_every_message_is_accounted_for() -> None:
     assert found.unaccounted == 5
 
 
+def test_a_first_range_that_is_not_accounted_for_is_an_increase() -> None:
+    """Prometheus sees none in a series that begins with it."""
+    world = World([P0], (table_spec("t", ("a",)), table_spec("u", ("a",))))
+    loop = world.loop()
+
+    def unaccounted() -> dict[str, float]:
+        registry = CollectorRegistry()
+        registry.register(LoopCollector([lambda: loop]))
+        family = next(f for f in registry.collect() if f.name == "sluice_unaccounted_messages")
+        return {s.labels["table"]: s.value for s in family.samples if s.name.endswith("_total")}
+
+    assert unaccounted() == {"t": 0, "u": 0}
+
+    def script(world: World, assignment: Assignment) -> Answer:
+        loaded = world.load(assignment)
+        assert isinstance(loaded, Loaded)
+        return replace(loaded, messages=loaded.messages + 1)  # one that nobody knows of
+
+    world.ends[P0], world.script = 30, script
+    run(world, loop)
+    assert unaccounted() == {"t": 3, "u": 3}  # of three ranges
+
+
 def test_without_metrics_of_partitions_none_has_that_label() -> None:
     loop = run(World([P0]))
     for partitions in (True, False):

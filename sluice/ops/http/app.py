@@ -33,6 +33,8 @@ from sluice.ops.driver_decisions import DecisionRefusedError, drain, freeze, res
 from sluice.ops.http.openapi import described
 from sluice.ops.http.tokens import Rate, Tokens
 from sluice.ops.metrics import LoopCollector
+from sluice.ops.proof import Proof
+from sluice.ops.proof_metrics import ProofCollector
 from sluice.ops.running import ConnectorNow, Rates, look_at, why_not_alive, why_not_ready
 from sluice.ops.running_metrics import RunningCollector
 
@@ -228,11 +230,16 @@ class _Headers:
 
 
 def make_app(
-    configuration: Configuration, runs: Sequence[ConnectorRun], tokens: Tokens, hosts: Sequence[str]
+    configuration: Configuration,
+    runs: Sequence[ConnectorRun],
+    tokens: Tokens,
+    hosts: Sequence[str],
+    proof: Proof | None = None,
 ) -> Starlette:
     """The application.
 
     :param hosts: names that it may be asked by; "*" for any.
+    :param proof: None: nothing is said of it.
     """
     looks = Looks(runs)
     decisions = Decisions(configuration, tokens)
@@ -242,6 +249,7 @@ def make_app(
         LoopCollector([partial(_loop_of, run) for run in runs], partitions=has_partitions)
     )
     registry.register(RunningCollector(looks.now, configuration.pipeline))
+    registry.register(ProofCollector(proof, configuration.pipeline))
 
     def metrics(request: Request) -> Response:
         encode, content_type = choose_encoder(request.headers.get("accept", ""))
@@ -253,7 +261,11 @@ def make_app(
 
     def status(request: Request) -> Response:
         now = {"pipeline": configuration.pipeline, "version": __version__, "at_ms": now_ms()}
-        return JSONResponse(now | {"connectors": [asdict(each) for each in looks.now()]})
+        told = {
+            "connectors": [asdict(each) for each in looks.now()],
+            "proof": [asdict(each) for each in (proof.now() if proof is not None else ())],
+        }
+        return JSONResponse(now | told)
 
     async def decide_freeze(request: Request) -> Response:
         return await decisions.take(request, freeze, _FREEZE)

@@ -64,7 +64,7 @@ def described(version: str) -> dict[str, Any]:
 
 _STATUS = {
     "type": "object",
-    "required": ["pipeline", "version", "at_ms", "connectors"],
+    "required": ["pipeline", "version", "at_ms", "connectors", "proof"],
     "properties": {
         "pipeline": {"type": "string"},
         "version": {"type": "string"},
@@ -75,6 +75,10 @@ _STATUS = {
                 "type": "object",
                 "required": ["name", "verdict", "reason", "amounts", "tables", "frozen"],
             },
+        },
+        "proof": {
+            "type": "array",
+            "items": {"type": "object", "required": ["what", "verdict", "reason", "problems"]},
         },
     },
 }

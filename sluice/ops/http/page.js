@@ -122,12 +122,27 @@ function connector(of, now) {
     ...of.tables.map((each) => table(each, of.name, now)));
 }
 
+function proof(of, now) {
+  return element("section", {},
+    head("h2", of.what === "audit" ? "continuous audit" : "continuous verification", of.verdict),
+    element("p", { class: "reason" }, of.reason),
+    facts([
+      ["looks", `${count(of.turns)}, one each ${duration(of.every_seconds)}`],
+      ["failed looks", count(of.failures)],
+      ["last end", ago(of.ended_ms, now)],
+      [of.what === "audit" ? "offsets compared" : "entries judged", count(of.covered)],
+      ["left out", of.what === "audit" ? count(of.left_out) : null],
+    ]));
+}
+
 function show(status) {
   document.getElementById("pipeline").textContent = status.pipeline;
-  document.title = `${status.connectors.map((each) => each.verdict).join(", ")} · ${status.pipeline}`;
+  const told = [...status.connectors, ...status.proof.filter((each) => each.verdict !== "ok")];
+  document.title = `${told.map((each) => each.verdict).join(", ")} · ${status.pipeline}`;
   const place = document.getElementById("connectors");
   const focused = document.activeElement?.closest?.("details")?.dataset.key;
-  place.replaceChildren(...status.connectors.map((each) => connector(each, status.at_ms)));
+  place.replaceChildren(...status.connectors.map((each) => connector(each, status.at_ms)),
+    ...status.proof.map((each) => proof(each, status.at_ms)));
   if (focused) {
     const again = [...place.querySelectorAll("details")].find((each) => each.dataset.key === focused);
     again?.querySelector("summary").focus();

@@ -19,6 +19,7 @@ from sluice.core.errors import ConfigurationError
 from sluice.driver.connector import ConnectorRun
 from sluice.ops.http.app import HEADER_BYTES_MAX, make_app
 from sluice.ops.http.tokens import Tokens
+from sluice.ops.proof import Proof
 
 CONNECTIONS_MAX = 100
 #: A connection on which no request is being answered is closed after so long, at most twice that.
@@ -55,9 +56,13 @@ class HttpServer:
     """
 
     def __init__(
-        self, where: HttpConfiguration, configuration: Configuration, runs: Sequence[ConnectorRun]
+        self,
+        where: HttpConfiguration,
+        configuration: Configuration,
+        runs: Sequence[ConnectorRun],
+        proof: Proof | None = None,
     ) -> None:
-        app = make_app(configuration, runs, Tokens(where.tokens_file), hosts_of(where))
+        app = make_app(configuration, runs, Tokens(where.tokens_file), hosts_of(where), proof)
         context = _context(where.tls) if where.tls.certificate else None
         listening = _listen(where)
         self.port = int(listening.getsockname()[1])

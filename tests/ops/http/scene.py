@@ -15,6 +15,7 @@ from sluice.config.clickhouse import CertificatesConfiguration
 from sluice.driver.connector import ConnectorRun
 from sluice.driver.loop import ConnectorLoop
 from sluice.ops.http.server import HttpServer
+from sluice.ops.proof import Proof
 
 ALICE = "a" * 20 + "-of-alice"
 
@@ -73,7 +74,8 @@ class Served:
         self.configuration: Configuration = load(path, {})
         certificates = tls or CertificatesConfiguration()
         where = HttpConfiguration(("127.0.0.1", 0), tokens_file=str(self.tokens), tls=certificates)
-        self.server = HttpServer(where, self.configuration, runs)
+        self.proof = Proof(self.configuration)
+        self.server = HttpServer(where, self.configuration, runs, self.proof)
         self.port = self.server.port
 
     def ask(

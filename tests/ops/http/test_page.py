@@ -18,6 +18,8 @@ from sluice.driver.connector import ConnectorRun
 from sluice.driver.parking import Parking
 from sluice.driver.ports import ReplicaState
 from sluice.ops.http import app
+from sluice.ops.proof import _Record
+from sluice.verify.continuous import Turn
 from tests.driver.loop_world import START_MS, World, run, table_spec
 from tests.ops.http.scene import Served, run_of
 
@@ -75,12 +77,15 @@ def chromium(folder: Path, *words: str) -> str:
 
 def test_a_browser_shows_every_state_and_runs_nothing_of_a_name(tmp_path: Path) -> None:
     served = Served(tmp_path, every_state())
+    served.proof._records["audit"] = _Record("audit", 60.0, time.time_ns() // 1_000_000)
+    where = (f"doubled: {HOSTILE}",)
+    served.proof._records["audit"].take(Turn("audit", 0, 0, problems={"doubled": 1}, where=where))
     try:
         url = f"http://127.0.0.1:{served.port}/"
         shown = chromium(tmp_path / "chromium", "--virtual-time-budget=4000", "--dump-dom", url)
     finally:
         served.server.stop()
-    assert "<title>stopped, starting, ended · orders</title>" in shown
+    assert "<title>stopped, starting, ended, found · orders</title>" in shown
     assert "<img" not in shown and shown.count("<script") == 1
     assert shown.count("&lt;img src=x onerror=") >= 4
     text = re.sub(r"<[^>]*>", " ", shown)
@@ -93,6 +98,8 @@ def test_a_browser_shows_every_state_and_runs_nothing_of_a_name(tmp_path: Path) 
         "s for a free task, or for room in a deduplication window",
         "40 loading",
         "2 replicas, 1 of them tried last or silent",
+        "1 doubled: doubled:",
+        "`sluice audit` says more",
     ):
         assert words in text, words
 

@@ -1,0 +1,210 @@
+"""Continuous proof of a driver that runs: looks after the process that verifies and audits, and
+says what it has found so far."""
+
+from __future__ import annotations
+
+import json
+import logging
+import subprocess
+import threading
+from collections import deque
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Literal
+
+from sluice.config import Configuration
+from sluice.core.children import own_process
+from sluice.driver.connector import now_ms
+from sluice.verify.continuous import KINDS, Turn, What
+
+_logger = logging.getLogger("sluice.proof")
+
+ProofVerdict = Literal["ok", "found", "overdue", "starting"]
+#: A look that has not come to its end for so many times its `every` is overdue.
+OVERDUE_TURNS = 3
+#: Before the process is started again.
+_RESTART_SECONDS = 10.0
+#: The last lines of a failure.
+_LINES = 8
+
+
+@dataclass(frozen=True, slots=True)
+class ProofNow:
+    """How the verifier or the audit gets on.
+
+    :param age_seconds: since a look ended, or since the start before the first one.
+    :param covered: entries that were judged, or offsets that were compared, since the start;
+        likewise all that follows.
+    :param left_out: of which there was no time for.
+    :param problems: by kind.
+    """
+
+    what: What
+    every_seconds: float
+    verdict: ProofVerdict
+    reason: str
+    age_seconds: float
+    ended_ms: int | None
+    turns: int
+    failures: int
+    covered: int
+    left_out: int
+    problems: Mapping[str, int]
+
+
+@dataclass(slots=True)
+class _Record:
+    """What was told of one of them.
+
+    :param found: words for the last problems, and when they were told.
+    :param error: why the last look did not come to its end.
+    """
+
+    what: What
+    every_seconds: float
+    since_ms: int
+    problems: dict[str, int] = field(init=False)
+    ended_ms: int | None = None
+    turns: int = 0
+    failures: int = 0
+    covered: int = 0
+    left_out: int = 0
+    found: str = ""
+    error: str = ""
+
+    def __post_init__(self) -> None:
+        self.problems = dict.fromkeys(KINDS[self.what], 0)
+
+    def take(self, turn: Turn) -> None:
+        self.covered += turn.covered
+        self.left_out += turn.left_out
+        self.error = turn.error
+        if turn.error:
+            self.failures += 1
+            _logger.warning("%s did not come to its end: %s", self.what, turn.error)
+        else:
+            self.turns += 1
+            self.ended_ms = turn.ended_ms
+        found = {kind: count for kind, count in turn.problems.items() if count}
+        if not found:
+            return
+        for kind, count in found.items():
+            self.problems[kind] += count
+        counts = ", ".join(f"{count} {kind}" for kind, count in found.items())
+        self.found = f"{counts}: {'; '.join(turn.where)}"
+        _logger.error("%s found %s", self.what, self.found)
+
+    def now(self, at_ms: int) -> ProofNow:
+        age = max(0.0, (at_ms - (self.ended_ms or self.since_ms)) / 1000)
+        verdict, reason = self._verdict(age)
+        return ProofNow(
+            self.what,
+            self.every_seconds,
+            verdict,
+            reason,
+            age,
+            self.ended_ms,
+            self.turns,
+            self.failures,
+            self.covered,
+            self.left_out,
+            dict(self.problems),
+        )
+
+    def _verdict(self, age: float) -> tuple[ProofVerdict, str]:
+        why = f": {self.error}" if self.error else ""
+        if self.found:
+            return "found", f"{self.found}; `sluice {self.what}` says more"
+        if age > OVERDUE_TURNS * self.every_seconds:
+            return "overdue", f"has not come to its end for {age:.0f} s{why}"
+        if self.ended_ms is None:
+            return "starting", f"has not come to its end yet{why}"
+        units = "entries" if self.what == "verify" else "offsets"
+        left_out = f", with no time for {self.left_out:,} more" if self.left_out else ""
+        return "ok", f"nothing wrong in {self.covered:,} {units}{left_out}"
+
+
+class Proof:
+    """Runs the process, and starts it again where it ends. `now` may be asked by any thread.
+
+    It does nothing where the configuration has neither [verify] nor [audit].
+    """
+
+    def __init__(self, configuration: Configuration) -> None:
+        self._command = own_process("sluice.verify.continuous", str(configuration.path))
+        self._records: dict[What, _Record] = {}
+        if configuration.verify is not None:
+            every = configuration.verify.every_seconds
+            self._records["verify"] = _Record("verify", every, now_ms())
+        if configuration.audit is not None:
+            every = configuration.audit.every_seconds
+            self._records["audit"] = _Record("audit", every, now_ms())
+        #: Of the processes that have ended, and of the one that runs.
+        self._used_before = self._used = 0.0
+        self.memory_bytes = 0
+        self._child: subprocess.Popen[str] | None = None
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="proof", daemon=True)
+        if self._records:
+            self._thread.start()
+
+    @property
+    def cpu_seconds(self) -> float:
+        """What the process has used, as it said last."""
+        return self._used_before + self._used
+
+    def now(self) -> Sequence[ProofNow]:
+        """How each of them gets on."""
+        at_ms = now_ms()
+        return [record.now(at_ms) for record in self._records.values()]
+
+    def stop(self) -> None:
+        """End it."""
+        self._stop.set()
+        if self._child is not None:
+            self._child.kill()
+        if self._records:
+            self._thread.join()
+
+    def _run(self) -> None:
+        while not self._stop.is_set():
+            why = self._run_once()
+            if self._stop.is_set():
+                return
+            for record in self._records.values():
+                record.take(Turn(record.what, now_ms(), error=f"its process {why}"))
+            self._stop.wait(_RESTART_SECONDS)
+
+    def _run_once(self) -> str:
+        """One process, to its end; how it ended."""
+        command, environment = self._command
+        try:
+            child = subprocess.Popen(
+                command,
+                stdin=subprocess.PIPE,  # it ends when this process does, and with it the pipe
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                text=True,
+                errors="replace",
+                env=environment,
+            )
+        except OSError as error:
+            return f"could not be started: {error}"
+        self._child = child
+        if self._stop.is_set():
+            child.kill()
+        said = deque[str](maxlen=_LINES)
+        assert child.stdout is not None and child.stderr is not None
+        listener = threading.Thread(target=said.extend, args=(child.stderr,), daemon=True)
+        listener.start()
+        for line in child.stdout:
+            self._take(line)
+        status = child.wait()
+        listener.join()
+        self._used_before, self._used = self.cpu_seconds, 0.0
+        return f"ended with {status}: {' '.join(''.join(said).split())}"
+
+    def _take(self, line: str) -> None:
+        turn = Turn(**json.loads(line))
+        self._used, self.memory_bytes = turn.cpu_seconds, turn.memory_bytes
+        self._records[turn.what].take(turn)
