@@ -46,6 +46,8 @@ class Waits:
     frozen: Mapping[str, bool]
 
 
+#: What a task does with a range, and all of it.
+STAGES = ("fetch", "decode", "claim", "insert", "total")
 #: Within how many seconds a store of claims may have answered for a block.
 CLAIM_SECONDS = (0.005, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0)
 #: Within how many seconds of its timestamp a message may be in its table.
@@ -55,26 +57,45 @@ END_TO_END_SECONDS = (
 )
 
 
-class Histogram:
-    """How often something took how long.
+#: Within how many seconds a stage of a range, or a block's insert, may have ended.
+STAGE_SECONDS = (*(0.005, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0), 120.0)
+#: Likewise a round, or a transaction.
+ROUND_SECONDS = (0.005, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 15.0, 60.0)
+BLOCK_ROWS = (1, 10, 100, 1_000, 10_000, 50_000, 100_000, 250_000, 500_000, 1_000_000)
 
-    :param bounds: ascending, in seconds.
+
+class Histogram:
+    """How often something took how long, or was how large.
+
+    :param bounds: ascending.
     """
 
     def __init__(self, bounds: Sequence[float]) -> None:
-        self.seconds = 0.0
+        self.sum = 0.0
         self._bounds = bounds
         self._counts = [0] * (len(bounds) + 1)
 
-    def add(self, seconds: float) -> None:
-        """It took so long once more."""
-        self.seconds += seconds
-        self._counts[bisect_left(self._bounds, seconds)] += 1
+    def add(self, value: float) -> None:
+        """It was so much once more; a clock that was set back says less than nothing."""
+        value = max(0.0, value)
+        self.sum += value
+        self._counts[bisect_left(self._bounds, value)] += 1
 
     def buckets(self) -> list[tuple[str, float]]:
-        """How often it took so long at most, as Prometheus has it."""
+        """How often it was so much at most, as Prometheus has it."""
         names = (*map(str, self._bounds), "+Inf")
         return [*zip(names, map(float, accumulate(self._counts)), strict=True)]
+
+
+@dataclass(slots=True)
+class Blocks:
+    """Of a table entry.
+
+    :param seconds: until a server had acknowledged each.
+    """
+
+    rows: Histogram = field(default_factory=lambda: Histogram(BLOCK_ROWS))
+    seconds: Histogram = field(default_factory=lambda: Histogram(STAGE_SECONDS))
 
 
 @dataclass(slots=True)
@@ -153,12 +174,16 @@ class Counters:
     unlocked_inserts: int = 0
     insert_locks_lost: int = 0
     failures: dict[str, int] = field(default_factory=dict)
-    fetch_seconds: float = 0.0
-    decode_seconds: float = 0.0
-    claim_seconds: float = 0.0
-    insert_seconds: float = 0.0
-    task_seconds: float = 0.0
     worker_memory_bytes_max: int = 0
+    probes: int = 0
+    rounds: Histogram = field(default_factory=lambda: Histogram(ROUND_SECONDS))
+    transactions: Histogram = field(default_factory=lambda: Histogram(ROUND_SECONDS))
+    #: Of ranges, by stage of `core.receipts.Stages`.
+    stages: dict[str, Histogram] = field(
+        default_factory=lambda: {stage: Histogram(STAGE_SECONDS) for stage in STAGES}
+    )
+    #: By table entry.
+    sent: dict[str, Blocks] = field(default_factory=dict)
     #: By database.table, shard, and the replica's URL.
     inserted: dict[tuple[str, str, str], Inserted] = field(default_factory=dict)
     #: Of the store of claims, by table entry.
@@ -194,11 +219,12 @@ class Counters:
                 self.insert_lock_wait_seconds += queueing.wait_ms / 1000
                 self.unlocked_inserts += not queueing.held
                 self.insert_locks_lost += queueing.lost
-        self.fetch_seconds += loaded.stages.fetch
-        self.decode_seconds += loaded.stages.decode
-        self.claim_seconds += loaded.stages.claim
-        self.insert_seconds += loaded.stages.insert
-        self.task_seconds += loaded.stages.total
+        for stage, histogram in self.stages.items():
+            histogram.add(getattr(loaded.stages, stage))
+        for receipt in own:
+            blocks = self.sent.setdefault(receipt.entry, Blocks())
+            blocks.rows.add(receipt.rows)
+            blocks.seconds.add(receipt.insert_ms / 1000)
         for entry, found in loaded.claimed.items():
             self.claimed.setdefault(entry, Claimed()).add(found)
         for receipt in loaded.receipts:

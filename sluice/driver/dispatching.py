@@ -160,6 +160,7 @@ class Dispatcher:
                     )
                     for state in states[begin : begin + PROBED_TOGETHER_MAX]
                 ]
+                self._counters.probes += len(sought)
                 self._prober.submit(sought, spec, since_ms, self._inbox.put)
 
     def keep_warm(self, now_ms: int) -> None:

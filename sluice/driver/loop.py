@@ -98,8 +98,7 @@ class ConnectorLoop:
         self.states = {state.source: state for state in states}
         self.counters = Counters()
         self.stopping = threading.Event()
-        self._parts = parts
-        self._environment = environment
+        self._parts, self._environment = parts, environment
         self.holds = holds
         self._reports = ReportHandler(
             name,
@@ -112,7 +111,7 @@ class ConnectorLoop:
             parts.schema_patience_ms,
         )
         self.dead_letters = self._reports.dead_letters
-        self.replicas, self.claims = parts.replicas, parts.claims
+        self.replicas, self.claims, self.jobs = parts.replicas, parts.claims, parts.jobs
         self._specs, self.planner = dict(specs), planner
         is_read, known = parts.read_schema is not None, (self.states, planner, self._specs)
         self._schema = SchemaChanges(*known, parts.parking, is_read=is_read)
@@ -172,6 +171,7 @@ class ConnectorLoop:
                 return
             self._observe(now_ms)
             self._round(now_ms, flush=targets is not None)
+            self.counters.rounds.add((self._parts.now_ms() - now_ms) / 1000)
 
     @property
     def batch(self) -> int:

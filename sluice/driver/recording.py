@@ -170,6 +170,7 @@ class RoundRecorder:
                 ),
                 tuple(letter for update in updates for letter in update.dead_letters),
             )
+            began_ms = self._now_ms()
             self._log.record(commit, expected)
         except ForeignHandsError as error:
             _logger.warning("connector %s: %s", self._name, error)
@@ -182,6 +183,7 @@ class RoundRecorder:
             _logger.warning(cannot, self._name, delay / 1000, error)
             return []
         self.batch += 1
+        self._counters.transactions.add((self._now_ms() - began_ms) / 1000)
         self.checkpoints.committed(commit.entries)
         self._schema.recorded(named)
         self.failures = 0

@@ -5,6 +5,7 @@ Everything is read from the loops when it is asked for; nothing is counted twice
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from prometheus_client.core import (
@@ -16,7 +17,7 @@ from prometheus_client.core import (
 from prometheus_client.registry import Collector
 
 from sluice.core.claims import CLAIMS
-from sluice.driver.counters import Accounted, Counters, Inserted
+from sluice.driver.counters import Accounted, Blocks, Counters, Histogram, Inserted
 from sluice.driver.loop import ConnectorLoop
 from sluice.driver.ports import Replicas
 
@@ -75,23 +76,22 @@ _COUNTERS: dict[str, tuple[Callable[[Counters], float], str]] = {
         lambda counters: counters.insert_locks_lost,
         "Insert locks whose ZooKeeper session ended while the block was sent.",
     ),
-    "sluice_fetch_seconds": (
-        lambda counters: counters.fetch_seconds,
-        "Time that tasks spent reading Kafka.",
+    "sluice_probes": (
+        lambda counters: counters.probes,
+        "Ranges that were looked for in their tables.",
     ),
-    "sluice_decode_seconds": (
-        lambda counters: counters.decode_seconds,
-        "Time that tasks spent decoding.",
+}
+
+#: name -> (what of a table entry, help)
+_OF_BLOCKS: dict[str, tuple[Callable[[Blocks], Histogram], str]] = {
+    "sluice_block_insert_seconds": (
+        lambda blocks: blocks.seconds,
+        "Until a server had acknowledged a block.",
     ),
-    "sluice_claim_seconds": (
-        lambda counters: counters.claim_seconds,
-        "Time that tasks spent asking the store of claims, and leaving duplicates out.",
+    "sluice_block_rows": (
+        lambda blocks: blocks.rows,
+        "Rows of a block; of one of a bundle, those of its first range.",
     ),
-    "sluice_insert_seconds": (
-        lambda counters: counters.insert_seconds,
-        "Time that tasks spent inserting.",
-    ),
-    "sluice_task_seconds": (lambda counters: counters.task_seconds, "Time that tasks took in all."),
 }
 
 #: name -> (what was inserted, help); a value for each table, shard and replica, so
@@ -112,35 +112,17 @@ _INSERTED: dict[str, tuple[Callable[[Inserted], float], str]] = {
     ),
 }
 
-#: name -> help; a value for each partition
-_PARTITION_GAUGES = {
-    "sluice_settled_offset": "Nothing below this offset is outstanding.",
-    "sluice_stable_end_offset": "Last stable offset as last read.",
-    "sluice_lag_messages": "Stable end minus settled offset.",
-    "sluice_in_doubt": "1 while a recorded range is not settled.",
-    "sluice_stopped": "1 once the partition stopped; a person must decide.",
-    "sluice_probing": "1 while a range waits for its probe.",
-    "sluice_consecutive_failures": "Failed attempts at the recorded range.",
-}
-
 
 class LoopCollector(Collector):
-    """Reads all loops.
+    """Reads all loops; what is told of each partition is `ops.partition_metrics`."""
 
-    :param partitions: give a value for each partition, too.
-    """
-
-    def __init__(self, loops: Loops, *, partitions: bool = True) -> None:
+    def __init__(self, loops: Loops) -> None:
         self._loops = loops
-        self._has_partitions = partitions
 
     def collect(self) -> Iterable[Metric]:
         """All metrics now."""
         loops = [loop for loop in (get() for get in self._loops) if loop is not None]
         yield from self._counters(loops)
-        if self._has_partitions:
-            yield from self._partitions(loops)
-            yield from _dead_letter_ratios(loops)
         yield from replica_metrics((loop.name, loop.replicas) for loop in loops)
 
     def _counters(self, loops: list[ConnectorLoop]) -> Iterator[Metric]:
@@ -176,30 +158,11 @@ class LoopCollector(Collector):
         yield from _crowding(loops)
         yield from _inserted(loops)
         yield _end_to_end(loops)
+        yield from _times(loops)
+        yield from _out(loops)
         yield from _dead_letters(loops)
         yield from _claims(loops)
         yield from _accounted(loops)
-
-    def _partitions(self, loops: list[ConnectorLoop]) -> Iterator[Metric]:
-        families = {
-            name: GaugeMetricFamily(name, text, labels=["connector", "topic", "partition"])
-            for name, text in _PARTITION_GAUGES.items()
-        }
-        for loop in loops:
-            for source, state in list(loop.states.items()):
-                values = (
-                    state.settled,
-                    state.stable_end,
-                    max(0, state.stable_end - state.settled),
-                    state.record.in_doubt,
-                    state.stopped is not None,
-                    state.has_to_be_probed,
-                    state.failures,
-                )
-                labels = [loop.name, source.topic, str(source.partition)]
-                for family, value in zip(families.values(), values, strict=True):
-                    family.add_metric(labels, float(value))
-        yield from families.values()
 
 
 def _waits(loops: list[ConnectorLoop]) -> Iterator[Metric]:
@@ -287,8 +250,73 @@ def _end_to_end(loops: list[ConnectorLoop]) -> Metric:
     )
     for loop in loops:
         for entry, found in list(loop.counters.end_to_end.items()):
-            family.add_metric([loop.name, entry], found.buckets(), found.seconds)
+            family.add_metric([loop.name, entry], found.buckets(), found.sum)
     return family
+
+
+def _times(loops: list[ConnectorLoop]) -> Iterator[Metric]:
+    """What takes how long, and how large blocks are."""
+    rounds = HistogramMetricFamily(
+        "sluice_round_seconds",
+        "What a round of the loop took, without its wait for something to do.",
+        labels=["connector"],
+    )
+    transactions = HistogramMetricFamily(
+        "sluice_transaction_seconds",
+        "What a transaction took that recorded intents or settles.",
+        labels=["connector"],
+    )
+    stages = HistogramMetricFamily(
+        "sluice_stage_seconds",
+        "What tasks took over a range: fetch (read Kafka), decode, claim (ask the store of claims, "
+        "leave duplicates out), insert, and in total.",
+        labels=["connector", "stage"],
+    )
+    for loop in loops:
+        counters = loop.counters
+        rounds.add_metric([loop.name], counters.rounds.buckets(), counters.rounds.sum)
+        transactions.add_metric(
+            [loop.name], counters.transactions.buckets(), counters.transactions.sum
+        )
+        for stage, found in counters.stages.items():
+            stages.add_metric([loop.name, stage], found.buckets(), found.sum)
+    yield from (rounds, transactions, stages)
+    for name, (of, text) in _OF_BLOCKS.items():
+        family = HistogramMetricFamily(name, text, labels=["connector", "table"])
+        for loop in loops:
+            for entry, blocks in list(loop.counters.sent.items()):
+                family.add_metric([loop.name, entry], of(blocks).buckets(), of(blocks).sum)
+        yield family
+
+
+def _out(loops: list[ConnectorLoop]) -> Iterator[Metric]:
+    """What is given away, what may still come of it, and what a person has to decide."""
+    out = GaugeMetricFamily(
+        "sluice_ranges_out", "Ranges that tasks have, or wait for one.", labels=["connector"]
+    )
+    slots = GaugeMetricFamily(
+        "sluice_slots", "Tasks that Spark can run at once.", labels=["connector"]
+    )
+    late = GaugeMetricFamily(
+        "sluice_possible_late_inserts",
+        "Settled ranges of which an insert may still come, within its lease; each holds a part of "
+        "its tables' windows.",
+        labels=["connector"],
+    )
+    stopped = GaugeMetricFamily(
+        "sluice_stopped_partitions",
+        "Partitions that stopped, by what stopped them.",
+        labels=["connector", "error"],
+    )
+    for loop in loops:
+        states = list(loop.states.copy().values())
+        out.add_metric([loop.name], float(sum(state.out for state in states)))
+        slots.add_metric([loop.name], float(loop.jobs.slots))
+        late.add_metric([loop.name], float(len(loop.holds.late_inserts)))
+        errors = Counter(type(error).__name__ for s in states if (error := s.stopped) is not None)
+        for name, count in errors.items():
+            stopped.add_metric([loop.name, name], float(count))
+    yield from (out, slots, late, stopped)
 
 
 def _claims(loops: list[ConnectorLoop]) -> Iterator[Metric]:
@@ -327,7 +355,7 @@ def _claims(loops: list[ConnectorLoop]) -> Iterator[Metric]:
             for kind in ("in_ranges", "before"):
                 duplicates.add_metric([loop.name, entry, kind], float(getattr(claimed, kind)))
             answered = claimed.answered
-            seconds.add_metric([loop.name, entry], answered.buckets(), answered.seconds)
+            seconds.add_metric([loop.name, entry], answered.buckets(), answered.sum)
         facts = loop.claims.facts if loop.claims is not None else None
         if facts is not None:
             used.add_metric([loop.name], float(facts.used_bytes))
@@ -349,21 +377,6 @@ def _dead_letters(loops: list[ConnectorLoop]) -> Iterator[Metric]:
         for (table, reason), count in list(loop.dead_letters.counts.items()):
             counts.add_metric([loop.name, table, reason], float(count))
     yield counts
-
-
-def _dead_letter_ratios(loops: list[ConnectorLoop]) -> Iterator[Metric]:
-    """How near each partition is to its limit."""
-    ratios = GaugeMetricFamily(
-        "sluice_dead_letters_ratio",
-        "Share of dead letters among the last messages; from max_ratio on the partition stops.",
-        labels=["connector", "topic", "partition", "table"],
-    )
-    for loop in loops:
-        for source, window in list(loop.dead_letters.windows.items()):
-            for table in list(window.dead_letters):
-                labels = [loop.name, source.topic, str(source.partition), table]
-                ratios.add_metric(labels, window.ratio(table))
-    yield ratios
 
 
 def _accounted(loops: list[ConnectorLoop]) -> Iterator[Metric]:

@@ -18,6 +18,7 @@ from sluice.driver.connector import ConnectorRun
 from sluice.driver.loop import ConnectorLoop
 from sluice.driver.ports import ReplicaState
 from sluice.driver.state import PartitionState, Probed
+from sluice.ops.lags import Lag, Lags
 
 #: The worse ones first: of several, the first one is told.
 Verdict = Literal[
@@ -46,6 +47,7 @@ class PartitionNow:
     :param intent: begin and end of its range in doubt.
     :param intent_age_seconds: since that range was first intended.
     :param behind_seconds: since when at least its oldest message that is not settled is there.
+    :param lag: how it keeps up.
     """
 
     topic: str
@@ -59,6 +61,7 @@ class PartitionNow:
     intent_age_seconds: float | None
     behind_seconds: float
     last_settled_ms: int | None
+    lag: Lag
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,9 +78,11 @@ class Amounts:
     """Sums over partitions.
 
     :param partitions: how many have each verdict.
+    :param lags: how many keep up how.
     """
 
     partitions: Mapping[Verdict, int]
+    lags: Mapping[Lag, int]
     lag_messages: int
     behind_seconds: float
     in_doubt: int
@@ -141,8 +146,9 @@ class ConnectorNow:
 
 @dataclass(slots=True)
 class Rates:
-    """Rows in a second, from what was counted at the looks before."""
+    """Rows in a second, from what was counted at the looks before; and how partitions keep up."""
 
+    lags: Lags = field(default_factory=Lags)
     _seen: dict[tuple[str, str], deque[tuple[int, int]]] = field(default_factory=dict)
 
     def rate(self, connector: str, target: str, rows: int, now_ms: int) -> float | None:
@@ -156,11 +162,19 @@ class Rates:
         return None if now_ms <= since_ms else (rows - before) * 1000 / (now_ms - since_ms)
 
 
+def behind_seconds(state: PartitionState, now_ms: int) -> float:
+    """Since when at least the oldest message of a partition that is not settled is there."""
+    began_ms = state.waiting_since_ms
+    if state.record.in_doubt:
+        began_ms = state.background.since_ms or began_ms
+    return 0.0 if began_ms is None else max(0.0, (now_ms - began_ms) / 1000)
+
+
 class Look:
     """One look at a loop."""
 
-    def __init__(self, loop: ConnectorLoop, now_ms: int) -> None:
-        self.loop, self.now_ms = loop, now_ms
+    def __init__(self, loop: ConnectorLoop, lags: Lags, now_ms: int) -> None:
+        self.loop, self.now_ms, self._lags = loop, now_ms, lags
         self.spec = loop.planner.spec
         self.waits = loop.waits
         self._entries: dict[str, tuple[str, ...]] = {}
@@ -183,10 +197,12 @@ class Look:
     def _partition(self, state: PartitionState) -> PartitionNow:
         verdict, reason = self._verdict(state)
         source, record = state.source, state.record
-        began_ms = state.waiting_since_ms
-        if record.in_doubt:
-            began_ms = state.background.since_ms or began_ms
-        behind = 0.0 if began_ms is None else max(0.0, (self.now_ms - began_ms) / 1000)
+        behind = behind_seconds(state, self.now_ms)
+        lag_messages = max(0, state.stable_end - state.settled)
+        lag: Lag = "stopped"
+        if verdict not in ("stopped", "frozen"):
+            where = (self.loop.name, source.topic, source.partition)
+            lag = self._lags.judge(where, state.settled, lag_messages, self.now_ms, self._delay_ms)
         return PartitionNow(
             topic=source.topic,
             partition=source.partition,
@@ -194,11 +210,12 @@ class Look:
             reason=reason,
             settled=state.settled,
             stable_end=state.stable_end,
-            lag_messages=max(0, state.stable_end - state.settled),
+            lag_messages=lag_messages,
             intent=(record.begin, record.end) if record.in_doubt else None,
             intent_age_seconds=behind if record.in_doubt else None,
             behind_seconds=behind,
             last_settled_ms=state.settled_at_ms or None,
+            lag=lag,
         )
 
     def _verdict(self, state: PartitionState) -> tuple[Verdict, str]:
@@ -254,7 +271,7 @@ def look_at(run: ConnectorRun, rates: Rates, now_ms: int) -> ConnectorNow:
     if loop is None:
         why = "" if error is None else f", which failed, and is tried again: {error}"
         return _without_loop(name, "starting", f"is {run.doing}{why}")
-    look = Look(loop, now_ms)
+    look = Look(loop, rates.lags, now_ms)
     partitions = look.partitions()
     tables = tuple(_tables(look, partitions, rates))
     amounts = _sum(partitions)
@@ -338,6 +355,7 @@ def _sum(partitions: Sequence[PartitionNow]) -> Amounts:
     settled = [p.last_settled_ms for p in partitions if p.last_settled_ms is not None]
     return Amounts(
         partitions=dict(Counter(p.verdict for p in partitions)),
+        lags=dict(Counter(p.lag for p in partitions)),
         lag_messages=sum(p.lag_messages for p in partitions),
         behind_seconds=max((p.behind_seconds for p in partitions), default=0.0),
         in_doubt=len(ages),

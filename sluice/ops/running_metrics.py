@@ -8,6 +8,8 @@ from typing import get_args
 from prometheus_client.core import GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
+from sluice import __version__
+from sluice.ops.lags import LAGS
 from sluice.ops.running import ConnectorNow, TableNow, Verdict
 
 #: name -> (what of a table entry, help)
@@ -71,7 +73,21 @@ class RunningCollector(Collector):
                 for shard in sorted({window.shard for window in table.windows}):
                     least = min(window.left for window in table.windows if window.shard == shard)
                     left.add_metric([name, table.name, shard], least)
-        yield from (moving, partitions, left)
+        keeping_up = GaugeMetricFamily(
+            "sluice_table_partitions",
+            "Partitions of a table entry by how they keep up over some minutes: ok; behind, more "
+            "comes than they load; stalled, nothing is settled although messages are there; "
+            "stopped, or frozen.",
+            labels=["connector", "table", "lag"],
+        )
+        for name, connector in found:
+            for table in connector.tables:
+                for lag in LAGS:
+                    count = table.amounts.lags.get(lag, 0)
+                    keeping_up.add_metric([name, table.name, lag], float(count))
+        built = GaugeMetricFamily("sluice_build_info", "1; its version.", labels=["version"])
+        built.add_metric([__version__], 1.0)
+        yield from (moving, partitions, left, keeping_up, built)
         for family_name, (value, text) in _OF_TABLES.items():
             family = GaugeMetricFamily(family_name, text, labels=["connector", "table"])
             for name, connector in found:

@@ -77,9 +77,17 @@ def _now_ms() -> int:
 
 
 def _told(tell: Tell, what: What, began_ms: int, **found: object) -> None:
-    memory_bytes = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
-    used = {"cpu_seconds": time.process_time(), "memory_bytes": memory_bytes}
+    used = {"cpu_seconds": time.process_time(), "memory_bytes": _memory_bytes()}
     tell(Turn(what, began_ms, _now_ms(), **used, **found))  # type: ignore[arg-type]
+
+
+def _memory_bytes() -> int:
+    """The largest resident memory of this process so far. The kernel's `ru_maxrss` would begin with
+    that of the process that started it [measured]."""
+    for line in Path("/proc/self/status").read_text().splitlines():
+        if line.startswith("VmHWM:"):
+            return int(line.split()[1]) * 1024
+    return 0
 
 
 def _in_words(error: SluiceError) -> str:

@@ -7,9 +7,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from prometheus_client.core import Metric
+from prometheus_client import ProcessCollector
+from prometheus_client.core import GaugeMetricFamily, Metric
 
 from sluice.ops.metrics import LoopCollector
+from sluice.ops.partition_metrics import LABELS, PARTITION_GAUGES, RATIO, RATIO_HELP
 from sluice.ops.proof_metrics import ProofCollector
 from sluice.ops.running_metrics import RunningCollector
 
@@ -35,6 +37,11 @@ NORMAL: dict[str, tuple[str, str]] = {
         "Its 99th percentile is a few seconds more than `max_delay`.",
         "`sluice_table_behind_seconds` tells whether ranges wait; else producers send late, or "
         "messages are replayed under their old timestamps.",
+    ),
+    "sluice_table_partitions": (
+        "All are `ok`.",
+        "`behind`: more Spark slots, or what `sluice_stage_seconds` says. `stalled`: the page says "
+        "what they wait for. `stopped`: decide, or resume.",
     ),
     "sluice_table_in_doubt_ranges": (
         "As many as tasks run.",
@@ -116,6 +123,15 @@ NORMAL: dict[str, tuple[str, str]] = {
         "0, or a few while servers change.",
         "The error's section in [RUNBOOK.md](RUNBOOK.md).",
     ),
+    "sluice_stopped_partitions": (
+        "None.",
+        'The error says what to decide: the page, or the log, behind "Try:".',
+    ),
+    "sluice_probes": ("0, or a few while servers change.", "Every replica has to answer a probe."),
+    "sluice_possible_late_inserts": (
+        "0, or some for the length of a lease after servers failed.",
+        "They hold windows: `sluice_window_left_ratio`.",
+    ),
     "sluice_renewed_ranges": ("0, or a few while servers change.", "As for failures."),
     "sluice_failovers": ("0, or a few while servers change.", "Which replica fails? The page."),
     "sluice_window_unreadable": ("0.", "`sluice quorum`: are servers or ZooKeeper away?"),
@@ -136,20 +152,50 @@ NORMAL: dict[str, tuple[str, str]] = {
         "If it stands while they come: a producer's open transaction.",
     ),
     "sluice_lag_messages": ("What comes in a `max_delay`.", "As for the table's lag."),
+    "sluice_behind_seconds": ("A few `max_delay`.", "As for the table's."),
     "sluice_in_doubt": ("0 and 1 in turn.", "If it stays 1: the page."),
     "sluice_stopped": ("0.", 'What stands behind "Try:" in the log, or on the page.'),
     "sluice_probing": ("0.", "Every replica has to answer a probe."),
     "sluice_consecutive_failures": ("0.", "The page says what fails."),
     # Where time goes
-    "sluice_fetch_seconds": ("Its share of task seconds is steady.", "Slow brokers, or network."),
-    "sluice_decode_seconds": ("Its share of task seconds is steady.", "More slots."),
-    "sluice_claim_seconds": ("Its share of task seconds is small.", "The store of claims."),
-    "sluice_insert_seconds": ("Its share of task seconds is steady.", "Slow servers; parts."),
-    "sluice_task_seconds": ("Below slots x time.", "At slots x time: more slots."),
+    "sluice_stage_seconds": (
+        "The rate of the sum of `total` is below `sluice_slots`; shares of stages are steady.",
+        "`fetch` grows: slow brokers, or network. `decode`: more slots. `claim`: the store of "
+        "claims. `insert`: slow servers; parts.",
+    ),
+    "sluice_block_insert_seconds": (
+        "Its 99th percentile is far below `insert_timeout`.",
+        "Slow servers, or views behind the table; parts; a quorum that waits.",
+    ),
+    "sluice_block_rows": (
+        "Thousands and more under load.",
+        "Small blocks make many parts: a longer `max_delay`, a larger `max_partitions`.",
+    ),
+    "sluice_ranges_out": (
+        "Up to a few times the slots.",
+        "At `sluice_slots` and a growing lag: more slots.",
+    ),
+    "sluice_slots": ("As Spark's master has cores.", "Fewer: executors are lost."),
+    "sluice_round_seconds": (
+        "Its 99th percentile is below 0.5 s.",
+        "The driver's machine is busy, or brokers are slow (`sluice_transaction_seconds`).",
+    ),
+    "sluice_transaction_seconds": (
+        "Its 99th percentile is below 0.5 s.",
+        "Slow brokers: their disks, and `min.insync.replicas`.",
+    ),
     "sluice_worker_memory_bytes_max": (
         "Steady, below the memory of an executor.",
         "Smaller `max_bytes`.",
     ),
+    # The driver's process
+    "sluice_build_info": ("1.", _NOTHING),
+    "process_start_time_seconds": ("Does not change.", "Who starts the driver again and again?"),
+    "process_cpu_seconds": ("Its rate is far below 1.", "At 1 the driver holds loading up."),
+    "process_resident_memory_bytes": ("Steady.", "If it grows for days: report it."),
+    "process_virtual_memory_bytes": ("Steady.", _NOTHING),
+    "process_open_fds": ("Far below `process_max_fds`.", "`ulimit -n`; connections that stay."),
+    "process_max_fds": ("1024 or more.", _NOTHING),
     # Insert locks
     "sluice_locked_inserts": ("As blocks of tables that queue.", _NOTHING),
     "sluice_insert_lock_wait_seconds": ("Small beside insert seconds.", "Fewer loaders at once."),
@@ -194,6 +240,9 @@ def families() -> dict[str, Metric]:
         *LoopCollector([]).collect(),
         *RunningCollector(list, "p").collect(),
         *ProofCollector(None, "p").collect(),
+        *ProcessCollector(registry=None).collect(),
+        *(GaugeMetricFamily(n, text, labels=LABELS) for n, text in PARTITION_GAUGES.items()),
+        GaugeMetricFamily(RATIO, RATIO_HELP, labels=[*LABELS, "table"]),
     ]
     return {family.name: family for family in found}
 

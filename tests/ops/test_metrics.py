@@ -7,14 +7,17 @@ from dataclasses import replace
 from typing import Any, cast
 
 from prometheus_client import CollectorRegistry
+from prometheus_client.parser import text_string_to_metric_families
 
 from sluice.claims.port import StoreFacts
+from sluice.core.dead_letters import DeadLetterLimit, DeadLetterWindow
 from sluice.core.decided import Frozen, Subject
 from sluice.core.ranges import TopicPartition
 from sluice.core.receipts import ClaimedRows, Duplicates, Loaded, Receipt
 from sluice.driver.counters import Counters
 from sluice.driver.loop import ConnectorLoop
 from sluice.ops.metrics import LoopCollector
+from sluice.ops.partition_metrics import PARTITION_GAUGES, RATIO, partition_text
 from sluice.worker.assignment import Assignment
 from tests.driver.loop_world import Answer, World, run, table_spec
 from tests.driver.test_parking import ParkingWorld, letter
@@ -154,12 +157,26 @@ def test_a_first_range_that_is_not_accounted_for_is_an_increase() -> None:
     assert unaccounted() == {"t": 3, "u": 3}  # of three ranges
 
 
-def test_without_metrics_of_partitions_none_has_that_label() -> None:
-    loop = run(World([P0]))
-    for partitions in (True, False):
-        found = LoopCollector([lambda: loop], partitions=partitions).collect()
-        labels = {label for family in found for s in family.samples for label in s.labels}
-        assert ("partition" in labels) is partitions
+def test_metrics_of_partitions_are_such_as_prometheus_reads() -> None:
+    """Names that need to be escaped, too."""
+    source = TopicPartition('a"b\\', 3)
+    world = World([source], (table_spec("t", (source.topic,)),))
+    world.ends[source] = 25
+    loop = run(world)
+    loop.dead_letters.windows[source] = window = DeadLetterWindow(DeadLetterLimit())
+    window.take(4, {"t": 1})
+    found = list(text_string_to_metric_families(partition_text([loop], world.now + 1_500)))
+    assert [family.name for family in found] == [*PARTITION_GAUGES, RATIO]
+    where = {"connector": loop.name, "topic": source.topic, "partition": "3"}
+    samples = {s.name: (s.labels, s.value) for family in found for s in family.samples}
+    assert samples.pop(RATIO) == (where | {"table": "t"}, 0.25)
+    assert {name: value for name, (_, value) in samples.items()} == {
+        "sluice_settled_offset": 25,
+        "sluice_stable_end_offset": 25,
+        **dict.fromkeys(list(PARTITION_GAUGES)[2:], 0),
+    }
+    assert all(labels == where for labels, _ in samples.values())
+    assert all(family.documentation and family.type == "gauge" for family in found)
 
 
 def test_a_frozen_table_shows() -> None:

@@ -70,6 +70,20 @@ def test_what_is_waited_for_is_named() -> None:
     assert not look(world, loop).is_moving
 
 
+def test_how_partitions_keep_up_is_told_by_table() -> None:
+    world = two_tables()
+    loop, rates = run(world), Rates()
+    state = loop.states[P0]
+    for _ in range(6):
+        state.stable_end = state.settled + 5  # and nothing of it is settled
+        found = look(world, loop, rates)
+        world.now += 30_000
+    assert [table.amounts.lags for table in found.tables] == [{"stalled": 1}, {"ok": 1}]
+    state.stop(TransientError("the topic is gone"))
+    found = look(world, loop, rates)
+    assert (found.tables[0].amounts.lags, found.troubled[0].lag) == ({"stopped": 1}, "stopped")
+
+
 def test_parked_tables_replicas_and_rates() -> None:
     world = two_tables()
     world.parking = Parking(["t"])

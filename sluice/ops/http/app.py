@@ -12,8 +12,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from prometheus_client import CollectorRegistry
-from prometheus_client.exposition import choose_encoder
+from prometheus_client import CollectorRegistry, ProcessCollector, generate_latest
+from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4
 from starlette.applications import Starlette
 from starlette.concurrency import run_in_threadpool
 from starlette.middleware import Middleware
@@ -33,6 +33,7 @@ from sluice.ops.driver_decisions import DecisionRefusedError, drain, freeze, res
 from sluice.ops.http.openapi import described
 from sluice.ops.http.tokens import Rate, Tokens
 from sluice.ops.metrics import LoopCollector
+from sluice.ops.partition_metrics import partition_text
 from sluice.ops.proof import Proof
 from sluice.ops.proof_metrics import ProofCollector
 from sluice.ops.running import ConnectorNow, Rates, look_at, why_not_alive, why_not_ready
@@ -243,17 +244,7 @@ def make_app(
     """
     looks = Looks(runs)
     decisions = Decisions(configuration, tokens)
-    registry = CollectorRegistry()
-    has_partitions = configuration.http is None or configuration.http.partition_metrics
-    registry.register(
-        LoopCollector([partial(_loop_of, run) for run in runs], partitions=has_partitions)
-    )
-    registry.register(RunningCollector(looks.now, configuration.pipeline))
-    registry.register(ProofCollector(proof, configuration.pipeline))
-
-    def metrics(request: Request) -> Response:
-        encode, content_type = choose_encoder(request.headers.get("accept", ""))
-        return Response(encode(registry), headers={"content-type": content_type})
+    metrics = _metrics(configuration, runs, looks, proof)
 
     def health(reasons: Callable[[Sequence[ConnectorNow]], list[str]], name: str) -> Response:
         why_not = reasons(looks.now())
@@ -301,6 +292,25 @@ def make_app(
             Middleware(TrustedHostMiddleware, allowed_hosts=list(hosts), www_redirect=False),
         ],
     )
+
+
+def _metrics(
+    configuration: Configuration, runs: Sequence[ConnectorRun], looks: Looks, proof: Proof | None
+) -> Callable[[Request], Response]:
+    """What answers with all metrics."""
+    registry = CollectorRegistry()
+    has_partitions = configuration.http is None or configuration.http.partition_metrics
+    registry.register(LoopCollector([partial(_loop_of, run) for run in runs]))
+    registry.register(RunningCollector(looks.now, configuration.pipeline))
+    registry.register(ProofCollector(proof, configuration.pipeline))
+    ProcessCollector(registry=registry)
+
+    def answer(request: Request) -> Response:
+        loops = [run.loop for run in runs if has_partitions and run.loop is not None]
+        text = generate_latest(registry) + partition_text(loops, now_ms()).encode()
+        return Response(text, headers={"content-type": CONTENT_TYPE_PLAIN_0_0_4})
+
+    return answer
 
 
 def _loop_of(run: ConnectorRun) -> ConnectorLoop | None:

@@ -66,9 +66,10 @@ class Served:
         tokens: str = f"alice {ALICE}\n",
         name: str = "orders",
         tls: CertificatesConfiguration | None = None,
+        more: str = "",
     ) -> None:
         path = folder / "sluice.toml"
-        path.write_text(CONFIGURATION.format(name=name))
+        path.write_text(CONFIGURATION.format(name=name) + more)
         self.tokens = folder / "tokens"
         self.tokens.write_text(tokens)
         self.configuration: Configuration = load(path, {})

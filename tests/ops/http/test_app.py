@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
+from starlette.routing import Route
 
 from sluice.config import HttpConfiguration
 from sluice.core.decided import Frozen, Subject
@@ -23,8 +24,10 @@ from sluice.ops.driver_decisions import DecisionRefusedError
 from sluice.ops.http import app, server
 from sluice.ops.http.openapi import described
 from sluice.ops.http.server import HttpServer, hosts_of
+from sluice.ops.http.tokens import Tokens
 from tests.driver.loop_world import World, run
 from tests.ops.http.scene import ALICE, Served, run_of
+from tests.ops.http.test_page import every_state
 
 P0 = TopicPartition("a", 0)
 Serve = Callable[..., Served]
@@ -85,6 +88,30 @@ def test_metrics_status_and_health_of_a_driver_that_has_loaded(serve: Serve) -> 
     assert (table["name"], table["target"], table["rows"]) == ("t", "d.t", 25)
     assert table["windows"][0]["left"] > 0.9
     assert table["amounts"]["last_settled_ms"] > 0
+
+
+def test_a_thousand_partitions_are_scraped_in_time_and_make_a_bounded_number_of_series(
+    serve: Serve,
+) -> None:
+    """In 100 ms of a core, as the best of some scrapes: the machine may do other work."""
+    made = app.make_app(serve().configuration, every_state(), Tokens(""), ("*",))
+    scrape = next(r for r in made.routes if isinstance(r, Route) and r.path == "/metrics").endpoint
+    took = []
+    for _ in range(5):
+        began = time.thread_time()
+        text = scrape(None).body.decode()
+        took.append(time.thread_time() - began)
+    assert min(took) < 0.1, took
+    samples = [line for line in text.splitlines() if not line.startswith("#")]
+    of_partitions = [line for line in samples if 'partition="' in line]
+    assert len(of_partitions) == 8 * 1_000
+    assert len(samples) - len(of_partitions) < 800  # of three tables and three connectors
+
+
+def test_partitions_may_be_left_out_of_metrics(serve: Serve) -> None:
+    served = serve(run_of(loaded()), more="[http]\npartition_metrics = false\n")
+    text = served.ask("/metrics").body.decode()
+    assert "sluice_table_lag_messages" in text and 'partition="' not in text
 
 
 def test_it_is_not_ready_while_nothing_is_assigned_or_nothing_moves(serve: Serve) -> None:
