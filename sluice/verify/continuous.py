@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Literal, get_args
+from typing import Literal
 
 from sluice.config import AuditConfiguration, Configuration, VerifyConfiguration, load
 from sluice.core.anomalies import AnomalyKind
@@ -29,7 +29,6 @@ from sluice.verify.pace import Pace
 from sluice.verify.verifier import Verifier
 
 What = Literal["verify", "audit"]
-WHATS: tuple[What, ...] = get_args(What)
 #: What a turn may find, by what it looks at.
 KINDS: Mapping[What, tuple[str, ...]] = {
     "verify": tuple(kind.value for kind in AnomalyKind),
