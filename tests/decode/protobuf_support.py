@@ -60,10 +60,23 @@ message Order {
 message Second { uint64 id = 1; string name = 2; message Deep { uint64 id = 1; } }
 """
 
+
+def pool_of(descriptors: bytes) -> DescriptorPool:
+    """The message types of a FileDescriptorSet, for the library."""
+    pool = DescriptorPool()
+    for file in FileDescriptorSet.FromString(descriptors).file:
+        pool.AddSerializedFile(file.SerializeToString())
+    return pool
+
+
+def message_class(schema: str, name: str = "Row") -> Any:
+    """The class of a message type of a .proto text."""
+    pool = pool_of(compile_files({MAIN_FILE: schema}, MAIN_FILE))
+    return GetMessageClass(pool.FindMessageTypeByName(name))
+
+
 DESCRIPTORS = compile_files({MAIN_FILE: SCHEMA}, MAIN_FILE)
-POOL = DescriptorPool()
-for _file in FileDescriptorSet.FromString(DESCRIPTORS).file:
-    POOL.AddSerializedFile(_file.SerializeToString())
+POOL = pool_of(DESCRIPTORS)
 Order: Any = GetMessageClass(POOL.FindMessageTypeByName("shop.Order"))
 Second: Any = GetMessageClass(POOL.FindMessageTypeByName("shop.Second"))
 Deep: Any = GetMessageClass(POOL.FindMessageTypeByName("shop.Second.Deep"))

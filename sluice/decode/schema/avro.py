@@ -145,14 +145,19 @@ def schema_of(text: str, references: list[str], table: TableSpec) -> AvroSchema:
             text, references = with_moments(text), [with_moments(one) for one in references]
         except (ValueError, RecursionError) as error:
             raise UnsupportedSchemaError(f"the Avro schema cannot be read: {error!r}") from error
-    return parse_avro(text, references, refused_nulls(table))
+    return parse_avro(text, references, refused_nulls(table), column_names(table))
+
+
+def column_names(table: TableSpec) -> frozenset[str]:
+    """What fields may fill."""
+    return frozenset(column.name for column in table.columns)
 
 
 def refused_nulls(table: TableSpec) -> frozenset[str]:
     """Columns where null instead of an array or map is a fault."""
     if table.on_null != "dead-letter":
         return frozenset()
-    return frozenset(column.name for column in table.columns)
+    return column_names(table)
 
 
 class AvroConfluent(RegisteredMessages):

@@ -19,8 +19,7 @@ from sluice.decode.messages.fault import CANNOT_PARSE, Fault
 from sluice.decode.messages.format import Group, TypedFormat
 from sluice.decode.messages.marked import Indices
 from sluice.decode.messages.memory import MemoryFile
-from sluice.decode.schema.avro import AvroLayout, refused_nulls
-from sluice.decode.schema.avro_schema import parse_avro
+from sluice.decode.schema.avro import AvroLayout, schema_of
 from sluice.decode.schema.headed import UnsupportedSchemaError
 from sluice.decode.schema.structure import split_avro
 
@@ -116,12 +115,10 @@ class AvroFiles(TypedFormat):
     """Such messages, of which every row of a group was walked through. It has no options."""
 
     def __init__(self, table: TableSpec) -> None:
-        refused = refused_nulls(table)
-
         @lru_cache(_LAYOUTS_MAX)
         def layout(schema: str) -> AvroLayout | Fault:
             try:
-                return AvroLayout(parse_avro(schema, (), refused), 0)
+                return AvroLayout(schema_of(schema, [], table), 0)
             except UnsupportedSchemaError as error:
                 return _fault(error)
 

@@ -45,11 +45,15 @@ class AvroSchema:
 
 
 def parse_avro(
-    text: str, references: Iterable[str] = (), refused_nulls: frozenset[str] = frozenset()
+    text: str,
+    references: Iterable[str] = (),
+    refused_nulls: frozenset[str] = frozenset(),
+    wanted: frozenset[str] = frozenset(),
 ) -> AvroSchema:
     """Take a schema apart.
 
     :param references: texts of the schemas that it names types of.
+    :param wanted: names of columns; a field that has none of them goes by an alias that is one.
     :param refused_nulls: fields where null instead of an array or map is a fault; the engine
         shows it as an empty one.
     :raises UnsupportedSchemaError: it cannot be used, or is none.
@@ -60,7 +64,7 @@ def parse_avro(
         for reference in references:
             definitions.collect(json.loads(reference), "")
         definitions.collect(parsed, "")
-        return _Compiler(definitions, refused_nulls).compile(parsed)
+        return _Compiler(definitions, refused_nulls, wanted).compile(parsed)
     except (
         ArithmeticError,
         AttributeError,
@@ -126,10 +130,26 @@ class _Definitions:
         raise UnsupportedSchemaError(f"the Avro schema names the unknown type {name}")
 
 
+#: In a union of bytes and string, the second of the two is a record of one field for the engine.
+_SECOND_TEXT = "text"
+
+
+def _of_bytes_and_text(name: str, is_nullable: bool) -> Natural:
+    """A union of both, as one text."""
+    union = identifier(name)
+    second = f"variantElement({union}, 'Tuple({_SECOND_TEXT} String)')"
+    value = f"ifNull(variantElement({union}, 'String'), tupleElement({second}, 1))"
+    if not is_nullable:
+        return Natural(name, "String", f"assumeNotNull({value})")
+    value = f"if(isNull({union}), NULL, {value})"
+    return Natural(name, "Nullable(String)", f"CAST({value}, 'Nullable(String)')")
+
+
 @dataclass(slots=True)
 class _Compiler:
     definitions: _Definitions
     refused_nulls: frozenset[str]
+    wanted: frozenset[str]
     nodes: list[list[int]] = field(default_factory=list)
     column_of: list[str] = field(default_factory=list)
     children: list[int] = field(default_factory=list)
@@ -144,8 +164,9 @@ class _Compiler:
         self.open.append(full)
         top = self._node(AvroKind.RECORD)
         fields, columns, places = [], [], []
+        names = {str(part["name"]) for part in schema["fields"]}
         for part in schema["fields"]:
-            self.column = str(part["name"])
+            self.column = self._column_name(part, names)
             node, engine = self._any(part["type"], namespace)
             places.append(node)
             fields.append({"name": self.column, "type": engine})
@@ -159,6 +180,17 @@ class _Compiler:
             np.array(self.nodes, np.int32), np.array(self.children or [0], np.int32)
         )
         return AvroSchema(full, tuple(fields), tuple(columns), tables, tuple(self.column_of))
+
+    def _column_name(self, part: dict[str, Any], names: set[str]) -> str:
+        """The field's own, or one that it had before, if only that is a column's.
+
+        :param names: of all fields.
+        """
+        name = str(part["name"])
+        if name in self.wanted:
+            return name
+        before = (str(alias) for alias in part.get("aliases", ()))
+        return next((one for one in before if one in self.wanted and one not in names), name)
 
     def _record(self, schema: Any) -> tuple[dict[str, Any], str]:
         """The message's own type."""
@@ -181,6 +213,8 @@ class _Compiler:
             schema = next((branch for branch in schema if branch != "null"), "null")
         if schema in ("null", ["null"]):
             return Natural(name, "Nullable(String)", "CAST(NULL, 'Nullable(String)')")
+        if isinstance(schema, list) and {*map(str, schema)} - {"null"} == {"bytes", "string"}:
+            return _of_bytes_and_text(name, "null" in schema)
         logical = schema.get("logicalType") if isinstance(schema, dict) else None
         wrap = "Nullable({})" if is_nullable else "{}"
         if logical == "timestamp-nanos" and schema["type"] == "long":
@@ -304,6 +338,10 @@ class _Compiler:
                 engines.append("null")
                 continue
             place, engine = self._any(branch, namespace)
+            if engine in ("bytes", "string") and {"bytes", "string"}.intersection(engines):
+                # To the engine both are Strings, of which a union holds one. A record adds no byte.
+                parts = [{"name": _SECOND_TEXT, "type": engine}]
+                engine = {"type": "record", "name": self._name(), "fields": parts}
             holds_many |= self.nodes[place][0] in (AvroKind.ARRAY, AvroKind.MAP)
             places.append(place)
             engines.append(engine)

@@ -22,7 +22,7 @@ from sluice.decode.messages.events import (
 )
 from sluice.decode.messages.fault import CANNOT_PARSE, Fault
 from sluice.decode.messages.framing import JSON_OBJECTS
-from sluice.decode.values.connect_types import Rewrite, rewrites
+from sluice.decode.values.connect_types import Rewrite, rewrites, rewritten
 from sluice.decode.values.members import Member, members_of, object_of
 from sluice.decode.values.steps import ValueStep
 
@@ -82,7 +82,7 @@ class _Unwrapping(ValueStep):
         named = self._rewrites[key]
         if not named:
             return object_of(members)
-        return object_of([_rewritten(one, named) for one in members])
+        return object_of([rewritten(one, named.get) for one in members])
 
 
 class RefusedEventError(Exception):
@@ -169,12 +169,3 @@ def _fields(schema: str, inside: str) -> Any:
         if isinstance(one, dict) and one.get("field") == inside:
             return one.get("fields")
     return None
-
-
-def _rewritten(member: Member, named: dict[str, Rewrite]) -> Member:
-    try:
-        name = json.loads(member.key.encode("latin-1"))
-    except ValueError:
-        return member
-    written = named[name](member.value) if name in named else None
-    return member if written is None else Member(member.key, written)

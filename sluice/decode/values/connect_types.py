@@ -1,8 +1,9 @@
 """What Kafka Connect's schema of a JSON message says of values that JSON cannot say by itself:
-moments as numbers of milliseconds, decimals as bytes in base64.
+moments as numbers of milliseconds, decimals as bytes in base64, maps whose keys are no texts as
+pairs.
 
-Where a column takes it, such a value is written as the text that it means. Anything else stays as
-it is, and the column decides.
+Where a column takes it, such a value is written as the text that it means, also inside of arrays,
+maps and structs. Anything else stays as it is, and the column decides.
 """
 
 from __future__ import annotations
@@ -14,6 +15,9 @@ from collections.abc import Callable, Mapping
 from datetime import date, timedelta
 from decimal import MAX_EMAX, Context, Decimal
 from typing import Any
+
+from sluice.decode.engine.types import TypeNode, parse_type
+from sluice.decode.values.members import Member, items_of, members_of, object_of
 
 #: By the name of a schema: how many of its units are a second.
 _TICKS = {
@@ -39,22 +43,103 @@ def rewrites(fields: Any, types: Mapping[str, str]) -> dict[str, Rewrite]:
     :param fields: of a schema of Connect, as it stands in a message.
     :param types: of the columns that fields fill.
     """
+    return _of_fields(fields, {name: parse_type(text) for name, text in types.items()})
+
+
+def _of_fields(fields: Any, nodes: Mapping[str, TypeNode]) -> dict[str, Rewrite]:
     found: dict[str, Rewrite] = {}
     for one in fields if isinstance(fields, list) else ():
-        if not isinstance(one, dict) or one.get("field") not in types:
+        name = one.get("field") if isinstance(one, dict) else None
+        if not isinstance(name, str) or name not in nodes:
             continue
-        name, kind = str(one.get("name", "")), types[one["field"]]
-        takes_moments = "Date" in kind
-        if name in _TICKS and takes_moments:
-            found[one["field"]] = _moment_of(_TICKS[name])
-        elif name in _DAYS and takes_moments:
-            found[one["field"]] = _day
-        elif name == _DECIMAL:
-            parameters = one.get("parameters")
-            scale = parameters.get("scale") if isinstance(parameters, dict) else None
-            if str(scale).isdecimal() and int(str(scale)) <= _SCALE_MAX:
-                found[one["field"]] = _decimal_of(int(str(scale)))
+        rewrite = _rewrite_of(one, nodes[name].bare())
+        if rewrite is not None:
+            found[name] = rewrite
     return found
+
+
+def _rewrite_of(schema: Any, node: TypeNode) -> Rewrite | None:
+    """How values of a schema are written for a type; None: as they are."""
+    if not isinstance(schema, dict):
+        return None
+    match schema.get("type"), node.name:
+        case "array", "Array":
+            return _items(_rewrite_of(schema.get("items"), node.inner().bare()))
+        case "map", "Map":
+            keys, values = schema.get("keys"), schema.get("values")
+            is_object = isinstance(keys, dict) and keys.get("type") == "string"
+            return _entries(_rewrite_of(values, node.inner(1).bare()), is_object)
+        case "struct", "Tuple":
+            named = _of_fields(schema.get("fields"), dict(node.elements()))
+            return _object(named.get) if named else None
+    name, takes_moments = str(schema.get("name", "")), "Date" in node.text
+    if name in _TICKS and takes_moments:
+        return _moment_of(_TICKS[name])
+    if name in _DAYS and takes_moments:
+        return _day
+    if name == _DECIMAL:
+        parameters = schema.get("parameters")
+        scale = parameters.get("scale") if isinstance(parameters, dict) else None
+        if str(scale).isdecimal() and int(str(scale)) <= _SCALE_MAX:
+            return _decimal_of(int(str(scale)))
+    return None
+
+
+def _items(item: Rewrite | None) -> Rewrite | None:
+    if item is None:
+        return None
+
+    def array(value: str) -> str | None:
+        if not value.startswith("["):
+            return None
+        return f"[{','.join(item(one) or one for one in items_of(value))}]"
+
+    return array
+
+
+def _entries(item: Rewrite | None, is_object: bool) -> Rewrite | None:
+    """Of a map: an object, or pairs of keys that are no texts."""
+    if is_object:
+        return None if item is None else _object(lambda _: item)
+
+    def pairs(value: str) -> str | None:
+        if not value.startswith("["):
+            return None
+        written: list[str] = []
+        for pair in items_of(value):
+            both = items_of(pair) if pair.startswith("[") else []
+            if len(both) != 2:
+                return None
+            key, one = both
+            key = key if key.startswith('"') else json.dumps(key)
+            written.append(f"{key}:{(item and item(one)) or one}")
+        return f"{{{','.join(written)}}}"
+
+    return pairs
+
+
+def _object(of: Callable[[str], Rewrite | None]) -> Rewrite:
+    def written(value: str) -> str | None:
+        try:
+            members = members_of(value)
+        except ValueError:
+            return None
+        return object_of([rewritten(one, of) for one in members.values()])
+
+    return written
+
+
+def rewritten(member: Member, of: Callable[[str], Rewrite | None]) -> Member:
+    """A member as it is written.
+
+    :param of: by the name of a field.
+    """
+    try:
+        rewrite = of(json.loads(member.key.encode("latin-1")))
+    except ValueError:
+        return member
+    written = None if rewrite is None else rewrite(member.value)
+    return member if written is None else Member(member.key, written)
 
 
 def _moment_of(ticks: int) -> Rewrite:

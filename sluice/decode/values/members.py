@@ -67,6 +67,23 @@ def _members(text: str) -> dict[str, Member]:
         at = _expect(text, at, ",")
 
 
+def items_of(text: str) -> list[str]:
+    """The items of an array, each as it stands there.
+
+    :param text: a member's value that begins with [.
+    """
+    found: list[str] = []
+    at = _expect(text, 0, "[")
+    while text[at] != "]":
+        begin = at
+        _, at = _SCAN(text, at)
+        found.append(text[begin:at])
+        at = _after_space(text, at)
+        if text[at] == ",":
+            at = _after_space(text, at + 1)
+    return found
+
+
 def _ended(text: str, at: int, found: dict[str, Member]) -> dict[str, Member]:
     if text[at:].strip(_SPACE):
         raise ValueError("something stands behind the object")
