@@ -49,8 +49,9 @@ test-long: setup-tests  ## the tests marked `long`: variants of what others brea
 test-all: setup-tests  ## both, whatever the first one finds; before a release
 	@status=0; $(MAKE) test || status=1; $(MAKE) test-long || status=1; exit $$status
 
-golden: $(READY)  ## write anew what every format makes of fixed messages (tests/golden), after a change that is meant
+golden: $(READY)  ## write anew what every format makes of fixed messages (tests/golden) and of every type (docs/TYPES.md), after a change that is meant
 	@$(BIN)/python -m tests.golden
+	@$(BIN)/python -m tests.type_table
 
 bench: $(READY)  ## rows/s and CPU per row; ROWS=3000000 SERVER=embedded|URL FORMAT=JSONEachRow BENCH="--rates 1000,10000"
 	@$(BIN)/sluice bench --rows $(ROWS) --server $(SERVER) --format $(FORMAT) $(BENCH)

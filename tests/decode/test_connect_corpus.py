@@ -110,286 +110,276 @@ def of_each(**values: Any) -> list[dict[str, Any]]:
     return [{name: one(n) for name, one in values.items()} for n in NUMBERS]
 
 
-def _scalars() -> list[Case]:
-    arrays = {f"arr_{name}": [name] for name in SCALARS}
-    array_types = {f"arr_{name}": f"Array({kind})" for name, kind in SCALARS.items()}
-    optional = {f"arr_{name}": [f"{name}?"] for name in SCALARS}
-    optional_types = {f"arr_{n}": f"Array(Nullable({kind}))" for n, kind in SCALARS.items()}
-    unsigned = {f"U{kind}": name for name, kind in SCALARS.items() if name in INTEGERS}
-    return [
-        Case("numbers", dict(zip(SCALARS, SCALARS, strict=True)), SCALARS, [OF_SCALARS]),
-        Case(
-            "low cardinality",
-            {"s": "string", "n": "string?"},
-            {"s": "LowCardinality(String)", "n": "LowCardinality(Nullable(String))"},
-            of_each(s=lambda _: "abc", n=lambda n: None if n % 2 else "def"),
-        ),
-        Case("uuid", {"u": "string"}, {"u": "UUID"}, [{"u": UUID}]),
-        Case("fixed", {"s": "string"}, {"s": "FixedString(3)"}, [{"s": "a1b"}]),
-        Case(
-            "too long",
-            {"s": "string"},
-            {"s": "FixedString(3)"},
-            [{"s": "a1b2"}],
-            ["out-of-range s"],
-        ),
-        Case(
-            "enums",
-            {"e": "string", "f": "string"},
-            {"e": "Enum8('A' = 1, 'B' = 2)", "f": "Enum16('A' = 1, 'D' = 4)"},
-            [{"e": "A", "f": "D"}],
-        ),
-        Case(
-            "unsigned",
-            unsigned,
-            {kind: kind for kind in unsigned},
-            [dict.fromkeys(unsigned, 100)],
-        ),
-        Case("below zero", {"n": "int32"}, {"n": "UInt32"}, [{"n": -1}], ["out-of-range n"]),
-        Case(
-            "booleans as numbers",
-            {"u": "boolean", "i": "boolean", "b": "boolean"},
-            {"u": "UInt16", "i": "Int64", "b": "Bool"},
-            [{"u": True, "i": False, "b": True}],
-            [[1, "0", True]],
-        ),
-        Case("arrays", arrays, array_types, [{f"arr_{n}": [v, v] for n, v in OF_SCALARS.items()}]),
-        Case("empty arrays", arrays, array_types, [{f"arr_{name}": [] for name in OF_SCALARS}]),
-        Case(
-            "arrays with null",
-            optional,
-            optional_types,
-            [{f"arr_{name}": [value, None] for name, value in OF_SCALARS.items()}],
-        ),
-        Case(
-            "no array",
-            {"a": ["string"]},
-            {"a": "Array(String)"},
-            [{"a": None}],
-            ["null-in-column a"],
-        ),
-        Case(
-            "no array is an empty one",
-            {"a": ["string"]},
-            {"a": "Array(Nullable(String))"},
-            [{"a": None}, {"a": ["1"]}],
-            [[[]], [["1"]]],
-            {"on_null": "default"},
-        ),
-    ]
+ARRAYS = {f"arr_{name}": [name] for name in SCALARS}
+ARRAY_TYPES = {f"arr_{name}": f"Array({kind})" for name, kind in SCALARS.items()}
+OPTIONAL = {f"arr_{name}": [f"{name}?"] for name in SCALARS}
+OPTIONAL_TYPES = {f"arr_{n}": f"Array(Nullable({kind}))" for n, kind in SCALARS.items()}
+UNSIGNED = {f"U{kind}": name for name, kind in SCALARS.items() if name in INTEGERS}
+OF_SCALAR_TYPES = [
+    Case("numbers", dict(zip(SCALARS, SCALARS, strict=True)), SCALARS, [OF_SCALARS]),
+    Case(
+        "low cardinality",
+        {"s": "string", "n": "string?"},
+        {"s": "LowCardinality(String)", "n": "LowCardinality(Nullable(String))"},
+        of_each(s=lambda _: "abc", n=lambda n: None if n % 2 else "def"),
+    ),
+    Case("uuid", {"u": "string"}, {"u": "UUID"}, [{"u": UUID}]),
+    Case("fixed", {"s": "string"}, {"s": "FixedString(3)"}, [{"s": "a1b"}]),
+    Case(
+        "too long",
+        {"s": "string"},
+        {"s": "FixedString(3)"},
+        [{"s": "a1b2"}],
+        ["out-of-range s"],
+    ),
+    Case(
+        "enums",
+        {"e": "string", "f": "string"},
+        {"e": "Enum8('A' = 1, 'B' = 2)", "f": "Enum16('A' = 1, 'D' = 4)"},
+        [{"e": "A", "f": "D"}],
+    ),
+    Case(
+        "unsigned",
+        UNSIGNED,
+        {kind: kind for kind in UNSIGNED},
+        [dict.fromkeys(UNSIGNED, 100)],
+    ),
+    Case("below zero", {"n": "int32"}, {"n": "UInt32"}, [{"n": -1}], ["out-of-range n"]),
+    Case(
+        "booleans as numbers",
+        {"u": "boolean", "i": "boolean", "b": "boolean"},
+        {"u": "UInt16", "i": "Int64", "b": "Bool"},
+        [{"u": True, "i": False, "b": True}],
+        [[1, "0", True]],
+    ),
+    Case("arrays", ARRAYS, ARRAY_TYPES, [{f"arr_{n}": [v, v] for n, v in OF_SCALARS.items()}]),
+    Case("empty arrays", ARRAYS, ARRAY_TYPES, [{f"arr_{name}": [] for name in OF_SCALARS}]),
+    Case(
+        "arrays with null",
+        OPTIONAL,
+        OPTIONAL_TYPES,
+        [{f"arr_{name}": [value, None] for name, value in OF_SCALARS.items()}],
+    ),
+    Case(
+        "no array",
+        {"a": ["string"]},
+        {"a": "Array(String)"},
+        [{"a": None}],
+        ["null-in-column a"],
+    ),
+    Case(
+        "no array is an empty one",
+        {"a": ["string"]},
+        {"a": "Array(Nullable(String))"},
+        [{"a": None}, {"a": ["1"]}],
+        [[[]], [["1"]]],
+        {"on_null": "default"},
+    ),
+]
 
+TUPLE, TUPLE_TYPE = (
+    {"off16": "int16?", "string": "string?"},
+    "off16 Nullable(Int16), string Nullable(String)",
+)
+CONTAINERS = [
+    Case("containers", PAIRS, PAIR_TYPES, [PAIR_VALUES]),
+    Case(
+        "containers in a tuple",
+        {"t": PAIRS},
+        {"t": f"Tuple({', '.join(f'`{n}` {kind}' for n, kind in PAIR_TYPES.items())})"},
+        [{"t": PAIR_VALUES}],
+    ),
+    # Not texts as keys: the converter writes pairs.
+    Case(
+        "keys that are numbers",
+        {"m": ("int64", "string"), "n": ("string", ("int32", "Decimal2"))},
+        {"m": "Map(Int64, String)", "n": "Map(String, Map(Int32, Decimal(9, 2)))"},
+        [{"m": {1: "v1", 2: "v2"}, "n": {"a": {-1: "1.25"}}}, {"m": {}, "n": {}}],
+    ),
+    Case(
+        "tuples",
+        {"off16": "int16", "t": TUPLE},
+        {"off16": "Int16", "t": f"Tuple({TUPLE_TYPE})"},
+        [{"off16": 1, "t": {"off16": 1, "string": "s"}}, {"off16": 2, "t": {}}],
+    ),
+    Case(
+        "tuples in tuples",
+        {"t": {**TUPLE, "n": TUPLE}},
+        {"t": f"Tuple({TUPLE_TYPE}, n Tuple({TUPLE_TYPE}))"},
+        [{"t": {"off16": 1, "string": "s", "n": {"off16": 2, "string": None}}}],
+    ),
+    Case(
+        "a player",
+        {"player": PLAYER, "va": "double?"},
+        {
+            "player": f"Tuple({PLAYER_TYPE})",
+            "va": "Nullable(Float64)",
+        },
+        [{"player": {"id": 5, "key": "k", "is_new_player": False, "tags": K12}, "va": 0.5}],
+    ),
+    Case(
+        "arrays for columns of a Nested",
+        {"n.s": ["string"], "n.d": ["Decimal2"], "n.t": [{"map": STRINGS, "at": "Timestamp?"}]},
+        {
+            "n.s": "Array(String)",
+            "n.d": "Array(Decimal(14, 2))",
+            "n.t": "Array(Tuple(map Map(String, String), at Nullable(DateTime64(3))))",
+        },
+        [{"n.s": ["a"], "n.d": ["7.20"], "n.t": [{"map": {"k": "v"}, "at": MS}]}],
+        [[["a"], ["7.2"], [{"map": {"k": "v"}, "at": "2026-01-02 03:04:05.678"}]]],
+    ),
+    # Unions are structs of Connect, of which all fields but one are null.
+    Case(
+        "a union as text",
+        {"v": VARIANT},
+        {"v": "String"},
+        [{"v": {"string": "x"}}],
+        [['{"double": null, "string": "x"}']],
+    ),
+    Case(
+        "a union as a tuple",
+        {"p": {"fields": ("string", VARIANT), "tags": STRINGS}},
+        {
+            "p": f"Tuple(fields Map(String, {VARIANT_TUPLE}), tags Map(String, String))",
+        },
+        [{"p": {"fields": {"a": {"double": 0.5}, "b": {"string": "x"}}, "tags": K12}}],
+    ),
+]
 
-def _containers() -> list[Case]:
-    t, u = (
-        {"off16": "int16?", "string": "string?"},
-        "off16 Nullable(Int16), string Nullable(String)",
-    )
-    return [
-        Case("containers", PAIRS, PAIR_TYPES, [PAIR_VALUES]),
-        Case(
-            "containers in a tuple",
-            {"t": PAIRS},
-            {"t": f"Tuple({', '.join(f'`{n}` {kind}' for n, kind in PAIR_TYPES.items())})"},
-            [{"t": PAIR_VALUES}],
-        ),
-        # Not texts as keys: the converter writes pairs.
-        Case(
-            "keys that are numbers",
-            {"m": ("int64", "string"), "n": ("string", ("int32", "Decimal2"))},
-            {"m": "Map(Int64, String)", "n": "Map(String, Map(Int32, Decimal(9, 2)))"},
-            [{"m": {1: "v1", 2: "v2"}, "n": {"a": {-1: "1.25"}}}, {"m": {}, "n": {}}],
-        ),
-        Case(
-            "tuples",
-            {"off16": "int16", "t": t},
-            {"off16": "Int16", "t": f"Tuple({u})"},
-            [{"off16": 1, "t": {"off16": 1, "string": "s"}}, {"off16": 2, "t": {}}],
-        ),
-        Case(
-            "tuples in tuples",
-            {"t": {**t, "n": t}},
-            {"t": f"Tuple({u}, n Tuple({u}))"},
-            [{"t": {"off16": 1, "string": "s", "n": {"off16": 2, "string": None}}}],
-        ),
-        Case(
-            "a player",
-            {"player": PLAYER, "va": "double?"},
+AT, SECOND = "2026-01-02 03:04:05.678", "2026-01-02 03:04:05"
+MOMENTS = {f"t{scale}": f"DateTime64({scale}, 'UTC')" for scale in (3, 6, 9)}
+LOGICAL = [
+    Case(
+        "moments",
+        {
+            **dict.fromkeys(MOMENTS, "Timestamp"),
+            "n": "Timestamp",
+            "time": "Time",
+            "day": "Date?",
+        },
+        {**MOMENTS, "n": "Int64", "time": "Int32", "day": "Nullable(Date)"},
+        [{**dict.fromkeys(MOMENTS, MS), "n": MS, "time": 45_296_000, "day": 20_455}],
+        [[AT, f"{AT}000", f"{AT}000000", str(MS), 45_296_000, "2026-01-02"]],
+    ),
+    Case(
+        "a moment and a second",
+        {"t": "Timestamp"},
+        {"t": "DateTime('UTC')"},
+        [{"t": MS}],
+        ["out-of-range t"],
+    ),
+    Case(
+        "a moment cut to a second",
+        {"t": "Timestamp"},
+        {"t": "DateTime('UTC')"},
+        [{"t": MS}],
+        [[SECOND]],
+        {"fractions": "cut"},
+    ),
+    Case(
+        "numbers that are days and seconds",
+        {"d": "int32?", "e": "int32?", "i": "int32", "t": "int64"},
+        {
+            "d": "Nullable(Date)",
+            "e": "Nullable(Date32)",
+            "i": "DateTime('UTC')",
+            "t": "DateTime('UTC')",
+        },
+        [{"d": 20_455, "e": None, "i": MS // 1000, "t": MS // 1000}],
+        [["2026-01-02", None, SECOND, SECOND]],
+    ),
+    Case(
+        "a number of milliseconds",
+        {"t": "int64"},
+        {"t": "DateTime64(3)"},
+        [{"t": MS}],
+        ["out-of-range t"],
+    ),
+    Case(
+        "numbers of milliseconds that the entry calls so",
+        {"t": "int64"},
+        {"t": "DateTime64(3, 'UTC')"},
+        [{"t": MS}],
+        [[AT]],
+        {"timestamps": "ms"},
+    ),
+    Case(
+        "seconds are no days",
+        {"d": "int64"},
+        {"d": "Date"},
+        [{"d": MS // 1000}],
+        ["out-of-range d"],
+    ),
+    Case(
+        "moments in arrays",
+        {"a": ["Timestamp"], "m": ("string", ["Date"])},
+        {"a": "Array(DateTime64(3, 'UTC'))", "m": "Map(String, Array(Date))"},
+        [{"a": [MS, 0], "m": {"k": [20_455]}}, {"a": [], "m": {}}],
+        [[[AT, "1970-01-01 00:00:00.000"], {"k": ["2026-01-02"]}], [[], {}]],
+    ),
+    Case(
+        "texts of moments",
+        {"t": "string", "o": "string", "z": "string"},
+        {"t": "DateTime64(9, 'UTC')", "o": "DateTime64(9, 'UTC')", "z": "DateTime64(9, 'UTC')"},
+        [
             {
-                "player": f"Tuple({PLAYER_TYPE})",
-                "va": "Nullable(Float64)",
-            },
-            [{"player": {"id": 5, "key": "k", "is_new_player": False, "tags": K12}, "va": 0.5}],
-        ),
-        Case(
-            "arrays for columns of a Nested",
-            {"n.s": ["string"], "n.d": ["Decimal2"], "n.t": [{"map": STRINGS, "at": "Timestamp?"}]},
-            {
-                "n.s": "Array(String)",
-                "n.d": "Array(Decimal(14, 2))",
-                "n.t": "Array(Tuple(map Map(String, String), at Nullable(DateTime64(3))))",
-            },
-            [{"n.s": ["a"], "n.d": ["7.20"], "n.t": [{"map": {"k": "v"}, "at": MS}]}],
-            [[["a"], ["7.2"], [{"map": {"k": "v"}, "at": "2026-01-02 03:04:05.678"}]]],
-        ),
-        # Unions are structs of Connect, of which all fields but one are null.
-        Case(
-            "a union as text",
-            {"v": VARIANT},
-            {"v": "String"},
-            [{"v": {"string": "x"}}],
-            [['{"double": null, "string": "x"}']],
-        ),
-        Case(
-            "a union as a tuple",
-            {"p": {"fields": ("string", VARIANT), "tags": STRINGS}},
-            {
-                "p": f"Tuple(fields Map(String, {VARIANT_TUPLE}), tags Map(String, String))",
-            },
-            [{"p": {"fields": {"a": {"double": 0.5}, "b": {"string": "x"}}, "tags": K12}}],
-        ),
-    ]
+                "t": f"{AT}000001",
+                "o": "2026-01-02T04:04:05.678+01:00",
+                "z": "2026-01-02T03:04:05.678Z",
+            }
+        ],
+        [[f"{AT}000001", f"{AT}000000", f"{AT}000000"]],
+    ),
+    # What Java's ZonedDateTime writes.
+    Case(
+        "a text with the name of a zone",
+        {"t": "string"},
+        {"t": "DateTime64(3, 'UTC')"},
+        [{"t": "2026-01-02T03:04:05.678Z[Etc/UTC]"}],
+        ["cannot-parse t"],
+    ),
+    Case(
+        "decimals",
+        {"d": "Decimal2", "e": "Decimal2?"},
+        {"d": "Decimal(14, 2)", "e": "Nullable(Decimal(14, 2))"},
+        [{"d": f"{n}.20", "e": None if n % 2 else f"-{n}.25"} for n in NUMBERS],
+        [[f"{n}.2", None if n % 2 else f"{-n}.25" if n else "-0.25"] for n in NUMBERS],
+    ),
+    Case("bytes stay base64", {"b": "bytes"}, {"b": "String"}, [{"b": b"1010"}], [["MTAxMA=="]]),
+    Case(
+        "bytes",
+        {"b": "bytes"},
+        {"b": "FixedString(4)"},
+        [{"b": b"1010"}],
+        [["1010"]],
+        {"mapping": (Mapped("b", "sql", "base64Decode(b)"),), "fields": (("b", "String"),)},
+    ),
+    Case(
+        "documents",
+        {"off16": "int16", "j": {"k1": "string", "k2": "int64"}},
+        {"off16": "Int16", "j": "JSON"},
+        [{"off16": 1, "j": {"k1": "v", "k2": 5}}],
+        [[1, {"k1": "v", "k2": "5"}]],
+    ),
+    # A text stays a text: a mapping says that it is a document.
+    Case("a document as text", {"j": "string"}, {"j": "JSON"}, [{"j": "{}"}], ["cannot-parse j"]),
+    Case(
+        "documents as text",
+        {"j": "string", "n": "string?"},
+        {"j": "JSON", "n": "Nullable(JSON)"},
+        [{"j": '{"k3":"v3"}', "n": None}, {"j": "{}", "n": '{"k3":"v3"}'}],
+        [[{"k3": "v3"}, None], [{}, {"k3": "v3"}]],
+        {
+            "mapping": (
+                Mapped("j", "sql", "CAST(j, 'JSON')"),
+                Mapped("n", "sql", "CAST(n, 'Nullable(JSON)')"),
+            ),
+            "fields": (("j", "String"), ("n", "Nullable(String)")),
+        },
+    ),
+]
 
-
-def _logical() -> list[Case]:
-    at, second = "2026-01-02 03:04:05.678", "2026-01-02 03:04:05"
-    moments = {f"t{scale}": f"DateTime64({scale}, 'UTC')" for scale in (3, 6, 9)}
-    return [
-        Case(
-            "moments",
-            {
-                **dict.fromkeys(moments, "Timestamp"),
-                "n": "Timestamp",
-                "time": "Time",
-                "day": "Date?",
-            },
-            {**moments, "n": "Int64", "time": "Int32", "day": "Nullable(Date)"},
-            [{**dict.fromkeys(moments, MS), "n": MS, "time": 45_296_000, "day": 20_455}],
-            [[at, f"{at}000", f"{at}000000", str(MS), 45_296_000, "2026-01-02"]],
-        ),
-        Case(
-            "a moment and a second",
-            {"t": "Timestamp"},
-            {"t": "DateTime('UTC')"},
-            [{"t": MS}],
-            ["out-of-range t"],
-        ),
-        Case(
-            "a moment cut to a second",
-            {"t": "Timestamp"},
-            {"t": "DateTime('UTC')"},
-            [{"t": MS}],
-            [[second]],
-            {"fractions": "cut"},
-        ),
-        Case(
-            "numbers that are days and seconds",
-            {"d": "int32?", "e": "int32?", "i": "int32", "t": "int64"},
-            {
-                "d": "Nullable(Date)",
-                "e": "Nullable(Date32)",
-                "i": "DateTime('UTC')",
-                "t": "DateTime('UTC')",
-            },
-            [{"d": 20_455, "e": None, "i": MS // 1000, "t": MS // 1000}],
-            [["2026-01-02", None, second, second]],
-        ),
-        Case(
-            "a number of milliseconds",
-            {"t": "int64"},
-            {"t": "DateTime64(3)"},
-            [{"t": MS}],
-            ["out-of-range t"],
-        ),
-        Case(
-            "numbers of milliseconds that the entry calls so",
-            {"t": "int64"},
-            {"t": "DateTime64(3, 'UTC')"},
-            [{"t": MS}],
-            [[at]],
-            {"timestamps": "ms"},
-        ),
-        Case(
-            "seconds are no days",
-            {"d": "int64"},
-            {"d": "Date"},
-            [{"d": MS // 1000}],
-            ["out-of-range d"],
-        ),
-        Case(
-            "moments in arrays",
-            {"a": ["Timestamp"], "m": ("string", ["Date"])},
-            {"a": "Array(DateTime64(3, 'UTC'))", "m": "Map(String, Array(Date))"},
-            [{"a": [MS, 0], "m": {"k": [20_455]}}, {"a": [], "m": {}}],
-            [[[at, "1970-01-01 00:00:00.000"], {"k": ["2026-01-02"]}], [[], {}]],
-        ),
-        Case(
-            "texts of moments",
-            {"t": "string", "o": "string", "z": "string"},
-            {"t": "DateTime64(9, 'UTC')", "o": "DateTime64(9, 'UTC')", "z": "DateTime64(9, 'UTC')"},
-            [
-                {
-                    "t": f"{at}000001",
-                    "o": "2026-01-02T04:04:05.678+01:00",
-                    "z": "2026-01-02T03:04:05.678Z",
-                }
-            ],
-            [[f"{at}000001", f"{at}000000", f"{at}000000"]],
-        ),
-        # What Java's ZonedDateTime writes.
-        Case(
-            "a text with the name of a zone",
-            {"t": "string"},
-            {"t": "DateTime64(3, 'UTC')"},
-            [{"t": "2026-01-02T03:04:05.678Z[Etc/UTC]"}],
-            ["cannot-parse t"],
-        ),
-        Case(
-            "decimals",
-            {"d": "Decimal2", "e": "Decimal2?"},
-            {"d": "Decimal(14, 2)", "e": "Nullable(Decimal(14, 2))"},
-            [{"d": f"{n}.20", "e": None if n % 2 else f"-{n}.25"} for n in NUMBERS],
-            [[f"{n}.2", None if n % 2 else f"{-n}.25" if n else "-0.25"] for n in NUMBERS],
-        ),
-        Case(
-            "bytes stay base64", {"b": "bytes"}, {"b": "String"}, [{"b": b"1010"}], [["MTAxMA=="]]
-        ),
-        Case(
-            "bytes",
-            {"b": "bytes"},
-            {"b": "FixedString(4)"},
-            [{"b": b"1010"}],
-            [["1010"]],
-            {"mapping": (Mapped("b", "sql", "base64Decode(b)"),), "fields": (("b", "String"),)},
-        ),
-        Case(
-            "documents",
-            {"off16": "int16", "j": {"k1": "string", "k2": "int64"}},
-            {"off16": "Int16", "j": "JSON"},
-            [{"off16": 1, "j": {"k1": "v", "k2": 5}}],
-            [[1, {"k1": "v", "k2": "5"}]],
-        ),
-        # A text stays a text: a mapping says that it is a document.
-        Case(
-            "a document as text", {"j": "string"}, {"j": "JSON"}, [{"j": "{}"}], ["cannot-parse j"]
-        ),
-        Case(
-            "documents as text",
-            {"j": "string", "n": "string?"},
-            {"j": "JSON", "n": "Nullable(JSON)"},
-            [{"j": '{"k3":"v3"}', "n": None}, {"j": "{}", "n": '{"k3":"v3"}'}],
-            [[{"k3": "v3"}, None], [{}, {"k3": "v3"}]],
-            {
-                "mapping": (
-                    Mapped("j", "sql", "CAST(j, 'JSON')"),
-                    Mapped("n", "sql", "CAST(n, 'Nullable(JSON)')"),
-                ),
-                "fields": (("j", "String"), ("n", "Nullable(String)")),
-            },
-        ),
-    ]
-
-
-CASES = (*_scalars(), *_containers(), *_logical())
+CASES = (*OF_SCALAR_TYPES, *CONTAINERS, *LOGICAL)
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)

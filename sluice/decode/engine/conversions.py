@@ -20,7 +20,7 @@ from functools import partial
 from sluice.decode.engine.lambdas import Lambdas, greatest, of_element
 from sluice.decode.engine.pair import FINE, MISMATCH, NULL, RANGE, Expression, Pair
 from sluice.decode.engine.session import identifier, literal
-from sluice.decode.engine.types import TypeNode, default_of, parse_type
+from sluice.decode.engine.types import GEO_TYPES, TypeNode, default_of, parse_type
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,11 +80,15 @@ class ConversionFactory(ABC):
             return self._any(natural.inner(1), target)
         if natural.text == target.text and not self._needs_test(natural):
             return Conversion(target.text, None, None)
+        if target.name in GEO_TYPES and natural.name != target.name:
+            return retargeted(self._any(natural, parse_type(GEO_TYPES[target.name])), target.text)
         if natural.name == "LowCardinality":
             inner = self._any(natural.inner(), target)
             return _after(inner, lambda value: f"CAST({value}, {literal(natural.inner().text)})")
         if target.name == "LowCardinality":
             return retargeted(self._any(natural, target.inner()), target.text)
+        if natural.name != target.name and _holds(target, natural.bare().text):
+            return retargeted(self._any(natural, natural), target.text)
         nullable = target.name == "Nullable"
         inner_target = target.inner() if nullable else target
         if natural.name == "Nullable":
@@ -140,6 +144,8 @@ class ConversionFactory(ABC):
         natural, target = _without_nested(natural), _without_nested(target)
         if target.name == natural.name == "Array":
             return self._array(natural, target)
+        if (natural.name, target.name) == ("Array", "QBit"):
+            return self._vector(natural, target)
         if target.name == natural.name == "Map":
             return self._map(natural, target)
         if target.name == natural.name == "Tuple":
@@ -151,6 +157,17 @@ class ConversionFactory(ABC):
         item = self._item(natural.inner(), target.inner())
         narrow = None if item.narrow is None else partial(self.lambdas.each, item.narrow)
         return Conversion(f"Array({item.target})", narrow, self.lambdas.greatest(item.fault))
+
+    def _vector(self, natural: TypeNode, target: TypeNode) -> Conversion:
+        """An array of as many numbers as the vector has."""
+        numbers = self._array(natural, parse_type(f"Array({target.arguments[0]})"))
+
+        def fault(value: str) -> str:
+            other_length = f"(length({value}) != {target.arguments[1]}) * {RANGE}"
+            rest = numbers.fault(value) if numbers.fault else f"{FINE}"
+            return f"toUInt8(greatest({other_length}, {rest}))"
+
+        return retargeted(Conversion(numbers.target, numbers.narrow, fault), target.text)
 
     def _map(self, natural: TypeNode, target: TypeNode) -> Conversion:
         key = self._item(natural.inner(0), target.inner(0))
@@ -222,6 +239,12 @@ def block_type(type_text: str) -> str:
     if node.name == "SimpleAggregateFunction":
         return block_type(node.inner(1).text)
     return _without_nested(node).text
+
+
+def _holds(target: TypeNode, type_text: str) -> bool:
+    """Whether a value of a column may be one of this type, as it is."""
+    is_one_of = target.name == "Variant" and type_text in target.arguments
+    return target.name == "Dynamic" or is_one_of
 
 
 def has_enum(type_text: str) -> bool:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from sluice.decode.engine.types import TypeNode, parse_type
+from sluice.decode.engine.types import GEO_TYPES, TypeNode, parse_type
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,12 +41,14 @@ def shape_of(type_text: str) -> Shape:
 
 
 def _shape(node: TypeNode, is_key: bool = False) -> Shape:
+    if node.name in GEO_TYPES:
+        return _shape(parse_type(GEO_TYPES[node.name]))
     match node.name:
         case "Nullable" | "LowCardinality":
             return _shape(node.inner(), is_key)
         case "SimpleAggregateFunction":
             return _shape(node.inner(1))
-        case "Array":
+        case "Array" | "QBit":
             return Shape("list", node.text, (_shape(node.inner()),))
         case "Map":
             pair = (_shape(node.inner(0), is_key=True), _shape(node.inner(1)))

@@ -106,7 +106,7 @@ def _kind(node: TypeNode) -> _Kind:
     if node.name == "SimpleAggregateFunction":
         return _kind(node.inner(1))
     node = _unnamed(node.bare())
-    if node.parts():
+    if node.parts() or node.name in ("QBit", "Geometry"):
         return _Kind.NEST
     if node.name in ("Bool", "Variant", "Dynamic"):
         return _Kind.WORD

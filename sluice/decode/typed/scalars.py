@@ -16,11 +16,12 @@ from sluice.decode.engine.pair import (
     over,
 )
 from sluice.decode.engine.session import literal
-from sluice.decode.engine.types import TypeNode, decimal_shape
-from sluice.decode.typed.moments import instant_unfit, loses_ticks, moment_pair, same_moment_unfit
+from sluice.decode.engine.types import TypeNode, decimal_shape, scale_of
+from sluice.decode.typed.moments import instant_unfit, moment_pair, same_moment_unfit
 from sluice.decode.typed.texts import by_text, from_text
 
 _FLOATS = ("BFloat16", "Float32", "Float64")
+_TIMES = ("Time", "Time64")
 _MOMENTS = ("Date", "Date32", "DateTime", "DateTime64")
 #: Besides integers, decimals and Enums: their values have one text.
 _WITH_TEXT = (*_FLOATS, *_MOMENTS, "Bool", "Time", "Time64", "UUID", "IPv4", "IPv6", "JSON")
@@ -97,9 +98,20 @@ def _pair(natural: TypeNode, target: TypeNode, cuts: bool) -> Pair | None:
         return moment_pair(natural, target, cuts)
     if (name, target.name) == ("IPv4", "IPv6"):
         return Pair(cast("IPv6"))
-    if (name, target.name) in (("Time", "Time64"), ("Time64", "Time")):
-        return Pair(cast(target.text), None if cuts else loses_ticks(natural, target))
+    if name in _TIMES and target.name in _TIMES:
+        return _between_times(natural, target, cuts)
     return None
+
+
+def _between_times(natural: TypeNode, target: TypeNode, cuts: bool) -> Pair:
+    def narrow(value: str) -> str:
+        # The engine has no cast from Time64 to Time.
+        return cast(target.text)(f"toInt32(toInt64({value}))" if target.name == "Time" else value)
+
+    def loses(value: str) -> str:
+        return f"{cast(natural.text)(narrow(value))} != {value}"
+
+    return Pair(narrow, loses if scale_of(natural) > scale_of(target) and not cuts else None)
 
 
 def _as_text(natural: TypeNode) -> Expression:
@@ -159,6 +171,9 @@ def _from_integer(bounds: tuple[int, int], target: TypeNode) -> Pair | None:
             return f"CAST(toUInt32({value}), 'IPv4')"
 
         return Pair(narrow, outside(0, 2**32 - 1))
+    if target.name.startswith("Interval"):
+        count = or_null("Int64")
+        return Pair(lambda value: cast(target.text)(count(value)), fails("Int64"))
     return _integer_to_moment(target)
 
 
