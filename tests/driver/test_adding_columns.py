@@ -5,10 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 
-from sluice.core.freezes import Frozen, Subject
-
 from sluice.core.budget import TargetShard
-from sluice.core.decided import Decided
+from sluice.core.decided import Decided, Frozen, Subject
 from sluice.core.dynamic import DynamicColumns, NewField, answer_to, type_of
 from sluice.core.errors import TerminalError, TransientError
 from sluice.core.load_spec import Column, LoadSpec, TableSpec, parse_spec
