@@ -30,11 +30,11 @@ def test_run() -> None:
     assert (values["until_caught_up"], values["grace"], values["log_format"]) == (True, 0.5, "json")
 
 
-@pytest.mark.parametrize("command", ["doctor", "status"])
-def test_reading_commands(command: str) -> None:
-    more = {"replicas": False} if command == "status" else {}
-    assert parse(command, "s.toml") == {"config": Path("s.toml"), "as_json": False, **more}
+@pytest.mark.parametrize(("command", "own"), [("doctor", "grants"), ("status", "replicas")])
+def test_reading_commands(command: str, own: str) -> None:
+    assert parse(command, "s.toml") == {"config": Path("s.toml"), "as_json": False, own: False}
     assert parse(command, "s.toml", "--json")["as_json"] is True
+    assert parse(command, "s.toml", f"--{own}")[own] is True
 
 
 def test_an_audit_runs_here_or_on_spark() -> None:

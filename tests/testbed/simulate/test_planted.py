@@ -19,14 +19,17 @@ from sluice.testbed.simulate.world import World
 #: Seeds from the first one on, and how long each is broken: short worlds first, they cost less.
 BUDGETS = ((60, 1_000), (600, 2_500))
 
-BY_A_CAMPAIGN = 1_054_332
+#: Seeds beyond those, which campaigns found: none of the first ones shows these bugs.
+BY_CAMPAIGNS = {
+    "checkpoint-without-a-look": 1_054_332,
+    "staged-claimed-by-another-is-moved": 608,
+}
 
 #: The seed that noticed each when somebody looked last; it is tried first, since a search takes
 #: minutes. When it notices no more (a change of the loader may change the schedule of a seed), all
 #: are searched again, and `pytest -s` prints which one it is now.
 CAUGHT_BY = {
-    # By a campaign of 2,000 seeds of 4,000 steps; none of the first 600 shows it.
-    "checkpoint-without-a-look": BY_A_CAMPAIGN,
+    **BY_CAMPAIGNS,
     "what-is-frozen-is-sent": 105,
     "settle-before-acknowledgement": 3,
     "token-without-table": 2,
@@ -129,7 +132,6 @@ CAUGHT_BY = {
     "staged-done-before-moved": 8,
     "staged-dropped-before-done": 8,
     "staged-gone-is-moved": 58,
-    "staged-claimed-by-another-is-moved": 548,
     "staged-views-are-not-moved": 38,
     "staged-moved-before-all-are-sealed": 38,
 }
@@ -178,6 +180,6 @@ def test_planted_bugs_leave_nothing_behind() -> None:
 def test_there_are_at_least_fourteen() -> None:
     assert len(PLANTED) >= 14
     assert set(CAUGHT_BY) <= set(PLANTED)
-    searched = set(CAUGHT_BY.values()) - {BY_A_CAMPAIGN}
+    searched = [seed for name, seed in CAUGHT_BY.items() if name not in BY_CAMPAIGNS]
     assert max(searched) <= max(seeds for seeds, _ in BUDGETS)
     assert all(plant.__doc__ for plant in PLANTED.values())
