@@ -132,6 +132,7 @@ def test_following(pipeline: Pipeline) -> None:
         Kafka.until(lambda: len(seen) == 7, 60)
         body = {"type": "text", "digest": "e", "text": ""}
         driver = pipeline.recorder("run-1")
+        driver.differences({})
         driver.record(
             Commit(dict.fromkeys(pipeline.sources, SETTLED), (LedgerEntry(None, body),)), {}
         )
