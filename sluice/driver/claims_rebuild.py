@@ -13,9 +13,9 @@ from sluice.clickhouse.http import Server
 from sluice.clickhouse.insert import QUERY_ID_PREFIX
 from sluice.clickhouse.probe import running_query_ids
 from sluice.config import Configuration
-from sluice.core.children import own_process
 from sluice.core.claims import key_space
 from sluice.core.errors import TransientError
+from sluice.driver.children import own_process
 from sluice.driver.shards import on_replicas
 from sluice.driver.specs import access_of, read_spec
 

@@ -14,9 +14,9 @@ from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from sluice.core.children import own_process
 from sluice.core.errors import SluiceError
 from sluice.core.load_spec import Column, TableSpec, parse_spec
+from sluice.driver.children import own_process
 from sluice.ops.doctor_findings import Examination, Finding
 
 _TIMEOUT_SECONDS = 60.0

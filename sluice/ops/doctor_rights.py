@@ -6,10 +6,10 @@ from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 
 from sluice.clickhouse.http import Server
-from sluice.clickhouse.rights import has_right
+from sluice.clickhouse.reactions import ServerError
 from sluice.clickhouse.schema import TableFacts, describe_table
 from sluice.config import Configuration, ConnectorConfiguration
-from sluice.core.errors import ConfigurationError, SluiceError
+from sluice.core.errors import ConfigurationError, SluiceError, TransientError
 from sluice.driver.specs import access_of
 from sluice.kafka.cluster import Cluster
 from sluice.kafka.errors import KafkaDeniedError
@@ -133,15 +133,31 @@ def check_clickhouse_rights(
     :raises TransientError: it does not answer.
     """
     for right in rights:
-        whole = has_right(server, ", ".join(right.privileges), right.on)
+        whole = _has_right(server, ", ".join(right.privileges), right.on)
         if whole is None:
             return  # it is too old to say, or does not know such names
         if whole:
             continue
         for privilege in right.privileges:
-            if has_right(server, privilege, right.on) is False:
+            if _has_right(server, privilege, right.on) is False:
                 found.error(
                     "rights",
                     f"its user lacks {privilege} on {right.on}: {right.why}",
                     right.statement(user, [privilege]),
                 )
+
+
+def _has_right(server: Server, privilege: str, on: str) -> bool | None:
+    """Whether this user has a privilege; None where the server cannot say.
+
+    :param privilege: several with commas between them: whether it has all of them.
+    :param on: a table, or all tables whose names begin so, as GRANT has it.
+    :raises TransientError: it does not answer.
+    """
+    try:
+        said = server.execute(f"CHECK GRANT {privilege} ON {on}").strip()
+    except TransientError:
+        raise
+    except ServerError:
+        return None  # an older server has no such statement
+    return {"0": False, "1": True}.get(said)

@@ -10,8 +10,7 @@ from itertools import groupby
 from operator import attrgetter
 
 from sluice.config import Configuration
-from sluice.core.fleet.balance import Held, Member, Plan, plan
-from sluice.core.fleet.work import work_of
+from sluice.core.fleet.balance import Held, Member, Plan, plan, work_of
 from sluice.core.ranges import TopicPartition
 from sluice.kafka.log import SourceLog
 from sluice.ops.partitions import ConnectorReader
@@ -24,7 +23,7 @@ class Load:
 
     :param owner: who may write its next record; "" before there is a record.
     :param messages_a_second: offsets that came while they were measured, holes included.
-    :param work: in messages a second, with what a range costs (`core.fleet.work`).
+    :param work: in messages a second, with what a range costs (`core.fleet.balance`).
     :param is_frozen: it is not moved.
     """
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from sluice.config import Configuration
-from sluice.core.children import own_process
+from sluice.driver.children import own_process
 from sluice.driver.connector import now_ms
 from sluice.verify.continuous import KINDS, Turn, What
 

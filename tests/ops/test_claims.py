@@ -177,7 +177,7 @@ def test_a_driver_hears_why_it_failed(claiming: Claiming) -> None:
 def test_an_empty_table_takes_no_process(
     claiming: Claiming, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("sluice.core.children.sys.executable", "/nothing")
+    monkeypatch.setattr("sluice.driver.children.sys.executable", "/nothing")
     rebuild_elsewhere(claiming.configuration, "dc1", space_of(claiming), 0)
     claiming.insert({5: 50})
     with pytest.raises(FileNotFoundError):

@@ -9,7 +9,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from sluice.clickhouse.http import Server
-from sluice.core.children import own_process
+from sluice.driver.children import own_process
 from sluice.testbed.local.running import running_broker, running_clickhouse
 from tests.support.kafka import Kafka
 from tests.support.world import order

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sluice.core.fleet.work import CATCH_UP_SECONDS, MESSAGES_A_RANGE, work_of
+from sluice.core.fleet.balance import CATCH_UP_SECONDS, MESSAGES_A_RANGE, work_of
 
 
 def test_ranges_are_what_little_traffic_costs() -> None:
