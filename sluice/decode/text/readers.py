@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from sluice.decode.engine.conversions import Conversion, ConversionFactory, required, retargeted
+from sluice.decode.engine.conversions import Conversion, ConversionFactory, required
 from sluice.decode.engine.lambdas import Lambdas, greatest
 from sluice.decode.engine.pair import RANGE, Expression, Pair
 from sluice.decode.engine.scalars import scalar_of
@@ -135,12 +135,6 @@ class ReaderFactory(ConversionFactory):
         scalar = scalar_of(target, self._widest_integer, is_bare and self.refuse_null)
         pair = scalar.pair or Pair(None)
         return _or_missing(pair, target) if is_bare and scalar.parse is not None else pair
-
-    def _any(self, natural: TypeNode, target: TypeNode) -> Conversion:
-        if target.name not in GEO_TYPES:
-            return super()._any(natural, target)
-        found = super()._any(natural, parse_type(GEO_TYPES[target.name]))
-        return retargeted(found, target.text)
 
     def _item(self, natural: TypeNode, target: TypeNode) -> Conversion:
         return self._of_element(natural, target, False)
