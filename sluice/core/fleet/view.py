@@ -1,0 +1,46 @@
+"""What a driver of a fleet knows of the others. It is advice, and may be wrong at any moment: who owns
+a partition stands in the partition's record (R4), and nowhere else."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+#: A member is silent when so many of the observer's own reports came since its last one. No clock is
+#: compared with another: where the topic is away, or the observer slept, nobody is suspected.
+SILENT_REPORTS = 4
+
+
+@dataclass(frozen=True, slots=True)
+class Member:
+    """A driver that reports.
+
+    :param owner: its id in records, another one after each start.
+    :param name: which it keeps when it is started again.
+    :param spec: digest of the load spec that it records new ranges under.
+    :param slots: tasks that it can run at once, of the connector.
+    :param is_leaving: it was asked to hand over all that it has, and to end.
+    :param may_inherit: False: its clock is off, so it decides about no other's leases.
+    """
+
+    owner: str
+    name: str
+    spec: str
+    data_center: str = ""
+    slots: int = 1
+    is_leaving: bool = False
+    may_inherit: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class View:
+    """:param own: owner id of who looks.
+    :param number: how many of its reports it has read back; the only clock of a fleet.
+    :param living: who is not silent, by owner id, in their order; with who looks, as soon as its first
+        report came back.
+    :param is_suspecting: False: too many fell silent at once, so nobody is taken for dead.
+    """
+
+    own: str
+    number: int
+    living: tuple[Member, ...]
+    is_suspecting: bool = True
