@@ -1,12 +1,12 @@
-"""What a driver of a fleet knows of the others. It is advice, and may be wrong at any moment: who owns
-a partition stands in the partition's record (R4), and nowhere else."""
+"""What a driver of a fleet knows of the others. It is advice, and may be wrong at any moment: who
+owns a partition stands in the partition's record (R4), and nowhere else."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-#: A member is silent when so many of the observer's own reports came since its last one. No clock is
-#: compared with another: where the topic is away, or the observer slept, nobody is suspected.
+#: A member is silent when so many of the observer's own reports came since its last one. No clock
+#: is compared with another: where the topic is away, or the observer slept, nobody is suspected.
 SILENT_REPORTS = 4
 
 
@@ -35,8 +35,8 @@ class Member:
 class View:
     """:param own: owner id of who looks.
     :param number: how many of its reports it has read back; the only clock of a fleet.
-    :param living: who is not silent, by owner id, in their order; with who looks, as soon as its first
-        report came back.
+    :param living: who is not silent, by owner id, in their order; with who looks, as soon as its
+        first report came back.
     :param is_suspecting: False: too many fell silent at once, so nobody is taken for dead.
     """
 
