@@ -33,6 +33,7 @@ from sluice.clickhouse.vanishing import (
     why_not_seen,
 )
 from sluice.core.errors import SluiceError, TerminalError, TransientError
+from sluice.core.lease import CLOCK_SKEW_MS_MAX
 from sluice.core.ledger import Rest, Stored
 from sluice.core.load_spec import LoadSpec, TableSpec, lacking_lineage
 from sluice.core.ranges import Interval, Range, contains, intervals_of, subtract
@@ -46,6 +47,9 @@ from sluice.kafka.clients import KafkaAccess
 from sluice.kafka.reader import RangeReader, Seen
 
 _NO_LIMIT = 1 << 62
+#: By a server's own clock, after a lease: for what it has wholly received, and a second since the
+#: clock is told in seconds.
+_STORED_WITHIN_MS = CLOCK_SKEW_MS_MAX + 1_000
 #: Brokers take messages of a megabyte, and a record may name several entries.
 STORED_BYTES_MAX = 250_000
 
@@ -448,10 +452,21 @@ class ClickHouseProber:
         return found
 
     def _require_ended(self, url: str, probe: Probe, table: TableSpec, shard: str) -> None:
-        """Ranges of which somebody may still insert a block fail."""
+        """Ranges of which somebody may still insert a block fail.
+
+        Whoever inserts asks the server's clock whether its lease goes on; so it is asked here, too:
+        a driver whose clock was set ahead would take a lease for over that is not.
+        """
         with self._access.connect(url) as server:
+            server.ping()
+            clock_ms = server.clock_ms()
             running = running_query_ids(server, QUERY_ID_PREFIX)
         for each in probe.sought_in(table):
+            until_ms = probe.sought[each].record.deadline_ms + _STORED_WITHIN_MS
+            if clock_ms is not None and clock_ms <= until_ms:
+                left = (until_ms - clock_ms) / 1000
+                why = f"by the clock of {url} an insert of {each} may come for {left:.0f} s more"
+                probe.fail(each, StillRunningError(why))
             for token in self._tokens_of(probe.sought[each].record, each, table, shard):
                 prefix = query_id_prefix(token)
                 of_range = [query_id for query_id in running if query_id.startswith(prefix)]

@@ -65,12 +65,12 @@ def token_of(entry: str, rest: str) -> str:
     )
 
 
-def probe(urls: tuple[str, ...], spec: LoadSpec) -> ProbeFound:
+def probe(urls: tuple[str, ...], spec: LoadSpec, record: Record = RECORD) -> ProbeFound:
     access = ClickHouseAccess({"s1": urls}, "default", "", "single")
     prober = ClickHouseProber(access, "p", KafkaAccess("dc1", "127.0.0.1:1"))
     found: SimpleQueue[ProbeEnded] = SimpleQueue()
     try:
-        prober.submit([Sought(RANGE, RECORD)], spec, 1, found.put)
+        prober.submit([Sought(RANGE, record)], spec, 1, found.put)
         return found.get(timeout=60).found[0]
     finally:
         prober.close()
@@ -115,6 +115,18 @@ def test_a_probe_waits_for_an_insert_under_any_token_on_any_replica(
     found = probe(urls, replicated_text)
     assert found.error is None
     assert found.rest == {replicated_text.tables[0].entry: ((0, 10),)}
+
+
+def test_a_probe_waits_until_the_lease_is_over_by_the_clock_of_each_server(
+    old: Server, second: Server, replicated_text: LoadSpec
+) -> None:
+    """As where the clock of the driver was set ahead, so that it took the lease for over."""
+    urls, now_ms = (old.url, second.url), int(time.time() * 1000)
+    found = probe(urls, replicated_text, replace(RECORD, deadline_ms=now_ms + 60_000))
+    assert isinstance(found.error, StillRunningError), found
+    assert "by the clock of" in str(found.error)
+    found = probe(urls, replicated_text, replace(RECORD, deadline_ms=now_ms - 7_000))
+    assert found.error is None
 
 
 @pytest.mark.parametrize(("lease_seconds", "time_out"), [(5.0, 30.0), (60.0, 7.0)])
