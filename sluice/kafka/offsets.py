@@ -18,6 +18,9 @@ _PEEK_TIMEOUT_SECONDS = 10.0
 _SEARCH_TIMEOUT_SECONDS = 0.3
 _SEARCH_SECONDS_MAX = 5.0
 
+#: In the place of metadata that another program committed, and that the client cannot read.
+UNREADABLE = "metadata of another program"
+
 Found = dict[TopicPartition, CommittedOffset | None]
 
 
@@ -133,7 +136,19 @@ def _open(
 def _found(answer: Iterable[ck.TopicPartition]) -> Found:
     return {
         TopicPartition(item.topic, item.partition): (
-            None if item.offset < 0 else CommittedOffset(item.offset, item.metadata or None)
+            None if item.offset < 0 else CommittedOffset(item.offset, _metadata(item))
         )
         for item in answer
     }
+
+
+def _metadata(item: ck.TopicPartition) -> str | None:
+    """What was committed with an offset.
+
+    The Python client reads it up to a zero byte. It commits one itself, as part of what it commits;
+    behind what others commit it reads on in its memory, where no text may be [measured].
+    """
+    try:
+        return item.metadata or None
+    except UnicodeDecodeError:
+        return UNREADABLE
