@@ -19,35 +19,38 @@ _selected = together(
     config_argument,
     click.option("--connector", default="", metavar="NAME", help="only this connector"),
     click.option("--table", default="", metavar="ENTRY", help="only this table entry"),
+    click.option("--replica", default="", metavar="HOST:PORT", help="only blocks to this replica"),
+    click.option("--data-center", default="", metavar="NAME", help="only blocks to its replicas"),
     _said,
 )
 
 
 @command("freeze", 'sluice freeze sluice.toml --table orders --why "a disk is changed"')
 @_selected
-def freeze(config: Path, connector: str, table: str, why: str, by: str | None) -> int:
+def freeze(config: Path, why: str, by: str | None, **named: str) -> int:
     """Let a pipeline, a connector or a table stand still, until it is resumed.
 
-    What is out is settled. Then nothing of it is loaded, whatever is started again.
+    What is out is settled. Then nothing of it is loaded, whatever is started again. To a replica or
+    a data center go no blocks; the other replicas take them, where there are any.
     """
     configuration = load_configuration(config)
     from sluice.ops import driver_decisions as decisions
 
     who = by or getpass.getuser()
-    for line in decisions.freeze(configuration, connector=connector, table=table, by=who, why=why):
+    for line in decisions.freeze(configuration, by=who, why=why, **named):
         print(cell_text(line))
     return ExitStatus.DONE
 
 
 @command("resume", 'sluice resume sluice.toml --table orders --why "the disk is new"')
 @_selected
-def resume(config: Path, connector: str, table: str, why: str, by: str | None) -> int:
+def resume(config: Path, why: str, by: str | None, **named: str) -> int:
     """Let go on what was frozen, with the same words as it was frozen by."""
     configuration = load_configuration(config)
     from sluice.ops import driver_decisions as decisions
 
     who = by or getpass.getuser()
-    lines = decisions.resume(configuration, connector=connector, table=table, by=who, why=why)
+    lines = decisions.resume(configuration, by=who, why=why, **named)
     for line in lines or ["nothing is frozen"]:
         print(cell_text(line))
     return ExitStatus.DONE

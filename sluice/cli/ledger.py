@@ -111,8 +111,9 @@ def _details(entry: Mapping[str, Any]) -> Iterator[str]:
     elif kind == "text":
         yield f"{entry['digest']}, {len(entry['text'])} characters"
     elif kind in ("freeze", "resume"):
-        what = f"table {entry['table']}" if entry["what"] == "table" else f"the {entry['what']}"
-        yield f"{what}, by {entry['by']}: {entry['why']}"
+        from sluice.core.decided import subject_of
+
+        yield f"{subject_of(entry)}, by {entry['by']}: {entry['why']}"
     elif kind == "set":
         value = "as at the start" if entry["value"] is None else entry["value"]
         yield f"{entry['name']} is {value}, by {entry['by']}: {entry['why']}"

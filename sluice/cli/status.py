@@ -84,7 +84,8 @@ def status(config: Path, as_json: bool, replicas: bool) -> int:
             )
         )
     print_table(_HEADERS, rows)
-    frozen = {(each.connector, line): None for each in partitions for line in each.frozen}
+    lines = ((each.connector, (*each.frozen, *each.frozen_replicas)) for each in partitions)
+    frozen = {(connector, line): None for connector, found in lines for line in found}
     for connector, line in frozen:
         print(cell_text(f"connector {connector}: {line}"))
     _show_claims(configuration)

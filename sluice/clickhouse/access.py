@@ -27,6 +27,9 @@ class ClickHouseAccess:
     :param zookeeper: see `QuorumConfiguration`.
     :param preferred: replicas that blocks go to first, as those in one data center.
     :param behind: replicas that blocks go to last, see `core.health`.
+    :param frozen: replicas that get no blocks, since a person said so (R23).
+    :param looks: how often such a replica came back. Nothing that was known of servers before
+        counts, since a person was at them.
     """
 
     shards: Mapping[str, tuple[str, ...]]
@@ -41,6 +44,8 @@ class ClickHouseAccess:
     zookeeper: str = ""
     preferred: frozenset[str] = frozenset()
     behind: frozenset[str] = frozenset()
+    frozen: frozenset[str] = frozenset()
+    looks: int = 0
 
     def connect(self, url: str) -> Server:
         """A connection to one of them, which opens late."""
@@ -65,6 +70,19 @@ class ClickHouseAccess:
             return replace(self, password=read_password(self.password_file))
         except (OSError, UnicodeDecodeError):
             return self
+
+    def taking(self, shard: str, *, is_replicated: bool = True) -> tuple[str, ...]:
+        """The replicas of a shard that may be sent blocks, in order of preference.
+
+        :param is_replicated: the table is; else only the first server has its window.
+        """
+        urls = self.shards[shard] if is_replicated else self.shards[shard][:1]
+        return tuple(url for url in urls if url not in self.frozen)
+
+    @property
+    def takers(self) -> Mapping[str, tuple[str, ...]]:
+        """The same of each shard."""
+        return {shard: self.taking(shard) for shard in self.shards}
 
     def quorum_of(self, shard: str) -> int:
         """How many replicas of a shard have to have a block; 1: nobody waits for another."""

@@ -7,51 +7,60 @@ Pure: `sluice.kafka.decisions` reads and writes it, `sluice.driver.deciding` hea
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 from sluice.core.flights import INFLIGHT_INSERTS_LIMIT
 from sluice.core.ledger import LedgerEntry
+from sluice.core.replicas import host_matches
 
 #: What may be frozen. Each stands and is resumed by itself: a table that was frozen stays so when
 #: its pipeline is resumed.
-What = Literal["pipeline", "connector", "table"]
+What = Literal["pipeline", "connector", "table", "replica", "data center"]
+_WHAT: tuple[What, ...] = get_args(What)
+#: What is frozen by the hosts of its servers.
+_PLACES = ("replica", "data center")
 
 #: Types of ledger entries.
 FREEZE, RESUME = "freeze", "resume"
 
 BY_MAX, WHY_MAX = 100, 500
+HOST_MAX = 255
 
 
 @dataclass(frozen=True, slots=True)
 class Subject:
     """What is frozen or resumed, within one connector.
 
-    :param table: name of the table entry; "" unless it is one.
+    :param name: of a table entry, a replica (host:port) or a data center.
     """
 
     what: What = "pipeline"
-    table: str = ""
-
-    @classmethod
-    def named(cls, table: str, connector: str) -> Subject:
-        """What a person named; "" for what was not named. Neither means the whole pipeline."""
-        return cls("table", table) if table else cls("connector" if connector else "pipeline")
+    name: str = ""
 
     def __str__(self) -> str:
-        return f"table {self.table}" if self.what == "table" else f"the {self.what}"
+        return f"{self.what} {self.name}" if self.name else f"the {self.what}"
 
 
 @dataclass(frozen=True, slots=True)
 class Frozen:
-    """Something stands still since a person said so."""
+    """Something stands still since a person said so.
+
+    :param hosts: of the servers that get no blocks, as `core.replicas.host_matches` takes them;
+        none, unless it is a replica or a data center.
+    """
 
     subject: Subject
     by: str
     why: str
     at_ms: int
+    hosts: tuple[str, ...] = ()
+
+    def covers(self, url: str) -> bool:
+        """Whether a server gets no blocks by this."""
+        return any(host_matches(url, host) for host in self.hosts)
 
     def line(self) -> str:
         """In words."""
@@ -62,10 +71,26 @@ class Frozen:
 Standing = tuple[Frozen, ...]
 
 
-def decision_entry(decision: str, subject: Subject, by: str, why: str) -> LedgerEntry:
-    """An entry of the ledger that freezes or resumes."""
-    body = {"type": decision, "what": subject.what, "table": subject.table, "by": by, "why": why}
-    return LedgerEntry(None, body)
+def decision_entry(
+    decision: str, subject: Subject, by: str, why: str, hosts: Sequence[str] = ()
+) -> LedgerEntry:
+    """An entry of the ledger that freezes or resumes; `hosts` as in `Frozen`."""
+    table = subject.name if subject.what == "table" else ""
+    body = {"type": decision, "what": subject.what, "table": table, "by": by, "why": why}
+    place = {"name": subject.name, "hosts": list(hosts)} if subject.what in _PLACES else {}
+    return LedgerEntry(None, body | place)
+
+
+def subject_of(entry: Mapping[str, Any]) -> Subject:
+    """What an entry freezes or resumes.
+
+    :raises KeyError, ValueError: it is no such entry.
+    """
+    what = entry["what"]
+    if what not in _WHAT:
+        raise ValueError(f"{what!r} cannot be frozen")
+    name = entry["name"] if what in _PLACES else entry["table"]
+    return Subject(what, printable(name, HOST_MAX) if what in _PLACES else str(name))
 
 
 def standing_after(standing: Standing, entry: Mapping[str, Any]) -> Standing:
@@ -75,14 +100,15 @@ def standing_after(standing: Standing, entry: Mapping[str, Any]) -> Standing:
     """
     if entry["type"] not in (FREEZE, RESUME):
         return standing
-    if entry["what"] not in ("pipeline", "connector", "table"):
-        raise ValueError(f"{entry['what']!r} cannot be frozen")
-    subject = Subject(entry["what"], str(entry["table"]))
+    subject = subject_of(entry)
     others = tuple(each for each in standing if each.subject != subject)
     if entry["type"] == RESUME:
         return others
     by, why = printable(entry["by"], BY_MAX), printable(entry["why"], WHY_MAX)
-    return (*others, Frozen(subject, by, why, int(entry["at_ms"])))
+    hosts = tuple(str(host) for host in entry["hosts"]) if subject.what in _PLACES else ()
+    if subject.what in _PLACES and not hosts:
+        raise ValueError(f"{subject} has no hosts")
+    return (*others, Frozen(subject, by, why, int(entry["at_ms"]), hosts))
 
 
 def printable(text: object, length_max: int) -> str:
@@ -95,12 +121,37 @@ def since(at_ms: int) -> str:
     return f"{datetime.fromtimestamp(at_ms / 1000, UTC):%Y-%m-%dT%H:%M:%SZ}"
 
 
-def holding(standing: Standing, entries: Iterable[str]) -> Standing:
-    """What of it holds partitions whose messages go to these table entries."""
+def holding(
+    standing: Standing, entries: Iterable[str], places: Collection[Frozen] = ()
+) -> Standing:
+    """What of it holds partitions whose messages go to these table entries.
+
+    :param places: what keeps blocks of theirs from all servers that could take them.
+    """
     named = set(entries)
     return tuple(
-        each for each in standing if each.subject.what != "table" or each.subject.table in named
+        each
+        for each in standing
+        if (each in places if each.hosts else each.subject.what != "table")
+        or (each.subject.what == "table" and each.subject.name in named)
     )
+
+
+def closed_shards(
+    standing: Standing, shards: Mapping[str, Sequence[str]], *, in_part: bool = False
+) -> dict[str, frozenset[Frozen]]:
+    """Of each shard none of whose servers may take blocks, what keeps them from it.
+
+    :param shards: URLs of the servers of each.
+    :param in_part: of each shard of which any server may take none.
+    """
+    places = [each for each in standing if each.hosts]
+    found: dict[str, frozenset[Frozen]] = {}
+    for shard, urls in shards.items() if places else ():
+        covering = [[each for each in places if each.covers(url)] for url in urls]
+        if any(covering) and (in_part or all(covering)):
+            found[shard] = frozenset(each for of_url in covering for each in of_url)
+    return found
 
 
 def why_not_said(by: str, why: str) -> str | None:

@@ -35,7 +35,7 @@ from sluice.driver.discovering import TopicFinder, retired, topics_to_load
 from sluice.driver.loop import ConnectorLoop
 from sluice.driver.monitor import WindowMonitor
 from sluice.driver.parking import Parking
-from sluice.driver.ports import ClusterRead, LoopParts
+from sluice.driver.ports import ClusterRead, DecisionsRead, LoopParts
 from sluice.driver.probing import ClickHouseProber, why_no_probe_now
 from sluice.driver.record_updates import RecordPlanner
 from sluice.driver.refreshing import SchemaReader
@@ -347,6 +347,11 @@ class _Assembly:
 
     def loop(self) -> ConnectorLoop:
         """Take the connector's partitions over and build the loop on them."""
+    def _hear(self, read: DecisionsRead) -> None:
+        """A person has decided something; called from the watch's thread."""
+        self.monitor.bear(read.decided.frozen)
+        self.inbox.put(read)
+
         names = topics_to_load(
             self.configuration, self.run.connector.name, self.log, self._told_apart
         )
@@ -364,10 +369,11 @@ class _Assembly:
         )
         self.watch = ReplicaWatch(configuration, name, self.spec, now_ms, self._use)
         stop, topic = self.run.stopping.set, configuration.decisions_topic
-        decisions = DecisionWatch(self.kafka, topic, self.inbox.put, stop)
+        decisions = DecisionWatch(self.kafka, topic, self._hear, stop)
         decided, self.decisions = decisions.start(), decisions
         loop_parts = LoopParts(
             log=self.recorder,
+        self.monitor.bear(decided.frozen)
             offsets=self.log,
             windows=self.claims or self.monitor,
             claims=self.claims,

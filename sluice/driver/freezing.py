@@ -1,20 +1,24 @@
 """What a person has frozen: what a loop may not do for it (R23).
 
 A partition that is frozen gets no new range, and of a range in doubt nothing is sent, looked for or
-decided. What is out comes back, and what is loaded is settled.
+decided. What is out comes back, and what is loaded is settled. A replica that is frozen is sent no
+blocks; the partitions whose blocks nobody else can take stand still.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 
-from sluice.core.decided import Frozen, Standing, holding
+from sluice.clickhouse.access import ClickHouseAccess
+from sluice.core.decided import Frozen, Standing, closed_shards, holding
+from sluice.core.load_spec import TableSpec
 from sluice.driver.changes import SchemaChanges
-from sluice.driver.effects import Effect
+from sluice.driver.effects import Effect, ReadTables
 from sluice.driver.record_updates import RecordPlanner, RecordUpdate, refresh
 from sluice.driver.schema_decision import Wait
-from sluice.driver.state import PartitionState, Probed
+from sluice.driver.state import PartitionState, Probed, ToProbe
 
 _logger = logging.getLogger("sluice.loop")
 
@@ -35,14 +39,22 @@ class Freezing:
         self._planner, self._schema = planner, schema
         self._is_read = is_read
         self._resumed: dict[Frozen, int] = {}
+        self._shards: Mapping[str, Sequence[str]] = {}
+        #: URLs of the replicas that are sent no blocks.
+        self.replicas: frozenset[str] = frozenset()
+        #: How often replicas came back: what was known of servers before is looked at anew.
+        self.looks = 0
+        self._closed: Mapping[str, frozenset[Frozen]] = {}
+        self._closed_in_part: Mapping[str, frozenset[Frozen]] = {}
         for each in standing:
             _logger.warning("%s", each.line())
 
-    def take(self, standing: Standing, now_ms: int) -> bool:
-        """A person has frozen or resumed something; gives whether the tables have to be read."""
+    def take(self, standing: Standing, now_ms: int) -> list[Effect]:
+        """A person has frozen or resumed something; gives what follows."""
         for each in standing:
             if each not in self.standing:
-                _logger.warning("%s. What is out is settled, then it stands still", each.line())
+                then = "gets no blocks" if each.hosts else "stands still"
+                _logger.warning("%s. What is out is settled, then it %s", each.line(), then)
         subjects = {each.subject for each in standing}
         for each in self.standing:
             if each.subject not in subjects:
@@ -50,13 +62,34 @@ class Freezing:
                 if self._is_read:
                     self._resumed[each] = now_ms
         self.standing = standing
-        return bool(self._resumed)
+        self._find_replicas()
+        return [ReadTables()] if self._resumed else []
 
     def saw_tables(self, started_ms: int) -> bool:
         """The tables were read; gives whether something goes on now."""
         before = len(self._resumed)
         self._resumed = {each: at for each, at in self._resumed.items() if at > started_ms}
+        self._find_replicas()
         return len(self._resumed) < before
+
+    def use(self, access: ClickHouseAccess) -> ClickHouseAccess:
+        """These are the replicas of each shard from now on; gives how blocks may go there."""
+        self._shards = access.shards
+        self._find_replicas()
+        return replace(access, frozen=self.replicas, looks=self.looks)
+
+    def _find_replicas(self) -> None:
+        held = self._held
+        self._closed = closed_shards(held, self._shards)
+        self._closed_in_part = closed_shards(held, self._shards, in_part=True)
+        before = self.replicas
+        self.replicas = frozenset(
+            url
+            for shard, places in self._closed_in_part.items()
+            for url in self._shards[shard]
+            if any(each.covers(url) for each in places)
+        )
+        self.looks += bool(before - self.replicas)
 
     def clock_went_back(self, now_ms: int) -> None:
         """What was resumed counts as resumed now at the latest."""
@@ -67,22 +100,38 @@ class Freezing:
         """Whether anything is held."""
         return bool(self.standing or self._resumed)
 
-    def of(self, state: PartitionState) -> Standing:
-        """What keeps a partition from being given a range, and its range from being sent."""
-        return self.hold(self._entries(state)) if self.is_any else ()
+    @property
+    def _held(self) -> Standing:
+        return (*self.standing, *self._resumed)
 
-    def _entries(self, state: PartitionState) -> tuple[str, ...]:
+    def of(self, state: PartitionState) -> Standing:
+        """What keeps a partition from being given a range, and its range from being sent or looked
+        for."""
+        if not self.is_any:
+            return ()
+        closed = self._closed_in_part if isinstance(state.stage, ToProbe) else self._closed
+        return _hold(self._held, self._tables(state), closed)
+
+    def _tables(self, state: PartitionState) -> tuple[TableSpec, ...]:
         """Where its messages go, today and by the record of its range."""
-        recorded = self._schema.spec_of(state).tables_of(state.source.topic)
-        today = self._planner.group_of(state.source.topic).entries
-        return (*today, *(table.entry for table in recorded))
+        topic = state.source.topic
+        recorded, today = self._schema.spec_of(state), self._planner.spec
+        return (
+            *today.tables_of(topic),
+            *(recorded.tables_of(topic) if recorded is not today else ()),
+        )
+
+    def why(self, url: str) -> str:
+        """Why a replica is sent no blocks, in words; "" if it is sent some."""
+        return next((each.line() for each in self._held if each.covers(url)), "")
 
     def asks(self, members: list[PartitionState], now_ms: int) -> list[Effect]:
         """What a range that is held may ask for. What is resumed waits for a look at the tables,
         which cannot be had while some shards have a column and others do not have it yet; and only
         the range that needs the column asks for it.
         """
-        if holding(self.standing, self._entries(members[0])):
+        closed = closed_shards(self.standing, self._shards)
+        if _hold(self.standing, self._tables(members[0]), closed):
             return []
         decisions = [(state, self._schema.decide(state, now_ms)) for state in members]
         return [
@@ -92,11 +141,31 @@ class Freezing:
             for effect in self._schema.asks(state, decision, now_ms)
         ]
 
-    def hold(self, entries: Iterable[str]) -> Standing:
-        """What keeps partitions from going on whose messages go to these table entries."""
+    def hold(self, entries: Iterable[str], *, is_sought: bool = False) -> Standing:
+        """What keeps partitions from going on whose messages go to these table entries.
+
+        :param is_sought: their ranges are to be looked for in all replicas.
+        """
         if not self.is_any:
             return ()
-        return holding((*self.standing, *self._resumed), entries)
+        named = set(entries)
+        tables = [table for table in self._planner.spec.tables if table.entry in named]
+        return _hold(self._held, tables, self._closed_in_part if is_sought else self._closed)
+
+
+def _hold(
+    standing: Standing, tables: Iterable[TableSpec], closed: Mapping[str, frozenset[Frozen]]
+) -> Standing:
+    """What holds who sends blocks to these tables.
+
+    :param closed: of shards that take none, or of which nothing may be looked for, by what.
+    """
+    entries, places = set[str](), set[Frozen]()
+    for table in tables:
+        entries.add(table.entry)
+        for shard in table.shards if closed else ():
+            places |= closed.get(shard, frozenset())
+    return holding(standing, entries, places)
 
 
 def stand_still(members: list[PartitionState]) -> list[RecordUpdate]:

@@ -116,12 +116,11 @@ class ConnectorLoop:
         is_read, known = parts.read_schema is not None, (self.states, planner, self._specs)
         self._schema = SchemaChanges(*known, parts.parking, is_read=is_read)
         self.freezing = Freezing(parts.decided.frozen, planner, self._schema, is_read=is_read)
-        shards = environment.clickhouse.shards
-        self._flights = InFlight(parts.inflight_inserts_max, shards, parts.jobs.slots)
+        self._flights = InFlight(parts.inflight_inserts_max, {}, parts.jobs.slots)
         self._flights.limit(parts.decided.max_inflight_inserts)
         self.settings = parts.decided.settings  # read by other threads, too
-        self._use(environment.clickhouse)
         self._pending = Pending(self.states, planner, parts.offsets.leader_of, self.freezing)
+        self._use(environment.clickhouse)
         self._round_planner = RoundPlanner(
             *(self.states, planner, holds, parts.windows, parts.jobs.slots),
             *(self._schema, self._flights, parts.offsets.leader_of, self._pending, self.freezing),
@@ -303,14 +302,13 @@ class ConnectorLoop:
                 specs = self._schema.take(event, self._environment.specs)
                 self._environment = replace(self._environment, specs=specs)
                 if self.freezing.saw_tables(event.started_ms) or self.planner.spec is not before:
-                    self._pending.file_all()
+                    self._use(self._environment.clickhouse)
                 continue
             if isinstance(event, DecisionsRead):
                 self.settings = event.decided.settings
                 self._flights.limit(event.decided.max_inflight_inserts)
-                if self.freezing.take(event.decided.frozen, self._parts.now_ms()):
-                    self._apply([ReadTables()])
-                self._pending.file_all()
+                self._apply(self.freezing.take(event.decided.frozen, self._parts.now_ms()))
+                self._use(self._environment.clickhouse)
                 continue
             if isinstance(event, ClusterRead):
                 self._use(event.access)
@@ -327,10 +325,12 @@ class ConnectorLoop:
             self._dispatcher.worked(self._parts.now_ms())
 
     def _use(self, access: ClickHouseAccess) -> None:
+        access = self.freezing.use(access)
         self._environment = replace(self._environment, clickhouse=access)
-        self._flights.use(access.shards, access.preferred, access.behind)
+        self._flights.use(access.takers, access.preferred, access.behind)
         if self._parts.staging is not None:
             self._parts.staging.use(access)
+        self._pending.file_all()
 
     # 2. Observe
 

@@ -19,6 +19,7 @@ from sluice.clickhouse.schema import TableFacts, describe_table
 from sluice.clickhouse.vanishing import why_not_seen
 from sluice.clickhouse.window import read_insert_counter, read_server_run, tables_with_windows
 from sluice.core.budget import BOUNDLESS, TargetShard, WindowState, own_target_shards
+from sluice.core.decided import Standing
 from sluice.core.errors import SluiceError, TerminalError, TransientError
 from sluice.core.load_spec import LoadSpec
 from sluice.core.planning import stretched_delay_ms
@@ -53,6 +54,7 @@ class WindowMonitor:
         now_ms: Clock,
     ) -> None:
         self._access = access
+        self._frozen: Standing = ()
         self._now_ms = now_ms
         self._tables = self._target_shards(spec)
         self._facts: dict[TargetShard, dict[str, tuple[int, TableFacts]]] = {}
@@ -83,6 +85,11 @@ class WindowMonitor:
     def use(self, access: ClickHouseAccess) -> None:
         """Ask these replicas from now on; called from any thread."""
         self._access = access
+
+    def bear(self, frozen: Standing) -> None:
+        """Take a replica that is frozen and refuses to answer for one that is away; called from any
+        thread."""
+        self._frozen = frozen
 
     def stop(self) -> None:
         """End the thread."""
@@ -116,15 +123,16 @@ class WindowMonitor:
 
     def _servers(self) -> dict[str, ShardReader]:
         return {
-            shard: ShardReader(self._access, shard, self._now_ms) for shard in self._access.shards
+            shard: ShardReader(self._access, shard, self._now_ms, self._frozen)
+            for shard in self._access.shards
         }
 
     def _run(self) -> None:
-        access = None
+        known: tuple[ClickHouseAccess, Standing] | None = None
         while not self._ended.wait(READ_EVERY_SECONDS):
-            if access is not self._access:
-                access = self._access
-                servers = self._servers()
+            now = self._access, self._frozen
+            if known != now:
+                known, servers = now, self._servers()
             self._read(servers)
 
     def _read(self, servers: dict[str, ShardReader]) -> None:

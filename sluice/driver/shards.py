@@ -7,7 +7,8 @@ from typing import TypeVar
 
 from sluice.clickhouse.access import ClickHouseAccess
 from sluice.clickhouse.http import Server
-from sluice.core.errors import TransientError
+from sluice.core.decided import Standing
+from sluice.core.errors import SluiceError, TerminalError, TransientError
 from sluice.core.replicas import Breaker, turn
 from sluice.driver.ports import Clock
 
@@ -18,11 +19,17 @@ class ShardReader:
     """Keeps a connection to each replica of a shard, and remembers which failed lately.
 
     Not for several threads at once.
+
+    :param frozen: a person may be at these replicas: what such a one refuses, as a table that is
+        not there, the others are asked for.
     """
 
-    def __init__(self, access: ClickHouseAccess, shard: str, now_ms: Clock) -> None:
+    def __init__(
+        self, access: ClickHouseAccess, shard: str, now_ms: Clock, frozen: Standing = ()
+    ) -> None:
         self.shard = shard
         self.urls = access.shards[shard]
+        self._frozen = {url for url in self.urls if any(each.covers(url) for each in frozen)}
         self._servers = {url: access.connect(url) for url in self.urls}
         self._breaker = Breaker()
         self._now_ms = now_ms
@@ -31,14 +38,16 @@ class ShardReader:
         """Ask one replica after the other, until one answers.
 
         :param first: number of the replica whose turn it is, of any size.
-        :raises TransientError: none does; the error of the one that was asked last.
+        :raises SluiceError: none does; the error of the one that was asked last.
         """
         now_seconds = self._now_ms() / 1000
-        last: TransientError | None = None
+        last: SluiceError | None = None
         for url in self._breaker.order(turn(self.urls, first), now_seconds):
             try:
                 answer = _ask(self._servers[url], question, len(self.urls))
-            except TransientError as error:
+            except (TransientError, TerminalError) as error:
+                if isinstance(error, TerminalError) and url not in self._frozen:
+                    raise
                 self._breaker.failed(url, now_seconds)
                 last = error
             else:

@@ -20,8 +20,9 @@ from sluice.core.decided import (
     why_no_value,
     why_not_said,
 )
-from sluice.core.errors import SluiceError, TerminalError, TransientError
+from sluice.core.errors import ConfigurationError, SluiceError, TerminalError, TransientError
 from sluice.core.ledger import LedgerEntry
+from sluice.core.replicas import host_matches
 from sluice.driver.specs import kafka_access
 from sluice.kafka.decisions import DecisionReader, write_decisions
 from sluice.kafka.tail import partition_count
@@ -53,27 +54,34 @@ def read_decided(configuration: Configuration, connector: str) -> Decided:
 
 
 def freeze(
-    configuration: Configuration, *, connector: str, table: str, by: str, why: str
+    configuration: Configuration, *, by: str, why: str, connector: str = "", **place: str
 ) -> list[str]:
-    """Freeze a pipeline, a connector of it, or a table entry; gives what is frozen now, in words.
+    """Freeze a pipeline, a connector of it, a table entry, a replica or a data center; gives what
+    is frozen now, in words.
 
     :param connector: "" for all of them.
-    :param table: name of a table entry; "" for all.
-    :raises ConfigurationError: there is no such connector or table entry.
-    :raises DecisionRefusedError: the name or the reason is no text.
+    :param place: one of `table`, the name of an entry, `replica`, host:port or URL, and
+        `data_center`, a name; those that are "" count as not given.
+    :raises ConfigurationError: there is none of this name.
+    :raises DecisionRefusedError: the name or the reason is no text, or two places are given.
     :raises PartlyDecidedError: not all connectors could be told.
     """
-    return _freeze(configuration, FREEZE, connector, table, by, why)
+    subject = _subject(connector, **place)
+    entry = decision_entry(FREEZE, subject, by, why, _hosts_of(configuration, subject))
+    return _freeze(configuration, subject, connector, entry)
 
 
 def resume(
-    configuration: Configuration, *, connector: str, table: str, by: str, why: str
+    configuration: Configuration, *, by: str, why: str, connector: str = "", **place: str
 ) -> list[str]:
-    """Take a freeze of exactly this back; gives what is still frozen, in words.
+    """Take a freeze of exactly this back; gives what is still frozen, in words. A replica or a
+    data center need not be configured any more.
 
     :raises DecisionRefusedError: nothing of it is frozen; else as `freeze`.
     """
-    subject, names = _named(configuration, connector, table)
+    subject, names = _subject(connector, **place), _names(configuration, connector)
+    if subject.what == "table":
+        configuration.table(subject.name)
     standing = {name: read_decided(configuration, name).frozen for name in names}
     if not any(each.subject == subject for found in standing.values() for each in found):
         frozen = [
@@ -83,7 +91,7 @@ def resume(
             f"{subject} is not frozen",
             f"Frozen is: {', '.join(frozen)}." if frozen else "Nothing is frozen.",
         )
-    return _freeze(configuration, RESUME, connector, table, by, why)
+    return _freeze(configuration, subject, connector, decision_entry(RESUME, subject, by, why))
 
 
 def set_value(
@@ -101,7 +109,7 @@ def set_value(
         wrong = f"{name} is that of the whole driver"
     if wrong is not None:
         raise DecisionRefusedError(f"set is refused: {wrong}", "Give another value.")
-    _, names = _named(configuration, connector, "")
+    names = _names(configuration, connector)
     found = _decide(configuration, f"set of {name}", names, set_entry(name, value, by, why))
     return [f"connector {name}: {each.line()}" for name in names for each in found[name].settings]
 
@@ -112,34 +120,76 @@ def drain(configuration: Configuration, *, by: str, why: str) -> list[str]:
 
     :raises PartlyDecidedError: not all connectors could be told; the driver ends if it has heard.
     """
-    _, names = _named(configuration, "", "")
+    names = _names(configuration, "")
     _decide(configuration, "drain", names, drain_entry(by, why))
     return [
         f"connector {name}: the driver that runs settles what is out, and ends" for name in names
     ]
 
 
-def _named(
-    configuration: Configuration, connector: str, table: str
-) -> tuple[Subject, tuple[str, ...]]:
-    """What is meant, and the connectors that it concerns.
+def _names(configuration: Configuration, connector: str) -> tuple[str, ...]:
+    """The connectors that a decision concerns.
 
-    :raises ConfigurationError: there is no such connector or table entry.
+    :raises ConfigurationError: there is no such connector.
     """
-    if table:
-        configuration.table(table)
     if connector:
-        configuration.connector(connector)
-    names = tuple(each.name for each in configuration.connectors if connector in ("", each.name))
-    return Subject.named(table, connector), names
+        return (configuration.connector(connector).name,)
+    return tuple(each.name for each in configuration.connectors)
+
+
+def _subject(connector: str, table: str = "", replica: str = "", data_center: str = "") -> Subject:
+    """What is meant; "" was not named.
+
+    :raises DecisionRefusedError: several things are.
+    """
+    # Who froze it copied its URL, or wrote host:port.
+    replica = replica.rpartition("://")[2].rstrip("/").lower()
+    named: list[Subject] = [
+        *([Subject("table", table)] if table else []),
+        *([Subject("replica", replica)] if replica else []),
+        *([Subject("data center", data_center)] if data_center else []),
+    ]
+    if len(named) > 1:
+        raise DecisionRefusedError(
+            f"it is refused: {' and '.join(map(str, named))} are two decisions",
+            "Give each of them by itself.",
+        )
+    return named[0] if named else Subject("connector" if connector else "pipeline")
+
+
+def _hosts_of(configuration: Configuration, subject: Subject) -> tuple[str, ...]:
+    """The hosts of the servers that get no blocks while it is frozen; none where it is no place.
+
+    :raises ConfigurationError: it is not configured.
+    """
+    clickhouse = configuration.clickhouse
+    if subject.what == "table":
+        configuration.table(subject.name)
+    if subject.what == "data center":
+        if subject.name not in clickhouse.data_centers:
+            raise ConfigurationError(
+                f'{configuration.path}: clickhouse.data_centers has no "{subject.name}"',
+                f"Name one of: {', '.join(clickhouse.data_centers) or 'none is configured'}.",
+            )
+        return clickhouse.data_centers[subject.name]
+    if subject.what != "replica":
+        return ()
+    urls = [url for shard in clickhouse.shards for url in shard.replicas]
+    is_one = sum(host_matches(url, subject.name) for url in urls) == 1
+    # Where the servers are asked for their replicas, the file knows none.
+    if any(letter in subject.name for letter in "*?") or not (is_one or clickhouse.cluster):
+        raise ConfigurationError(
+            f'{configuration.path}: "{subject.name}" is not one replica of clickhouse.shards',
+            f"Name one of them by host:port: {', '.join(urls)}.",
+        )
+    return (subject.name,)
 
 
 def _freeze(
-    configuration: Configuration, decision: str, connector: str, table: str, by: str, why: str
+    configuration: Configuration, subject: Subject, connector: str, entry: LedgerEntry
 ) -> list[str]:
-    subject, names = _named(configuration, connector, table)
-    entry = decision_entry(decision, subject, by, why)
-    found = _decide(configuration, f"{decision} of {subject}", names, entry)
+    names = _names(configuration, connector)
+    found = _decide(configuration, f"{entry.body['type']} of {subject}", names, entry)
     return [f"connector {name}: {each.line()}" for name in names for each in found[name].frozen]
 
 

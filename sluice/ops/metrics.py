@@ -6,7 +6,7 @@ Everything is read from the loops when it is asked for; nothing is counted twice
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 
 from prometheus_client.core import (
     CounterMetricFamily,
@@ -123,7 +123,9 @@ class LoopCollector(Collector):
         """All metrics now."""
         loops = [loop for loop in (get() for get in self._loops) if loop is not None]
         yield from self._counters(loops)
-        yield from replica_metrics((loop.name, loop.replicas) for loop in loops)
+        yield from replica_metrics(
+            (loop.name, loop.replicas, loop.freezing.replicas) for loop in loops
+        )
 
     def _counters(self, loops: list[ConnectorLoop]) -> Iterator[Metric]:
         for name, (counted, text) in _COUNTERS.items():
@@ -185,8 +187,8 @@ def _waits(loops: list[ConnectorLoop]) -> Iterator[Metric]:
     )
     frozen = GaugeMetricFamily(
         "sluice_frozen",
-        "1 while a person has frozen a table entry, its connector or its pipeline: nothing is "
-        "loaded into it.",
+        "1 while a person has frozen a table entry, its connector or its pipeline, or all replicas "
+        "of a shard of it: nothing is loaded into it.",
         labels=["connector", "table"],
     )
     parked = GaugeMetricFamily(
@@ -411,11 +413,16 @@ _GAUGES = {
     "sluice_replica_delay_seconds": "How far it is behind the others, the worst of its tables.",
     "sluice_replica_queue": "Entries that it still has to replicate, the worst of its tables.",
     "sluice_replica_missing": "Replicas of a table that are not active, as this one sees it.",
+    "sluice_replica_frozen": "1 while a person has frozen it, or its data center: it gets no "
+    "blocks.",
 }
 
 
-def replica_metrics(loops: Iterable[tuple[str, Replicas | None]]) -> Iterator[Metric]:
-    """Of all loops, by name; a replica that does not answer has no delay and no queue."""
+def replica_metrics(
+    loops: Iterable[tuple[str, Replicas | None, Collection[str]]],
+) -> Iterator[Metric]:
+    """Of all loops, by name, with the URLs of replicas that are frozen; a replica that does not
+    answer has no delay and no queue."""
     families = {
         name: GaugeMetricFamily(name, text, labels=["connector", "shard", "replica"])
         for name, text in _GAUGES.items()
@@ -425,7 +432,7 @@ def replica_metrics(loops: Iterable[tuple[str, Replicas | None]]) -> Iterator[Me
         "1 while system.clusters has other shards than this driver started with.",
         labels=["connector"],
     )
-    for loop, replicas in loops:
+    for loop, replicas, frozen in loops:
         if replicas is None:
             continue
         differs.add_metric([loop], float(replicas.differs != ""))
@@ -439,6 +446,7 @@ def replica_metrics(loops: Iterable[tuple[str, Replicas | None]]) -> Iterator[Me
                 None
                 if condition is None or condition.total is None or condition.active is None
                 else float(condition.total - condition.active),
+                float(state.url in frozen),
             )
             for family, value in zip(families.values(), values, strict=True):
                 if value is not None:

@@ -12,12 +12,11 @@ from dataclasses import dataclass, field
 from typing import Literal, get_args
 
 from sluice.core.budget import BOUNDLESS, TargetShard, room
-from sluice.core.decided import holding
 from sluice.core.ranges import TopicPartition
 from sluice.driver.connector import ConnectorRun
 from sluice.driver.loop import ConnectorLoop
 from sluice.driver.ports import ReplicaState
-from sluice.driver.state import PartitionState, Probed
+from sluice.driver.state import PartitionState, ToProbe
 from sluice.ops.lags import Lag, Lags
 
 #: The worse ones first: of several, the first one is told.
@@ -110,7 +109,10 @@ class TableNow:
 
 @dataclass(frozen=True, slots=True)
 class ReplicaNow:
-    """A replica, as its last reading says."""
+    """A replica, as its last reading says.
+
+    :param frozen: why it gets no blocks; "" if it does.
+    """
 
     shard: str
     url: str
@@ -118,6 +120,7 @@ class ReplicaNow:
     delay_seconds: float | None
     queue: int | None
     why_last: str
+    frozen: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -222,14 +225,15 @@ class Look:
         error, entries = state.stopped, self.entries_of(state.source.topic)
         if error is not None:
             return "stopped", f"stopped at {state.settled}: {error}. Try: {error.hint}"
-        standing = self.loop.freezing.hold(entries)
+        is_sought = isinstance(state.stage, ToProbe)
+        standing = self.loop.freezing.hold(entries, is_sought=is_sought)
         if standing:
             return "frozen", standing[0].line()
         is_waiting = state.record.in_doubt or state.waiting_since_ms is not None
         outage = next((self._outages[entry] for entry in entries if entry in self._outages), None)
         if is_waiting and outage is not None:
             return "waits", outage
-        if state.has_to_be_probed or isinstance(state.stage, Probed):
+        if is_sought:
             return "waits", f"{state.block_range} is looked for in its tables"
         if state.record.in_doubt and state.failures:
             again = max(0.0, (state.retry_at_ms - self.now_ms) / 1000)
@@ -314,7 +318,7 @@ def _of_loop(look: Look) -> tuple[Verdict, str] | None:
         return "waits", f"has made no round for {silent_ms / 1000:.0f} s"
     if not loop.states:
         return "waits", "has no partitions: none of its topics has any yet"
-    whole = holding(loop.freezing.standing, ())
+    whole = loop.freezing.hold(())
     return ("frozen", whole[0].line()) if whole else None
 
 
@@ -333,7 +337,7 @@ def _tables(look: Look, partitions: Sequence[PartitionNow], rates: Rates) -> Ite
         verdict, reason = _worst(own, amounts)
         if is_parked and verdict in HEALTHY:
             verdict, reason = "parked", "is parked: its messages go to the parking topic"
-        frozen = holding(loop.freezing.standing, [table.entry])
+        frozen = loop.freezing.hold([table.entry])
         yield TableNow(
             name=table.entry,
             target=target,
@@ -382,13 +386,14 @@ def _worst(partitions: Sequence[PartitionNow], amounts: Amounts) -> tuple[Verdic
 
 def _replicas(loop: ConnectorLoop) -> tuple[ReplicaNow, ...]:
     found = loop.replicas.current() if loop.replicas is not None else ()
-    return tuple(_replica(each) for each in found)
+    return tuple(_replica(each, loop.freezing.why(each.url)) for each in found)
 
 
-def _replica(state: ReplicaState) -> ReplicaNow:
+def _replica(state: ReplicaState, frozen: str) -> ReplicaNow:
     read = state.health.condition
     delay, queue = (None, None) if read is None else (float(read.delay_seconds), read.queue)
-    return ReplicaNow(state.shard, state.url, read is not None, delay, queue, state.health.why)
+    answers, why = read is not None, state.health.why
+    return ReplicaNow(state.shard, state.url, answers, delay, queue, why, frozen)
 
 
 def why_not_ready(connectors: Sequence[ConnectorNow]) -> list[str]:

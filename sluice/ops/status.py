@@ -18,7 +18,7 @@ from sluice.clickhouse.staging import (
 )
 from sluice.clickhouse.topology import read_condition
 from sluice.config import Configuration, ConnectorConfiguration, TableConfiguration
-from sluice.core.decided import holding
+from sluice.core.decided import Frozen, closed_shards, holding
 from sluice.core.errors import SluiceError
 from sluice.core.health import Condition, judged
 from sluice.core.lease import has_expired
@@ -57,7 +57,8 @@ class PartitionStatus:
     :param shards: that its rows go to as configured: a range is settled when all of them have it.
     :param lag: offsets from the settled position to the last stable offset, holes included; None
         where the settled position is not known. Without any record, what the log holds.
-    :param frozen: what a person has frozen that it belongs to, in words.
+    :param frozen: what a person has frozen that it belongs to, in words: nothing of it is loaded.
+    :param frozen_replicas: the same of replicas that get no blocks, of all shards.
     """
 
     connector: str
@@ -71,6 +72,7 @@ class PartitionStatus:
     owner: str | None
     shards: tuple[str, ...] = ()
     frozen: tuple[str, ...] = ()
+    frozen_replicas: tuple[str, ...] = ()
 
 
 def read_status(configuration: Configuration) -> list[PartitionStatus]:
@@ -114,12 +116,16 @@ def _of_connector(
             ", ".join(hanging),
         )
     standing = read_decided(configuration, connector.name).frozen
+    replicas = tuple(each.line() for each in standing if each.hosts)
+    closed = closed_shards(standing, {s.name: s.replicas for s in configuration.clickhouse.shards})
     statuses = []
     for item in facts:
         entries = [table.name for table in configuration.tables_of(item.source.topic)]
-        frozen = tuple(each.line() for each in holding(standing, entries))
         shards = _shards_of(configuration, item.source.topic)
-        statuses.append(replace(status_of(connector.name, item), shards=shards, frozen=frozen))
+        places = frozenset[Frozen]().union(*(closed.get(shard, ()) for shard in shards))
+        frozen = tuple(each.line() for each in holding(standing, entries, places))
+        told = replace(status_of(connector.name, item), shards=shards, frozen=frozen)
+        statuses.append(replace(told, frozen_replicas=replicas))
     return statuses
 
 

@@ -40,6 +40,12 @@ class ForgottenError(InDoubtError):
     hint = "The driver looks at the windows, and probes the range if need be; no action is needed."
 
 
+class ReplicasFrozenError(TransientError):
+    """No replica of a shard may be sent blocks."""
+
+    hint = "`sluice status` says who froze them and why; `sluice resume` lets them go on."
+
+
 def took_too_long(error: SluiceError) -> bool:
     """Whether more time might have brought an answer."""
     is_silent = isinstance(error, ServerError) and (error.name, error.code) == ("SOCKET_TIMEOUT", 0)

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from sluice.clickhouse.access import ClickHouseAccess
 from sluice.clickhouse.comparing import zone_matters
 from sluice.clickhouse.http import InsertReply, Server
 from sluice.clickhouse.insert import InsertPlan, plan_insert, query_id_of
@@ -35,7 +36,12 @@ from sluice.decode.messages.decoded import Block
 from sluice.worker.asking import require_same_table
 from sluice.worker.assignment import TaskEnvironment
 from sluice.worker.bundle import Bundle
-from sluice.worker.errors import BlockRefusedError, ForgottenError, NeedsReservationError
+from sluice.worker.errors import (
+    BlockRefusedError,
+    ForgottenError,
+    NeedsReservationError,
+    ReplicasFrozenError,
+)
 from sluice.worker.failover import FailoverAttempt, offer_block
 from sluice.worker.insert_lock import InsertLock
 from sluice.worker.leases import HeldLease
@@ -68,11 +74,11 @@ def insert_block(
     """
     token = bundle.token(environment.pipeline, environment.kafka.connector, table, shard)
     access = environment.clickhouse
-    urls = access.shards[shard]
     # A table that is not replicated has a window of its own on each server.
     path = dict(table.zookeeper_paths).get(shard)
     number = replica_number(bundle.first.source, bundle.name)
-    order = urls[:1] if path is None else turn(urls, number, access.preferred)
+    urls = access.taking(shard, is_replicated=path is not None)
+    order = turn(urls, number, access.preferred)
     # All who load this table queue under its path, whatever they call table and shard.
     mine = InsertLock(None if path is None else cache.table_locks(environment), path or "")
 
@@ -108,6 +114,18 @@ def insert_block(
         if any(attempt.may_land for attempt in attempts):
             cache.lands_late()
     return replace(receipt, queueing=mine.queueing)
+
+
+def require_takers(access: ClickHouseAccess, tables: Iterable[TableSpec]) -> None:
+    """Before anything is sent anywhere. A driver sends no range that nobody may take.
+
+    :raises ReplicasFrozenError: a shard of these tables has no replica that may be sent blocks.
+    """
+    for table in tables if access.frozen else ():
+        replicated = dict(table.zookeeper_paths)
+        for shard in table.shards:
+            if not access.taking(shard, is_replicated=shard in replicated):
+                raise ReplicasFrozenError(f"{table.target}: all replicas of {shard} are frozen")
 
 
 def seconds_for(environment: TaskEnvironment, bundle: Bundle) -> float:

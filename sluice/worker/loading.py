@@ -58,7 +58,7 @@ from sluice.worker.bundle import Bundle
 from sluice.worker.claiming import Claimed, claim, duplicate_faults
 from sluice.worker.errors import BlockRefusedError, NeedsReservationError, OutdatedTextError
 from sluice.worker.fetching import Reading, fetch
-from sluice.worker.inserting import insert_block, may_go_parallel
+from sluice.worker.inserting import insert_block, may_go_parallel, require_takers
 from sluice.worker.leases import HeldLease
 from sluice.worker.parallel import decisive, send_parallel, send_sequentially
 from sluice.worker.routing import Router
@@ -84,7 +84,7 @@ def load_bundle(
 
     :param members: in the order of the bundle.
     """
-    _cache.begin_range()
+    _cache.begin_range(environment.clickhouse.looks)
     outcome = _outcome(environment, members, task_attempt)
     outcomes = outcome if isinstance(outcome, tuple) else (outcome,) * len(members)
     memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
@@ -151,6 +151,7 @@ def _load(
     lease = HeldLease(bundle.first, bundle.deadline_ms, bundle.sent_at_ms)
     spec = cache.spec(environment, bundle.spec)
     tables = _tables_of(bundle, spec)
+    require_takers(environment.clickhouse, tables)
     loading = _Loading(cache, environment, bundle, lease, spec)
     router = Router(bundle.origins(spec, None), tables, bundle.rest, cache.buffer)
     loading.watch(tables, router)

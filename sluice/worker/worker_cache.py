@@ -90,10 +90,19 @@ class WorkerCache:
     may_land: bool = False
     #: See `TaskReport`, of the range that is loaded now.
     may_lack_part: bool = False
+    looks: int = 0
 
-    def begin_range(self) -> None:
-        """A new range is loaded now."""
+    def begin_range(self, looks: int = 0) -> None:
+        """A new range is loaded now.
+
+        :param looks: see `ClickHouseAccess`.
+        """
         self.may_land = self.may_lack_part = False
+        if looks != self.looks:
+            self.looks = looks
+            self.profiles.clear()
+            self.checked.clear()
+            self.staged.clear()
 
     def lands_late(self) -> None:
         """See `may_land`."""

@@ -214,6 +214,7 @@ NORMAL: dict[str, tuple[str, str]] = {
     "sluice_replica_delay_seconds": ("Seconds.", "`sluice quorum` says what it lacks."),
     "sluice_replica_queue": ("Below some hundreds.", "As for the delay."),
     "sluice_replica_missing": ("0.", "Start those that are away."),
+    "sluice_replica_frozen": ("0.", "Ask who froze it; `sluice resume`."),
     "sluice_cluster_differs": ("0.", "Decide on shards, and restart: [TOPOLOGY.md](TOPOLOGY.md)."),
 }
 

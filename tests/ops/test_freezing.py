@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from sluice.cli.ledger import line_of
+from sluice.config import load
 from sluice.core.decided import (
     FREEZE,
     LOG_LEVEL,
@@ -92,6 +94,53 @@ def test_a_freeze_is_in_the_ledger_and_whoever_runs_hears_of_it(pipeline: Pipeli
     ]
 
 
+def test_a_replica_and_a_data_center_are_frozen_by_their_hosts(
+    pipeline: Pipeline, tmp_path: Path
+) -> None:
+    """So that another configuration opens none of them."""
+    text = pipeline.path.read_text().replace(
+        '["http://127.0.0.1:1"] }',
+        '["http://a.east:8123", "http://b.west:8123", "http://b.west:8124"] }\n'
+        'data_centers = { east = ["*.east"], west = ["*.west"] }',
+    )
+    pipeline.path.write_text(text)
+    configuration, said = load(pipeline.path, {}), {"by": "alice", "why": "a disk is changed"}
+    for named in (
+        {"replica": "c.west:8123"},
+        {"replica": "b.west"},
+        {"replica": "*"},
+        {"data_center": "north"},
+    ):
+        with pytest.raises(ConfigurationError, match=r"not one replica|has no"):
+            freeze(configuration, **named, **said)
+    with pytest.raises(DecisionRefusedError, match="table orders and replica a are two decisions"):
+        freeze(configuration, table="orders", replica="a", **said)
+    (line,) = freeze(configuration, replica="http://B.west:8124/", **said)
+    assert "replica b.west:8124 is frozen by alice since 20" in line
+    freeze(configuration, data_center="east", connector="dc1", **said)
+    found = read_decided(configuration, "dc1").frozen
+    assert [(str(each.subject), each.hosts) for each in found] == [
+        ("replica b.west:8124", ("b.west:8124",)),
+        ("data center east", ("*.east",)),
+    ]
+    (status,) = read_status(configuration)
+    assert status.frozen == () and len(status.frozen_replicas) == 2
+    freeze(configuration, replica="b.west:8123", **said)
+    (status,) = read_status(configuration)
+    assert len(status.frozen) == 3  # nobody takes its blocks
+    first, *_ = read_ledger(configuration, LedgerSelection())
+    assert line_of(first).endswith("  replica b.west:8124, by alice: a disk is changed")
+    # It need not be configured any more.
+    other = pipeline.configuration
+    with pytest.raises(DecisionRefusedError, match="replica c:1 is not frozen"):
+        resume(other, replica="c:1", **said)
+    resume(other, replica="b.west:8124", **said)
+    resume(other, data_center="east", **said)
+    assert [str(each.subject) for each in read_decided(other, "dc1").frozen] == [
+        "replica b.west:8123"
+    ]
+
+
 def test_what_is_refused_writes_nothing(pipeline: Pipeline) -> None:
     configuration = pipeline.configuration
     said = {"by": "alice", "why": "because"}
@@ -133,6 +182,9 @@ def test_decisions_of_other_connectors_and_hostile_texts() -> None:
     assert decided.after({"type": "receipt"}) == decided
     with pytest.raises(ValueError, match="cannot be frozen"):
         Decided().after(body | {"what": "world"})
+    place = decision_entry(FREEZE, Subject("replica", "a:1"), "alice", "why").body
+    with pytest.raises(ValueError, match="replica a:1 has no hosts"):
+        Decided().after(body | place)
     assert encode_entry("dc1", 7, entry)[0] == b"dc1"
 
 

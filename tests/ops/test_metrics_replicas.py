@@ -19,7 +19,7 @@ class Read:
         return self.states
 
 
-def values(*loops: tuple[str, Read | None]) -> dict[tuple[str, ...], float]:
+def values(*loops: tuple[str, Read | None, Sequence[str]]) -> dict[tuple[str, ...], float]:
     return {
         (sample.name, *sample.labels.values()): sample.value
         for family in replica_metrics(loops)
@@ -37,7 +37,9 @@ def test_each_replica_has_its_values_and_one_that_is_away_has_no_delay() -> None
         "it has the shard s2",
     )
     a, b = ("loop", "s1", "http://a:1"), ("loop", "s1", "http://b:1")
-    assert values(("loop", read), ("not yet", None)) == {
+    assert values(("loop", read, ["http://b:1"]), ("not yet", None, [])) == {
+        ("sluice_replica_frozen", *a): 0.0,
+        ("sluice_replica_frozen", *b): 1.0,
         ("sluice_replica_healthy", *a): 1.0,
         ("sluice_replica_answers", *a): 1.0,
         ("sluice_replica_delay_seconds", *a): 3.0,

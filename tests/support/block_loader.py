@@ -52,6 +52,8 @@ class Loader:
     insert_timeout_seconds: float = 30.0
     preferred: frozenset[str] = frozenset()
     behind: frozenset[str] = frozenset()
+    frozen: frozenset[str] = frozenset()
+    looks: int = 0
     #: The end of the lease of each block.
     deadline_ms: int = 1 << 50
 
@@ -81,6 +83,23 @@ class Loader:
             zookeeper_paths=paths,
             quorums=(("s1", quorum),) if quorum > 1 else (),
             sorting_key="id",
+        )
+
+    @property
+    def access(self) -> ClickHouseAccess:
+        """How its blocks reach the servers."""
+        return ClickHouseAccess(
+            {"s1": self.urls},
+            self.user,
+            "",
+            self.durability,  # type: ignore[arg-type]
+            quorums={"s1": self.quorum},
+            quorum_timeout_seconds=self.quorum_timeout_seconds,
+            zookeeper=self.zookeeper,
+            preferred=self.preferred,
+            behind=self.behind,
+            frozen=self.frozen,
+            looks=self.looks,
         )
 
     def insert_counter(self) -> int:
@@ -138,20 +157,11 @@ class Loader:
         environment = TaskEnvironment(
             "p",
             KafkaAccess("dc1", "127.0.0.1:1"),
-            ClickHouseAccess(
-                {"s1": self.urls},
-                self.user,
-                "",
-                self.durability,  # type: ignore[arg-type]
-                quorums={"s1": self.quorum},
-                quorum_timeout_seconds=self.quorum_timeout_seconds,
-                zookeeper=self.zookeeper,
-                preferred=self.preferred,
-                behind=self.behind,
-            ),
+            self.access,
             {},
             insert_timeout_seconds=self.insert_timeout_seconds,
         )
+        self.cache.begin_range(self.looks)
         return insert_block(
             self.cache, environment, Bundle((assignment,)), spec, "s1", decoded, lease
         )
@@ -170,10 +180,10 @@ class Loader:
 
 
 def create(
-    servers: list[ClickHouseServer], path: str | None = None, settings: str = ""
+    servers: list[ClickHouseServer], path: str | None = None, settings: str = "", table: str = ""
 ) -> tuple[str, str]:
-    """A table on these servers; gives its name and path."""
-    table = f"t{uuid.uuid4().hex[:8]}"
+    """A table on these servers, of a name of its own or this one; gives its name and path."""
+    table = table or f"t{uuid.uuid4().hex[:8]}"
     path = path or f"/tables/{table}"
     for each in servers:
         with Server(each.url) as server:

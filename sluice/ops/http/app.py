@@ -98,7 +98,7 @@ class Words:
         return {**dict.fromkeys(self.may, ""), **said, **given}
 
 
-_FREEZE = Words("frozen", ("connector", "table"))
+_FREEZE = Words("frozen", ("connector", "table", "replica", "data_center"))
 _LEVEL = Words("settings", (), "level")
 _LIMIT = Words("settings", ("connector",), MAX_INFLIGHT_INSERTS)
 _DRAIN = Words("drained")

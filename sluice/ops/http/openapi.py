@@ -31,7 +31,10 @@ def described(version: str) -> dict[str, Any]:
             ),
             "/openapi.json": _read("This document.", _JSON),
             "/freeze": _decision(
-                "Let a pipeline, a connector or a table entry stand still.", "frozen", _SUBJECT
+                "Let a pipeline, a connector or a table entry stand still, or a replica or a data "
+                "center get no blocks.",
+                "frozen",
+                _SUBJECT,
             ),
             "/resume": _decision(
                 "Let go on what was frozen with the same words.", "frozen", _SUBJECT
@@ -83,7 +86,12 @@ _STATUS = {
     },
 }
 _TEXT = {"type": "string"}
-_SUBJECT = {"connector": _TEXT, "table": _TEXT | {"description": "name of a table entry"}}
+_SUBJECT = {
+    "connector": _TEXT,
+    "table": _TEXT | {"description": "name of a table entry"},
+    "replica": _TEXT | {"description": "host:port or URL; at most one of this and its neighbours"},
+    "data_center": _TEXT | {"description": "name of a data center"},
+}
 
 
 def _answer(what: str, content_type: str = _JSON, schema: dict[str, Any] | None = None) -> Any:

@@ -91,9 +91,10 @@ function table(of, connector, now) {
 }
 
 function replicas(of) {
-  return grid([["shard"], ["replica"], ["answers"], ["delay", true], ["queue", true], ["tried last, since"]],
+  const blocks = (each) => each.frozen ? `none: ${each.frozen}` : each.why_last ? `last: ${each.why_last}` : "in turn";
+  return grid([["shard"], ["replica"], ["answers"], ["delay", true], ["queue", true], ["blocks go to it"]],
     of.replicas.map((each) => [each.shard, each.url, each.answers ? "yes" : "no", duration(each.delay_seconds),
-      count(each.queue), each.why_last]));
+      count(each.queue), blocks(each)]));
 }
 
 function troubled(of) {
@@ -110,14 +111,16 @@ function troubledTitle(of) {
 }
 
 function connector(of, now) {
-  const away = of.replicas.filter((each) => each.why_last || !each.answers).length;
+  const away = of.replicas.filter((each) => each.why_last || !each.answers);
+  const frozen = of.replicas.filter((each) => each.frozen);
+  const lines = new Set(frozen.map((each) => each.frozen).filter((line) => line !== of.reason));
   return element("section", {},
     head("h2", of.name, of.verdict),
     element("p", { class: "reason" }, of.reason),
     ...of.settings.map((line) => element("p", { class: "frozen" }, line)),
     of.tables.length ? facts(amounts(of.amounts, of.rows, of.rows_per_second, now)) : null,
     of.replicas.length ? folded(`${of.name}/replicas`,
-      `${of.replicas.length} replicas${away ? `, ${away} of them tried last or silent` : ""}`, () => replicas(of)) : null,
+      `${of.replicas.length} replicas${away.length ? `, ${away.length} of them tried last or silent` : ""}${frozen.length ? `, ${frozen.length} frozen` : ""}`, () => replicas(of)) : null,
     of.troubled.length ? folded(`${of.name}/troubled`, troubledTitle(of), () => troubled(of)) : null,
     ...of.tables.map((each) => table(each, of.name, now)));
 }

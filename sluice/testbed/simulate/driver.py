@@ -220,6 +220,10 @@ class SimulatedLoop(ConnectorLoop):
                 self.world.violate(f"{state.block_range} was sent while it is frozen")
             if isinstance(state.stage, Probing):
                 self.world.violate(f"{state.block_range} is probed while it is frozen")
+        access, closed = self._environment.clickhouse, self._frozen_servers()
+        taking = {url for urls in access.takers.values() for url in urls}
+        for url in {url for urls in access.shards.values() for url in urls} - (taking ^ closed):
+            self.world.violate(f"{url} is frozen, and may be sent blocks, or the other way round")
         for source in self._pending.misfiled():
             self.world.violate(f"{source} has changed, and no round looks at it")
 
@@ -227,7 +231,14 @@ class SimulatedLoop(ConnectorLoop):
         """By what the world knows, not by what the loop makes of it."""
         plan, topic = self.world.plan, state.source.topic
         entries = [entry for entry in plan.entries if topic in plan.topics_of(entry)]
-        return bool(holding(self.freezing.standing, entries))
+        frozen = self._frozen_servers()
+        is_closed = any(frozen.issuperset(plan.replicas(shard)) for shard in plan.shards)
+        return is_closed or bool(holding(self.freezing.standing, entries))
+
+    def _frozen_servers(self) -> set[str]:
+        urls = [url for shard in self.world.plan.shards for url in self.world.plan.replicas(shard)]
+        held = (*self.freezing.standing, *self.freezing._resumed)
+        return {url for url in urls if any(each.covers(url) for each in held)}
 
 
 class _Ready:

@@ -10,6 +10,7 @@ from dataclasses import replace
 from typing import Any
 
 from sluice.clickhouse import http
+from sluice.clickhouse.access import ClickHouseAccess
 from sluice.clickhouse.reactions import nothing_sent
 from sluice.core import budget, lease
 from sluice.core.budget import Hold, WindowState
@@ -286,8 +287,18 @@ def _what_is_frozen_is_sent() -> AbstractContextManager[None]:
     return patched((Freezing, "of", lambda freezing, state: ()))
 
 
+def _frozen_replicas_are_sent_blocks() -> AbstractContextManager[None]:
+    """A replica that is frozen gets no blocks (R23)."""
+
+    def all_of(access: ClickHouseAccess, shard: str, **_: bool) -> tuple[str, ...]:
+        return access.shards[shard]
+
+    return patched((ClickHouseAccess, "taking", all_of))
+
+
 RULE_BUGS: dict[str, Plant] = {
     "what-is-frozen-is-sent": _what_is_frozen_is_sent,
+    "frozen-replicas-are-sent-blocks": _frozen_replicas_are_sent_blocks,
     "renewals-are-young": _renewals_are_young,
     "second-attempts-insert": _second_attempts_insert,
     "newest-hold-only": _newest_hold_only,

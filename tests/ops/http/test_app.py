@@ -153,10 +153,11 @@ def test_a_freeze_names_whose_token_it_was(serve: Serve, said: list[dict[str, st
         200,
         {"by": "alice", "frozen": ["connector dc1: it is frozen"]},
     )
-    assert served.decide("/resume", {"why": "done"}).status == 200
+    assert served.decide("/resume", {"why": "done", "data_center": "east"}).status == 200
+    nothing = dict.fromkeys(("connector", "table", "replica", "data_center"), "")
     assert said == [
-        {"by": "alice", "why": "a disk", "table": "t", "connector": ""},
-        {"by": "alice", "why": "done", "table": "", "connector": ""},
+        nothing | {"by": "alice", "why": "a disk", "table": "t"},
+        nothing | {"by": "alice", "why": "done", "data_center": "east"},
     ]
 
 

@@ -56,7 +56,10 @@ def every_state() -> list[ConnectorRun]:
         state.waiting_since_ms, state.stable_end = now + 3_600_000, 700
     states[390].waiting_since_ms = now - 900_000
     loop.dead_letters.counts[("a", HOSTILE)] = 12
-    loop.freezing.standing = (Frozen(Subject("table", "c"), "alice", HOSTILE, START_MS),)
+    loop.freezing.standing = (
+        Frozen(Subject("table", "c"), "alice", HOSTILE, START_MS),
+        Frozen(Subject("replica", "r2"), "bob", HOSTILE, START_MS, ("r2",)),
+    )
     loop.settings = (Setting("log_level", "debug", "bob", HOSTILE, START_MS),)
     starting = run_of(None, "dc2", doing="taking over", error=TransientError("Kafka is away"))
     return [run_of(loop, HOSTILE), starting, run_of(None, "dc3", is_ended=True, status=4)]
@@ -97,7 +100,8 @@ def test_a_browser_shows_every_state_and_runs_nothing_of_a_name(tmp_path: Path) 
         "log_level is debug by bob since",
         "s for a free task, or for room in a deduplication window",
         "40 loading",
-        "2 replicas, 1 of them tried last or silent",
+        "2 replicas, 1 of them tried last or silent, 1 frozen",
+        "replica r2 is frozen by bob since",
         "1 doubled: doubled:",
         "`sluice audit` says more",
     ):

@@ -31,6 +31,7 @@ BY_CAMPAIGNS = {
 CAUGHT_BY = {
     **BY_CAMPAIGNS,
     "what-is-frozen-is-sent": 105,
+    "frozen-replicas-are-sent-blocks": 100,
     "settle-before-acknowledgement": 3,
     "token-without-table": 2,
     "token-without-partition": 7,
