@@ -7,7 +7,13 @@ from typing import TYPE_CHECKING
 
 import click
 
-from sluice.cli.arguments import command, config_argument, json_option, load_configuration
+from sluice.cli.arguments import (
+    UsageError,
+    command,
+    config_argument,
+    json_option,
+    load_configuration,
+)
 from sluice.cli.exit import ExitStatus
 from sluice.cli.output import cell_text, print_json, print_table
 
@@ -50,11 +56,20 @@ _REPLICA_HEADERS = (
     is_flag=True,
     help="show how each replica is doing instead: behind or not, its delay and queue",
 )
-def status(config: Path, as_json: bool, replicas: bool) -> int:
+@click.option(
+    "--proof",
+    is_flag=True,
+    help="show instead what the verifier and the audit beside the driver said last, and when",
+)
+def status(config: Path, as_json: bool, replicas: bool, proof: bool) -> int:
     """Show where each partition stands."""
     configuration = load_configuration(config)
+    if replicas and proof:
+        raise UsageError("--replicas and --proof are two questions", "Ask one of them.")
     if replicas:
         return _show_replicas(configuration, as_json=as_json)
+    if proof:
+        return _show_proof(configuration, as_json=as_json)
     from sluice.ops.status import read_status
 
     partitions = read_status(configuration)
@@ -90,6 +105,32 @@ def status(config: Path, as_json: bool, replicas: bool) -> int:
         print(cell_text(f"connector {connector}: {line}"))
     _show_claims(configuration)
     _show_leftovers(configuration)
+    _tell_proof(configuration)
+    return ExitStatus.DONE
+
+
+def _tell_proof(configuration: Configuration) -> None:
+    """What continuous proof says, where it is configured."""
+    from sluice.ops.http.asking import DriverSilentError, read_proof
+
+    try:
+        for each in read_proof(configuration):
+            print(cell_text(each.line()))
+    except DriverSilentError as error:
+        print(cell_text(f"continuous proof: {error}"))
+
+
+def _show_proof(configuration: Configuration, *, as_json: bool) -> int:
+    from sluice.ops.http.asking import read_proof
+
+    found = read_proof(configuration)
+    if as_json:
+        print_json(found)
+        return ExitStatus.DONE
+    for each in found:
+        print(cell_text(each.line()))
+    if not found:
+        print("continuous proof is off: neither [verify] nor [audit] is configured")
     return ExitStatus.DONE
 
 

@@ -30,11 +30,23 @@ def test_run() -> None:
     assert (values["until_caught_up"], values["grace"], values["log_format"]) == (True, 0.5, "json")
 
 
-@pytest.mark.parametrize(("command", "own"), [("doctor", "grants"), ("status", "replicas")])
-def test_reading_commands(command: str, own: str) -> None:
-    assert parse(command, "s.toml") == {"config": Path("s.toml"), "as_json": False, own: False}
-    assert parse(command, "s.toml", "--json")["as_json"] is True
-    assert parse(command, "s.toml", f"--{own}")[own] is True
+@pytest.mark.parametrize(
+    ("command", "own"), [("doctor", ["grants"]), ("status", ["replicas", "proof"])]
+)
+def test_reading_commands(command: str, own: list[str]) -> None:
+    said_nothing = {"config": Path("s.toml"), "as_json": False, **dict.fromkeys(own, False)}
+    assert parse(command, "s.toml") == said_nothing
+    for name in ("json", *own):
+        key = "as_json" if name == "json" else name
+        assert parse(command, "s.toml", f"--{name}") == said_nothing | {key: True}
+
+
+def test_what_is_frozen_is_named() -> None:
+    words = ("freeze", "s.toml", "--why", "a disk", "--data-center", "east")
+    named = dict.fromkeys(("connector", "table", "replica", "data_center"), "")
+    said = {"config": Path("s.toml"), "why": "a disk", "by": None}
+    assert parse(*words) == said | named | {"data_center": "east"}
+    assert parse("resume", *words[1:4], "--replica", "r1:8123")["replica"] == "r1:8123"
 
 
 def test_an_audit_runs_here_or_on_spark() -> None:
