@@ -61,6 +61,12 @@ class ServerError(SluiceError):
         self.alert = facts.alert
 
 
+def name_of(error: Exception) -> str:
+    """What kind of error it is: ClickHouse's name for it, or Sluice's. No words, which may name
+    values."""
+    return error.name if isinstance(error, ServerError) else type(error).__name__
+
+
 class TerminalServerError(ServerError, TerminalError):
     """The server refuses, and will refuse the identical request again."""
 

@@ -9,6 +9,7 @@ from typing import Any, Literal, NamedTuple
 from sluice.core.dynamic import NewField
 from sluice.core.errors import SluiceError
 from sluice.core.ranges import Interval, Range
+from sluice.core.tracing import WorkSpan
 from sluice.core.values import pickled_by_fields, value
 
 
@@ -347,6 +348,7 @@ class TaskReport:
         outcome is.
     :param may_lack_part: a server has failed in a way after which a table that is not replicated
         may know a block of it and not have it, whatever the outcome is.
+    :param spans: what was done when, of a bundle told by its first range; none: nobody asked.
     """
 
     block_range: Range
@@ -356,3 +358,4 @@ class TaskReport:
     worker_memory_bytes: int = 0
     may_land: bool = False
     may_lack_part: bool = False
+    spans: tuple[WorkSpan, ...] = ()

@@ -51,6 +51,7 @@ from sluice.driver.staging import StagingCollector
 from sluice.driver.start import Started, StartParts, spec_needed, take_over
 from sluice.driver.state import Holds
 from sluice.driver.topology import resolved
+from sluice.driver.tracing import Tracing
 from sluice.driver.unknown_schemas import PATIENCE_MS
 from sluice.driver.watching import ReplicaWatch
 from sluice.kafka.clients import make_admin
@@ -113,8 +114,9 @@ class ConnectorRun:
         jobs: Future[SparkJobs],
         stopping: threading.Event,
         examine: Callable[[str], None],
+        tracing: Tracing | None = None,
     ) -> None:
-        self.connector = connector
+        self.connector, self.tracing = connector, tracing
         self.status = DONE
         self.has_lost_spark = False
         #: What it is doing before it has a loop, and why that, or all of it, has failed.
@@ -345,13 +347,13 @@ class _Assembly:
         self.configuration, self.clickhouse = configuration, access
         self.inbox.put(ClusterRead(access))
 
-    def loop(self) -> ConnectorLoop:
-        """Take the connector's partitions over and build the loop on them."""
     def _hear(self, read: DecisionsRead) -> None:
         """A person has decided something; called from the watch's thread."""
         self.monitor.bear(read.decided.frozen)
         self.inbox.put(read)
 
+    def loop(self) -> ConnectorLoop:
+        """Take the connector's partitions over and build the loop on them."""
         names = topics_to_load(
             self.configuration, self.run.connector.name, self.log, self._told_apart
         )
@@ -371,9 +373,9 @@ class _Assembly:
         stop, topic = self.run.stopping.set, configuration.decisions_topic
         decisions = DecisionWatch(self.kafka, topic, self._hear, stop)
         decided, self.decisions = decisions.start(), decisions
+        self.monitor.bear(decided.frozen)
         loop_parts = LoopParts(
             log=self.recorder,
-        self.monitor.bear(decided.frozen)
             offsets=self.log,
             windows=self.claims or self.monitor,
             claims=self.claims,
@@ -394,6 +396,7 @@ class _Assembly:
             find_cuts=partial(find_cuts, self.kafka),
             schema_patience_ms=_patience_ms(configuration),
             decided=decided,
+            tracing=self.run.tracing,
         )
         self.schema.start()
         self.watch.start()
@@ -473,4 +476,5 @@ def _environment(assembly: _Assembly, specs: dict[str, str]) -> TaskEnvironment:
         registry=registry_access(configuration),
         claims=None if deduplication is None else store_access(deduplication),
         masked=frozenset(configuration.masked),
+        is_traced=assembly.run.tracing is not None,
     )

@@ -13,6 +13,7 @@ from sluice.driver.counters import Counters
 from sluice.driver.ports import LoopParts, Sought
 from sluice.driver.round_planner import RoundPlanner
 from sluice.driver.state import PartitionState, Probing, ToProbe
+from sluice.spark.jobs import JobResult
 from sluice.worker.assignment import Assignment, Job, TaskEnvironment
 
 _logger = logging.getLogger("sluice.loop")
@@ -96,7 +97,7 @@ class Dispatcher:
         self._name = name
         self._jobs = parts.jobs
         self._prober = parts.prober
-        self._inbox = parts.inbox
+        self._inbox, self._tracing = parts.inbox, parts.tracing
         self._now_ms = parts.now_ms
         self._share = share
         self._schema = schema
@@ -120,9 +121,11 @@ class Dispatcher:
             self._hung.sent(job)
             self._jobs.submit(job, environment, self._inbox.put)
 
-    def came_back(self, job: Job) -> None:
-        """Spark has carried it out, or given it up."""
-        self._hung.came_back(job)
+    def came_back(self, result: JobResult) -> None:
+        """Spark has carried a job out, or given it up."""
+        self._hung.came_back(result.job)
+        if self._tracing is not None:
+            self._tracing.came_back(self._name, result)
 
     def worked(self, now_ms: int) -> None:
         """Workers had something to do until now."""

@@ -316,7 +316,7 @@ class ConnectorLoop:
             if isinstance(event, SparkGoneError) and self.stopping.is_set():
                 continue  # what is loaded is settled without it
             if isinstance(event, JobResult):
-                self._dispatcher.came_back(event.job)
+                self._dispatcher.came_back(event)
             effects = self._reports.take(event)
             if isinstance(event, JobResult):
                 for assignment in event.job.assignments:

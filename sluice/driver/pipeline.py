@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 from sluice.config import Configuration
 from sluice.driver.connector import ConnectorRun, now_ms
 from sluice.driver.loop import ConnectorLoop
+from sluice.driver.tracing import tracing_if_wanted
 from sluice.spark.class_archive import archive_options
 from sluice.spark.context import start_context
 from sluice.spark.jobs import SparkGoneError, SparkJobs
@@ -124,11 +125,15 @@ def run_pipeline(
     :param examine: called with a connector's name before its first range; raises what
         keeps that connector from loading. The other connectors go on.
     :param observe: called once with all of them, before they begin, e.g. to serve metrics.
+    :raises ConfigurationError: the environment asks for traces that cannot be sent.
     """
     stopping = threading.Event()
     runs: list[ConnectorRun] = []
     on_signals(stopping, lambda: _refresh(runs))
-    with ThreadPoolExecutor(1, thread_name_prefix="spark-start") as pool:
+    with (
+        tracing_if_wanted() as tracing,
+        ThreadPoolExecutor(1, thread_name_prefix="spark-start") as pool,
+    ):
         context = pool.submit(
             start_context,
             configuration.pipeline,
@@ -139,7 +144,7 @@ def run_pipeline(
         )
         jobs: Future[SparkJobs] = pool.submit(lambda: SparkJobs(context.result()))
         runs += [
-            ConnectorRun(configuration, connector, jobs, stopping, examine)
+            ConnectorRun(configuration, connector, jobs, stopping, examine, tracing)
             for connector in configuration.connectors
         ]
         loops = [run.progress for run in runs]

@@ -22,6 +22,7 @@ from sluice.core.records import Record
 from sluice.driver.effects import Wanted
 from sluice.driver.parking import Parking
 from sluice.driver.state import Holds, PartitionState
+from sluice.driver.tracing import Tracing
 from sluice.driver.unknown_schemas import PATIENCE_MS
 from sluice.spark.jobs import Inbox
 from sluice.worker.assignment import Job, TaskEnvironment
@@ -318,6 +319,7 @@ class LoopParts:
     :param schema_patience_ms: see `unknown_schemas`.
     :param staging: None where nobody looks after staging tables.
     :param decided: what is decided at the start; a `DecisionsRead` tells of changes.
+    :param tracing: None where nobody wants traces.
     """
 
     log: IntentLog
@@ -339,3 +341,4 @@ class LoopParts:
     schema_patience_ms: int = PATIENCE_MS
     staging: Staging | None = None
     decided: Decided = field(default_factory=Decided)
+    tracing: Tracing | None = None

@@ -131,7 +131,7 @@ class RoundRecorder:
         self.again_at_ms = 0
         self.checkpoints = Checkpoints(states, recorded)
         self._name = name
-        self._log = parts.log
+        self._log, self._tracing = parts.log, parts.tracing
         self._now_ms = parts.now_ms
         self._states = states
         self._holds = holds
@@ -183,7 +183,10 @@ class RoundRecorder:
             _logger.warning(cannot, self._name, delay / 1000, error)
             return []
         self.batch += 1
-        self._counters.transactions.add((self._now_ms() - began_ms) / 1000)
+        ended_ms = self._now_ms()
+        self._counters.transactions.add((ended_ms - began_ms) / 1000)
+        if self._tracing is not None:
+            self._tracing.committed(self._name, self._states, records, began_ms, ended_ms)
         self.checkpoints.committed(commit.entries)
         self._schema.recorded(named)
         self.failures = 0

@@ -10,6 +10,7 @@ from sluice.clickhouse.reactions import (
     ServerError,
     is_data_refusal,
     may_still_land,
+    name_of,
 )
 from sluice.clickhouse.schema import OtherColumnsError
 from sluice.core.dead_letters import DeadLetterLimit
@@ -333,7 +334,7 @@ class ReportHandler:
         return []
 
     def _count(self, error: SluiceError) -> None:
-        kind = error.name if isinstance(error, ServerError) else type(error).__name__
+        kind = name_of(error)
         self._counters.failures[kind] = self._counters.failures.get(kind, 0) + 1
 
     def _take_probe(self, found: ProbeFound) -> list[Effect]:

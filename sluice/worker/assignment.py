@@ -30,6 +30,7 @@ class TaskEnvironment:
     :param dead_letter_bytes_max: payload bytes that one task may send to the driver; what
         is beyond becomes a pointer to the original message.
     :param masked: columns and fields of which no reason shows a value.
+    :param is_traced: tasks say what they did when.
     """
 
     pipeline: str
@@ -41,6 +42,7 @@ class TaskEnvironment:
     dead_letter_bytes_max: int = 8 * 1024 * 1024
     claims: StoreAccess | None = None
     masked: frozenset[str] = frozenset()
+    is_traced: bool = False
 
 
 @pickled_by_fields

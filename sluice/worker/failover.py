@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field, replace
 
-from sluice.clickhouse.reactions import KEEPER_CODES, ServerError, may_still_land
+from sluice.clickhouse.reactions import KEEPER_CODES, ServerError, may_still_land, name_of
 from sluice.clickhouse.replicas import ReplicaAwayError
 from sluice.clickhouse.schema import OtherColumnsError
 from sluice.core.errors import InDoubtError, SluiceError, TerminalError
@@ -120,7 +120,7 @@ def offer_block(
             breaker.succeeded(url)
             return replace(
                 receipt,
-                failed_over=tuple(f"{url} {_name(error)}" for url, error in attempt.failures),
+                failed_over=tuple(f"{url} {name_of(error)}" for url, error in attempt.failures),
                 in_doubt=attempt.may_land,
             )
     raise attempt.outcome()
@@ -145,7 +145,3 @@ def is_unhealthy(error: SluiceError) -> bool:
     if isinstance(error, OtherVersionError):
         return False
     return goes_elsewhere(error) or (isinstance(error, ServerError) and error.code in KEEPER_CODES)
-
-
-def _name(error: SluiceError) -> str:
-    return error.name if isinstance(error, ServerError) else type(error).__name__

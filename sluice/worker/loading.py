@@ -11,7 +11,7 @@ from __future__ import annotations
 import ctypes
 import resource
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 
 from sluice.claims.offsets import written_offsets
 from sluice.claims.port import StoreAwayError, StoreRefusedError
+from sluice.clickhouse.reactions import name_of
 from sluice.core.claims import loader_number
 from sluice.core.dead_letters import DUPLICATE, PARKED
 from sluice.core.dynamic import NewField
@@ -85,7 +86,10 @@ def load_bundle(
     :param members: in the order of the bundle.
     """
     _cache.begin_range(environment.clickhouse.looks)
-    outcome = _outcome(environment, members, task_attempt)
+    clocks = StageClocks(environment.is_traced)
+    with clocks.tracing("task") as facts:
+        outcome = _outcome(environment, members, task_attempt, clocks)
+        facts |= {"sluice.outcome": _word_of(outcome), "sluice.task.attempt": task_attempt}
     outcomes = outcome if isinstance(outcome, tuple) else (outcome,) * len(members)
     memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
     return tuple(
@@ -97,18 +101,28 @@ def load_bundle(
             worker_memory_bytes=memory,
             may_land=_cache.may_land,
             may_lack_part=_cache.may_lack_part,
+            spans=tuple(clocks.spans) if member is members[0] else (),
         )
         for member, one in zip(members, outcomes, strict=True)
     )
 
 
+def _word_of(outcome: Outcome | tuple[Outcome, ...]) -> str:
+    """Of a span: no words of an error, which may name values."""
+    told = outcome[0] if isinstance(outcome, tuple) else outcome
+    return name_of(told.error) if isinstance(told, Failed) else type(told).__name__
+
+
 def _outcome(
-    environment: TaskEnvironment, members: Sequence[Assignment], task_attempt: int
+    environment: TaskEnvironment,
+    members: Sequence[Assignment],
+    task_attempt: int,
+    clocks: StageClocks,
 ) -> Outcome | tuple[Outcome, ...]:
     """What became of the bundle, or of each member."""
     try:
         bundle = Bundle(tuple(members))
-        return _refused(bundle, task_attempt) or _load(_cache, environment, bundle)
+        return _refused(bundle, task_attempt) or _load(_cache, environment, bundle, clocks)
     except NeedsReservationError as error:
         return error.need
     except BlockRefusedError as refused:
@@ -142,7 +156,7 @@ def _refused(bundle: Bundle, task_attempt: int) -> Outcome | None:
 
 
 def _load(
-    cache: WorkerCache, environment: TaskEnvironment, bundle: Bundle
+    cache: WorkerCache, environment: TaskEnvironment, bundle: Bundle, clocks: StageClocks
 ) -> Outcome | tuple[Outcome, ...]:
     """1. Lease. 2. Fetch and weigh. 3. For each table: decode, claim the keys, split by shards,
     check the reservation, insert; nothing of any table before all were decoded that may refuse the
@@ -152,12 +166,14 @@ def _load(
     spec = cache.spec(environment, bundle.spec)
     tables = _tables_of(bundle, spec)
     require_takers(environment.clickhouse, tables)
-    loading = _Loading(cache, environment, bundle, lease, spec)
+    loading = _Loading(cache, environment, bundle, lease, spec, clocks)
     router = Router(bundle.origins(spec, None), tables, bundle.rest, cache.buffer)
     loading.watch(tables, router)
     try:
-        reading = fetch(cache, environment, bundle, router, loading.clocks)
-        loading.clocks.fetch = time.monotonic() - loading.clocks.started
+        with clocks.tracing("fetch") as facts:
+            reading = fetch(cache, environment, bundle, router, clocks)
+            facts["sluice.messages"] = reading.messages
+        clocks.fetch = time.monotonic() - clocks.started
         large = reading.bytes > LARGE_MESSAGE_BYTES * reading.messages
         if large:
             _trim_heap()
@@ -294,10 +310,8 @@ class _Loading:
                 continue
             parts = self._split(table, decoded)
             del decoded
-            if self.spec.commit == "bundle":
-                self._seal(table, parts)
-            else:
-                self._insert(table, parts)
+            deliver = self._seal if self.spec.commit == "bundle" else self._insert
+            deliver(table, parts)
         self._move()
 
     def _claim(self, table: TableSpec, decoded: Decoded) -> Decoded:
@@ -308,7 +322,8 @@ class _Loading:
         loader = loader_number(self.spec.pipeline, self.spec.connector, table.entry)
         store = cache.claims(self.environment)
         self.lease.check()  # nobody may claim any more for what nobody will insert
-        claimed = claim(store, self.bundle, table, row_keys, decoded, origins, loader)
+        with self.clocks.tracing("claim", table.entry):
+            claimed = claim(store, self.bundle, table, row_keys, decoded, origins, loader)
         self.clocks.claim += time.monotonic() - began
         if stored := self.bundle.stored.get(table.entry):
             # A message of which a probe found a row is none that made no row.
@@ -347,8 +362,9 @@ class _Loading:
         began = time.monotonic()
         told = (self.cache, self.environment, self.bundle, table)
         try:
-            for block in seal_blocks(*told, parts, self.lease):
-                self.sealed.append(block)
+            with self.clocks.tracing("seal", table.entry):
+                for block in seal_blocks(*told, parts, self.lease):
+                    self.sealed.append(block)
         except BlockRefusedError as error:
             error.inserted = self.inserted
             raise
@@ -359,7 +375,7 @@ class _Loading:
         """Move what is sealed, in the order of the entries."""
         began = time.monotonic()
         for block in self.sealed:
-            receipt = block.move()
+            receipt = _told(self.clocks, block.entry, "", block.move)
             self.receipts.append(receipt)
             self.shares.append(self.bundle.shares(receipt, block.offsets))
         self.clocks.insert += time.monotonic() - began
@@ -370,13 +386,11 @@ class _Loading:
         deliver_block = stage_block if table.is_staged else insert_block
 
         def send(shard: str, block: Block) -> Receipt:
-            return deliver_block(
-                self.cache, self.environment, self.bundle, table, shard, block, self.lease
-            )
+            given = (self.cache, self.environment, self.bundle, table, shard, block, self.lease)
+            return _told(self.clocks, table.entry, shard, lambda: deliver_block(*given))
 
-        is_alone = len(parts) == 1 or not may_go_parallel(
-            self.environment, [name for name, _ in parts]
-        )
+        shards = [name for name, _ in parts]
+        is_alone = len(parts) == 1 or not may_go_parallel(self.environment, shards)
         deliver = send_sequentially if is_alone else send_parallel
         offsets = {shard: block.offsets for shard, block in parts}
         receipts, errors = deliver(parts, send)
@@ -405,8 +419,10 @@ class _Loading:
         """The rows of an entry."""
         began = time.monotonic()
         decoder = self.cache.decoder(self.environment, self.bundle.spec, table)
-        with router.messages_of(table.entry) as buffer:
+        entry, clocks = table.entry, self.clocks
+        with clocks.tracing("decode", entry) as facts, router.messages_of(entry) as buffer:
             decoded = decoder.decode(buffer, self.bundle.origins(self.spec, table))
+            facts |= {"sluice.rows": decoded.rows, "sluice.bad_messages": len(decoded.bad)}
             self.given[table.entry] = self.bundle.counted(buffer.offsets)
             found = new_fields(table, buffer, decoded)
             stored = self.bundle.stored.get(table.entry)
@@ -530,6 +546,21 @@ def _passed(
     for entry, told in duplicates.items():
         passed[entry] += told.messages
     return {entry: count for entry, count in passed.items() if count}
+
+
+def _told(clocks: StageClocks, entry: str, shard: str, insert: Callable[[], Receipt]) -> Receipt:
+    """An insert, with a span that says where the block is."""
+    with clocks.tracing("insert", entry, shard) as facts:
+        receipt = insert()
+        facts |= {
+            "sluice.shard": receipt.shard,
+            "sluice.token": receipt.token,
+            "sluice.replica": receipt.replica,
+            "sluice.rows": receipt.rows,
+            "sluice.bytes": receipt.bytes,
+            "sluice.failed_over": " ".join(receipt.failed_over),
+        }
+    return receipt
 
 
 def _may_refuse(table: TableSpec) -> bool:

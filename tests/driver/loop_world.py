@@ -40,6 +40,7 @@ from sluice.driver.ports import LoopParts, ProbeEnded, ProbeFound, ShardWindow, 
 from sluice.driver.record_updates import RecordPlanner
 from sluice.driver.start import Started
 from sluice.driver.state import Holds, PartitionState, PossibleLateInsert, ToProbe
+from sluice.driver.tracing import Tracing
 from sluice.driver.unknown_schemas import PATIENCE_MS
 from sluice.kafka.clients import KafkaAccess
 from sluice.kafka.log import TopicMissingError
@@ -174,6 +175,7 @@ class World(Inbox, Sources):
     """Every port of a loop."""
 
     slots = 2
+    tracing: Tracing | None = None
 
     def __init__(
         self,
@@ -195,10 +197,8 @@ class World(Inbox, Sources):
         )
         self.tables = {own_target_shards(t)[0]: Table(blocks) for t in self.spec.tables}
         self.own = {at.entry: table for at, table in self.tables.items()}
-        self.group: dict[TopicPartition, Record] = {}
-        self.ledger: list[LedgerEntry] = []
-        self.dead_letters: list[DeadLetter] = []
-        self.commits: list[Commit] = []
+        self.group, self.ledger = dict[TopicPartition, Record](), list[LedgerEntry]()
+        self.dead_letters, self.commits = list[DeadLetter](), list[Commit]()
         self.jobs: list[Job] = []
         self.cancelled: list[tuple[int, Job]] = []
         self.environments: list[TaskEnvironment] = []
@@ -435,6 +435,7 @@ class World(Inbox, Sources):
                 find_cuts=self.find_cuts,
                 schema_patience_ms=self.schema_patience_ms,
                 decided=Decided(self.frozen),
+                tracing=self.tracing,
             ),
             self.planner,
             environment,
