@@ -237,7 +237,8 @@ class Look:
             return "waits", f"{state.block_range} is looked for in its tables"
         if state.record.in_doubt and state.failures:
             again = max(0.0, (state.retry_at_ms - self.now_ms) / 1000)
-            failed = f"{state.block_range} failed {state.failures} times, now by {state.error}"
+            often = "once" if state.failures == 1 else f"{state.failures} times"
+            failed = f"{state.block_range} failed {often}, now by {state.error}"
             return "waits", failed if state.out else f"{failed}; next try in {again:.0f} s"
         waits_ms = self.now_ms - (state.waiting_since_ms or self.now_ms)
         if not state.record.in_doubt and waits_ms > max(WAIT_PATIENCE_MS, 3 * self._delay_ms):

@@ -2,6 +2,8 @@
 // Everything that comes from outside becomes text, never HTML.
 
 const EVERY_MS = 2000;
+// Of replicas that are not well, so many are told before the list of all.
+const TOLD_MAX = 5;
 const opened = new Set();
 let answeredAt = 0;
 
@@ -42,7 +44,7 @@ function head(level, name, verdict) {
 function amounts(of, rows, rate, now) {
   const doubt = of.in_doubt ? `${count(of.in_doubt)}, the oldest ${duration(of.oldest_intent_seconds)}` : "none";
   return [
-    ["lag", `${count(of.lag_messages)} messages`],
+    ["lag in messages", count(of.lag_messages)],
     ["behind", duration(of.behind_seconds)],
     ["rows a second", count(rate)],
     ["rows since the start", count(rows)],
@@ -82,7 +84,7 @@ function table(of, connector, now) {
     facts([
       ...amounts(of.amounts, of.rows, of.rows_per_second, now),
       ["dead letters", letters || "none"],
-      ["parked", of.is_parked ? "yes" : "no"],
+      ["parked", of.is_parked ? "yes" : null],
       ["window left", least === null ? null : `${Math.round(least * 100)} %`],
     ]),
     of.windows.length > 1 ? folded(`${connector}/${of.name}/windows`, `${of.windows.length} deduplication windows`, () =>
@@ -117,7 +119,9 @@ function connector(of, now) {
   return element("section", {},
     head("h2", of.name, of.verdict),
     element("p", { class: "reason" }, of.reason),
-    ...of.settings.map((line) => element("p", { class: "frozen" }, line)),
+    ...[...lines, ...of.settings].map((line) => element("p", { class: "reason frozen" }, line)),
+    ...away.slice(0, TOLD_MAX).map((each) => element("p", { class: "reason waits" },
+      `replica ${each.url} of ${each.shard}: ${each.why_last || "it does not answer"}`)),
     of.tables.length ? facts(amounts(of.amounts, of.rows, of.rows_per_second, now)) : null,
     of.replicas.length ? folded(`${of.name}/replicas`,
       `${of.replicas.length} replicas${away.length ? `, ${away.length} of them tried last or silent` : ""}${frozen.length ? `, ${frozen.length} frozen` : ""}`, () => replicas(of)) : null,

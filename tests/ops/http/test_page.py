@@ -3,12 +3,8 @@
 from __future__ import annotations
 
 import re
-import shutil
-import subprocess
 import time
 from pathlib import Path
-
-import pytest
 
 from sluice.core.decided import Frozen, Setting, Subject
 from sluice.core.errors import TerminalError, TransientError
@@ -22,11 +18,10 @@ from sluice.ops.proof import _Record
 from sluice.verify.continuous import Turn
 from tests.driver.loop_world import START_MS, World, run, table_spec
 from tests.ops.http.scene import Served, run_of
+from tests.support.browser import chromium
 
 PAGE = Path(app.__file__).parent
 HOSTILE = "<img src=x onerror=\"document.title='owned'\"><script>document.title='owned'</script>"
-#: A page that does not come within so many seconds of the machine's time is broken.
-SECONDS = 180
 
 
 class Watch:
@@ -63,19 +58,6 @@ def every_state() -> list[ConnectorRun]:
     loop.settings = (Setting("log_level", "debug", "bob", HOSTILE, START_MS),)
     starting = run_of(None, "dc2", doing="taking over", error=TransientError("Kafka is away"))
     return [run_of(loop, HOSTILE), starting, run_of(None, "dc3", is_ended=True, status=4)]
-
-
-def chromium(folder: Path, *words: str) -> str:
-    """What Chromium prints; it is told to ask nobody but the page's server."""
-    found = shutil.which("chromium")
-    if found is None:
-        pytest.skip("needs Debian's package chromium: scripts/setup-tests")
-    quiet = ("--disable-background-networking", "--disable-component-update", "--disable-sync")
-    options = ("--headless", "--no-sandbox", "--disable-gpu", *quiet, f"--user-data-dir={folder}")
-    ended = subprocess.run(
-        [found, *options, *words], capture_output=True, timeout=SECONDS, check=True
-    )
-    return ended.stdout.decode()
 
 
 def test_a_browser_shows_every_state_and_runs_nothing_of_a_name(tmp_path: Path) -> None:
