@@ -18,6 +18,7 @@ from sluice.ops.proof import _Record
 from sluice.verify.continuous import Turn
 from tests.driver.loop_world import START_MS, World, run, table_spec
 from tests.ops.http.scene import Served, run_of
+from tests.ops.http.screenshots import PICTURES
 from tests.support.browser import chromium
 
 PAGE = Path(app.__file__).parent
@@ -127,3 +128,13 @@ def test_a_thousand_partitions_are_no_long_answer(tmp_path: Path) -> None:
     assert sum(connector["amounts"]["partitions"].values()) == 1000
     assert len(connector["troubled"]) == 50
     assert connector["troubled"][0]["verdict"] == "stopped"
+
+
+def test_the_pictures_of_readme_are_small() -> None:
+    """They are taken by `python -m tests.ops.http.screenshots docs/images`."""
+    root = PAGE.parents[2]
+    named = set(re.findall(r"docs/images/([\w-]+\.png)", (root / "README.md").read_text()))
+    assert named == {name for name, *_ in PICTURES}
+    for name in named:
+        picture = (root / "docs" / "images" / name).read_bytes()
+        assert picture.startswith(b"\x89PNG") and len(picture) < 150_000, name
