@@ -55,6 +55,7 @@ from tests.support.guarded import (
     bindings,
     give_only,
 )
+from tests.support.otlp import Receiver
 from tests.support.processes import command_of, is_below, parents_by_pid
 from tests.support.world import COLUMNS, LINEAGE, order, wait_for
 
@@ -305,7 +306,12 @@ def driven(guarded: Guarded, tmp_path_factory: pytest.TempPathFactory) -> Iterat
         f'{text}[http]\nlisten = "127.0.0.1:{port}"\ntokens_file = "tokens"\ntls = {{ '
         f'certificate = "{certificate}", key = "{key}", key_password = "${{KEY_PASSWORD}}" }}\n'
     )
-    environment = {"PLANTED": SECRETS["spark"], "KEY_PASSWORD": SECRETS["key_password"]}
+    receiver = Receiver()
+    environment = {
+        "PLANTED": SECRETS["spark"],
+        "KEY_PASSWORD": SECRETS["key_password"],
+        "OTEL_EXPORTER_OTLP_ENDPOINT": receiver.start(),
+    }
     produce(guarded.broker)
     log = folder / "driver.log"
     words = [sys.executable, "-m", "sluice", "--debug", "run", str(configuration)]
@@ -331,7 +337,8 @@ def driven(guarded: Guarded, tmp_path_factory: pytest.TempPathFactory) -> Iterat
     finally:
         if process.poll() is None:
             driver.kill()
-    shown["log"] = driver.text()
+        receiver.stop()
+    shown |= {"log": driver.text(), "traces": "\n".join(map(str, receiver.spans))}
     with pytest.MonkeyPatch.context() as patch:
         for name, value in environment.items():
             patch.setenv(name, value)
