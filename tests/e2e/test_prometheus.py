@@ -26,8 +26,10 @@ from tests.support.world import Truth, World, wait_for
 #: How long a minute of the rules takes here.
 MINUTE_SECONDS = 2
 PATIENCE = 240.0
-#: Queries that have no answer here: nothing deduplicates, Kafka is well, and no block waits.
+#: Queries that have no answer here: nothing deduplicates, Kafka is well, no block waits, and no
+#: replica is frozen.
 UNANSWERED = {
+    'sluice_replica_frozen{connector=~".*"} == 1',
     'sluice_kafka_unanswered{connector=~".*"} == 1',
     'sluice_consecutive_record_failures{connector=~".*"} > 0',
     'sum by (table, kind) (rate(sluice_duplicates_total{connector=~".*", table=~".*"}[30s]))',
