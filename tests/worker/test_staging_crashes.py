@@ -28,8 +28,12 @@ def restart(server: BreakingServer) -> None:
     server.start()
 
 
-#: Parts that were merged into others are forgotten at once.
-_FORGETFUL = "SETTINGS old_parts_lifetime = 0, merge_tree_clear_old_parts_interval_seconds = 1"
+#: Parts that were merged into others are forgotten at once. A server looks for them ever more
+#: seldom, unless it is told.
+_FORGETFUL = (
+    "SETTINGS old_parts_lifetime = 0, merge_tree_clear_old_parts_interval_seconds = 1, "
+    "cleanup_delay_period = 1, max_cleanup_delay_period = 1, cleanup_delay_period_random_add = 0"
+)
 
 
 def made(server: BreakingServer, engine: str = "MergeTree", lineage: bool = True) -> DeliveredTable:
