@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import socket
 import subprocess
 import time
 import uuid
 from base64 import urlsafe_b64encode
+from contextlib import suppress
 from pathlib import Path
 
 from sluice.core.errors import ConfigurationError, TerminalError
@@ -27,6 +29,7 @@ PROPERTIES_VARIABLE = "SLUICE_KAFKA_PROPERTIES"
 #: the benchmark took it 0.15 us a row from the first on, instead of 0.30, 0.35, 0.15 [measured].
 _JAVA_OPTIONS = ("-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC")
 _HEAP_DEFAULT = "512m"
+_BOOTSTRAP = "bootstrap.checkpoint"
 _READY_SECONDS_MAX = 60.0
 _STOP_SECONDS_MAX = 30.0
 
@@ -92,7 +95,7 @@ def run_kafka(data: Path, port: int | None) -> int:
         base = [str(java), f"-Xmx{os.environ.get(HEAP_VARIABLE, _HEAP_DEFAULT)}", *_JAVA_OPTIONS]
         base += [f"-Dlog4j2.configurationFile={data}/log4j2.properties", "-cp", f"{jars}/*"]
         properties = _write_settings(data, port)
-        _format(base, data, properties)
+        _format(base, data, properties, jars / _BOOTSTRAP)
         return _run(base, data, properties, port, stop)
     finally:
         os.close(lock_fd)
@@ -125,17 +128,35 @@ def _run(base: list[str], data: Path, properties: Path, port: int, stop: StopReq
     return 0
 
 
-def _format(base: list[str], data: Path, properties: Path) -> None:
-    """Give a new folder its identity; a folder that has one is left alone."""
-    if (data / "log" / "meta.properties").exists():
+def _format(base: list[str], data: Path, properties: Path, kept: Path) -> None:
+    """Give a new folder its identity; a folder that has one is left alone.
+
+    :param kept: the features of a cluster, which Kafka's tool writes: the same for each of this
+        version, and the tool is a JVM of its own. The first time it runs, and they are kept.
+    """
+    log = data / "log"
+    if (log / "meta.properties").exists():
         return
-    cluster_id = urlsafe_b64encode(uuid.uuid4().bytes).rstrip(b"=").decode()
+    cluster_id, directory_id = (
+        urlsafe_b64encode(uuid.uuid4().bytes).rstrip(b"=").decode() for _ in range(2)
+    )
+    if kept.exists():
+        log.mkdir(parents=True, exist_ok=True)
+        shutil.copyfile(kept, log / _BOOTSTRAP)
+        (log / "meta.properties").write_text(
+            f"version=1\nnode.id=1\ncluster.id={cluster_id}\ndirectory.id={directory_id}\n"
+        )
+        return
     tool = [*base, "kafka.tools.StorageTool", "format", "--ignore-formatted"]
     tool += [f"--cluster-id={cluster_id}", f"--config={properties}"]
     done = subprocess.run(tool, capture_output=True, text=True, check=False)
     if done.returncode != 0:
         told = (done.stdout + done.stderr).strip().splitlines()[-3:]
         raise _failure(data, f"the folder could not be formatted: {' '.join(told)}")
+    with suppress(OSError):  # the jars may belong to somebody else
+        partial = kept.with_name(f"{_BOOTSTRAP}.{directory_id}")
+        shutil.copyfile(log / _BOOTSTRAP, partial)
+        partial.replace(kept)
 
 
 def _write_settings(data: Path, port: int) -> Path:

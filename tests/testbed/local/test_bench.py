@@ -17,7 +17,7 @@ import pytest
 from sluice.clickhouse.http import Server
 from sluice.core.errors import ConfigurationError, TransientError
 from sluice.core.ranges import TopicPartition
-from sluice.kafka.clients import KafkaAccess, make_admin
+from sluice.kafka.clients import make_admin
 from sluice.kafka.log import SourceLog
 from sluice.testbed.local.bench_report import Drained, Outcome, compared
 from sluice.testbed.local.bench_rounds import (
@@ -43,8 +43,9 @@ from sluice.testbed.local.producing import (
     held_back,
     steady_producer,
 )
-from sluice.testbed.local.running import ClickHouse, running_broker
+from sluice.testbed.local.running import ClickHouse
 from tests.support.clickhouse_server import clickhouse_available, run_clickhouse
+from tests.support.kafka import Kafka
 
 
 def a_round(seconds: float, foreign: float = 0.0) -> Round:
@@ -258,32 +259,31 @@ def test_a_round_has_no_small_remainder(rows: int, partitions: int) -> None:
     assert size <= settings.range_messages and of_partition > size * ranges - ranges
 
 
-def test_nothing_of_a_round_is_seen_before_its_end(tmp_path: Path) -> None:
-    with running_broker(tmp_path / "kafka") as broker:
-        access = KafkaAccess("local", broker.brokers)
-        settings = BenchSettings(topics=7, partitions=2)
-        create_topics(access, settings.topic_names, 2)
-        sources = settings.sources
-        assert len(set(sources)) == 14
-        log = SourceLog(make_admin(access))
-        wait_for_ends(log, sources, {0})
-        # 28 events in pieces of 16 go to all partitions alike
-        orders = Orders(1, Shape(message_bytes=1_000_000))
-        with held_back(access, sources, orders, 28, bad_share=0.5) as broken:
-            assert set(log.stable_ends(sources).values()) == {0}
-            assert 0 < broken < 28
-        wait_for_ends(log, sources, {3})  # each with the end of the transaction
-        with steady_producer(access, sources, Orders(1), 20_000, 0.5) as producer:
-            steady = producer.produce(0.5)
-        # All but a few are only sent; the broker acknowledged every one of them
-        assert 0 < len(steady.stamped) < 5_000 < steady.rows == 10_000
-        assert {event.source for event in steady.stamped} == set(sources)
-        ends = log.stable_ends(sources)
-        assert sum(ends.values()) == 14 * 3 + 10_000 and max(ends.values()) - min(ends.values()) < 2
-        alone = measure_producer_alone(access, sources, Orders(1), broker.jvm_pid, 2_000, 0.5)
-        assert sum(log.stable_ends(sources).values()) == 14 * 3 + 10_000 + 1_000
-        assert alone.messages == 1_000
-        assert 0 < alone.cpu_seconds < 60 and alone.seconds > 0.4
+def test_nothing_of_a_round_is_seen_before_its_end(kafka: Kafka) -> None:
+    access = kafka.access("local")
+    settings = BenchSettings(topics=7, partitions=2)
+    create_topics(access, settings.topic_names, 2)
+    sources = settings.sources
+    assert len(set(sources)) == 14
+    log = SourceLog(make_admin(access))
+    wait_for_ends(log, sources, {0})
+    # 28 events in pieces of 16 go to all partitions alike
+    orders = Orders(1, Shape(message_bytes=1_000_000))
+    with held_back(access, sources, orders, 28, bad_share=0.5) as broken:
+        assert set(log.stable_ends(sources).values()) == {0}
+        assert 0 < broken < 28
+    wait_for_ends(log, sources, {3})  # each with the end of the transaction
+    with steady_producer(access, sources, Orders(1), 20_000, 0.5) as producer:
+        steady = producer.produce(0.5)
+    # All but a few are only sent; the broker acknowledged every one of them
+    assert 0 < len(steady.stamped) < 5_000 < steady.rows == 10_000
+    assert {event.source for event in steady.stamped} == set(sources)
+    ends = log.stable_ends(sources)
+    assert sum(ends.values()) == 14 * 3 + 10_000 and max(ends.values()) - min(ends.values()) < 2
+    alone = measure_producer_alone(access, sources, Orders(1), kafka.broker.jvm_pid, 2_000, 0.5)
+    assert sum(log.stable_ends(sources).values()) == 14 * 3 + 10_000 + 1_000
+    assert alone.messages == 1_000
+    assert 0 < alone.cpu_seconds < 60 and alone.seconds > 0.4
 
 
 def wait_for_ends(log: SourceLog, sources: list[TopicPartition], wanted: set[int]) -> None:

@@ -9,6 +9,7 @@ import subprocess
 import sys
 import tempfile
 import time
+import uuid
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -26,7 +27,7 @@ from sluice.testbed.local.driver import running_driver
 from sluice.testbed.local.orders import DEFECTS, TOMBSTONE, Orders
 from sluice.testbed.local.processes import RUN_VARIABLE, processes_of_run, wait_for_end
 from sluice.testbed.local.producing import Produced, create_topic, produce_with_defects
-from sluice.testbed.local.running import running_broker
+from tests.support.kafka import Kafka
 
 
 @dataclass
@@ -131,14 +132,13 @@ def test_broken_orders_are_broken() -> None:
     assert parsed["a time out of range"]["ordered_at"].startswith("22")
 
 
-def test_producing_knows_which_events_are_broken(tmp_path: Path) -> None:
-    with running_broker(tmp_path / "kafka") as broker:
-        access = KafkaAccess("local", broker.brokers)
-        create_topic(access, "orders")
-        with pytest.raises(TerminalError, match="creating topic orders"):
-            create_topic(access, "orders")
-        seen: list[int] = []
-        produced = produce_with_defects(access, "orders", 4, 25_001, 300, 3, seen.append)
+def test_producing_knows_which_events_are_broken(kafka: Kafka) -> None:
+    access, topic = kafka.access("local"), f"orders-{uuid.uuid4().hex[:8]}"
+    create_topic(access, topic)
+    with pytest.raises(TerminalError, match=f"creating topic {topic}"):
+        create_topic(access, topic)
+    seen: list[int] = []
+    produced = produce_with_defects(access, topic, 4, 25_001, 300, 3, seen.append)
     assert produced.events == seen[-1] == 25_001
     assert len(produced.broken) + produced.tombstones == 300 == sum(produced.kinds.values())
     assert produced.tombstones == produced.kinds["tombstone"] > 0
@@ -147,13 +147,12 @@ def test_producing_knows_which_events_are_broken(tmp_path: Path) -> None:
     assert max(offset for _, offset in produced.broken) < 6_251
 
 
-def test_repeated_orders_are_good_ones_somewhere_else(tmp_path: Path) -> None:
-    with running_broker(tmp_path / "kafka") as broker:
-        access = KafkaAccess("local", broker.brokers)
-        create_topic(access, "orders")
-        seen: list[int] = []
-        produced = produce_with_defects(access, "orders", 4, 30_000, 300, 3, seen.append, 1_500)
-        messages = read_all(access, "orders", 4, 30_000)
+def test_repeated_orders_are_good_ones_somewhere_else(kafka: Kafka) -> None:
+    access, topic = kafka.access("local"), f"orders-{uuid.uuid4().hex[:8]}"
+    create_topic(access, topic)
+    seen: list[int] = []
+    produced = produce_with_defects(access, topic, 4, 30_000, 300, 3, seen.append, 1_500)
+    messages = read_all(access, topic, 4, 30_000)
     assert produced.events == seen[-1] == 30_000
     assert (produced.repeated, produced.unique) == (1_500, 28_500)
     assert produced.good == 28_200

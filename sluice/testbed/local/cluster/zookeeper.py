@@ -46,7 +46,8 @@ class ZooKeeper(Child):
             "minSessionTimeout=1000\nmaxSessionTimeout=60000\n"
         )
         java = str(require_java())
-        self.launch([java, "-Xmx256m", "-cp", class_path(), MAIN_CLASS, str(configuration)])
+        options = ("-Xmx256m", "-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC")
+        self.launch([java, *options, "-cp", class_path(), MAIN_CLASS, str(configuration)])
         wait_until(lambda: _answers(self.port), self.running, self.folder / "output.log")
 
 
