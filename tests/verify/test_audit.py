@@ -194,8 +194,10 @@ def on_spark(configuration: Configuration, chunk_offsets: int) -> AuditReport:
     """The same audit in a process of its own, whose Spark ends with it."""
     program = (
         "import pickle, sys; from functools import partial; "
-        "from sluice.spark.context import start_context; from sluice.spark.context import spread; "
-        "from sluice.verify.audit import audit; context = start_context('audit', 'local[2]', {}); "
+        "from sluice.spark.class_archive import archive_options; "
+        "from sluice.spark.context import spread, start_context; "
+        "from sluice.verify.audit import audit; "
+        "context = start_context('audit', 'local[2]', {}, archive_options()); "
         f"report = audit(pickle.load(sys.stdin.buffer), {chunk_offsets}, "
         "partial(spread, context)); "
         "sys.stdout.buffer.write(pickle.dumps(report)); context.stop()"
