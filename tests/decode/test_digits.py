@@ -57,8 +57,18 @@ def test_shortened_digits() -> None:
     assert shorten_digits(b'{"a":12}') == b'{"a":12}'
 
 
-@pytest.mark.parametrize("place", PLACES)
-@pytest.mark.parametrize("integer", ["Int8", "UInt32", "UInt64"])
+@pytest.mark.parametrize(
+    ("integer", "place"),
+    [
+        *(("Int8", place) for place in PLACES),
+        *((integer, PLACES[0]) for integer in ("UInt32", "UInt64")),
+        *(
+            pytest.param(integer, place, marks=pytest.mark.long)
+            for integer in ("UInt32", "UInt64")
+            for place in PLACES[1:]
+        ),
+    ],
+)
 def test_both_ways_to_read_give_the_same_block(integer: str, place: str) -> None:
     type_text = place.format(integer)
     decoder = Decoder(table(Column("a", type_text)))
