@@ -90,6 +90,11 @@ class DeliveredTable:
     name: str = field(default_factory=lambda: f"t{uuid.uuid4().hex[:8]}")
     #: By block: what is recorded of the table before the first attempt.
     then: dict[int, tuple[int, str]] = field(default_factory=dict)
+    #: What a driver has read of the table, for all attempts; None: read anew for each, as where
+    #: the table is altered.
+    known: TableSpec | None = None
+    #: By block and salt: what was decoded for the first attempt.
+    made: dict[tuple[int, int], Decoded] = field(default_factory=dict)
 
     def create(self) -> None:
         lineage = ", ".join(f"{name} {kind}" for name, kind in LINEAGE_TYPES.items())
@@ -179,8 +184,10 @@ class DeliveredTable:
         """
         cache = WorkerCache()
         cache.servers[self.url] = self.server = SteppedServer(self.url, step)
-        decoded = self.decoded(number, salt)
-        return self.deliver(cache, decoded, number, self.spec, deadline_ms)
+        if (number, salt) not in self.made:
+            self.made[number, salt] = self.decoded(number, salt)
+        spec = self.known or self.spec
+        return self.deliver(cache, self.made[number, salt], number, spec, deadline_ms)
 
     def decoded(self, number: int, salt: int = 0) -> Decoded:
         """The rows of a block; see `attempt`."""

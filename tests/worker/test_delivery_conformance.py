@@ -18,6 +18,7 @@ from sluice.core.errors import InDoubtError
 from sluice.worker.errors import ForgottenError
 from tests.support.broken_renames import BreakingServer, run_breaking
 from tests.support.delivered import DeliveredTable, Paused
+from tests.support.examples import examples
 
 _OLD, _NEW = "clickhouse_18", "embedded_server"
 Make = Callable[[str], DeliveredTable]
@@ -60,16 +61,26 @@ def table(request: pytest.FixtureRequest) -> Iterator[DeliveredTable]:
 
 def created(table: DeliveredTable) -> Iterator[DeliveredTable]:
     table.create()
+    table.known = table.spec
     yield table
     table.drop()
 
 
 def points(table: DeliveredTable) -> list[Point]:
     """Before and after each statement of an attempt, of which one is made. With views there are
-    more, and three tables that are moved in the same way: every fifth point then."""
+    more, and three tables that are moved in the same way: every fifth point then. Without lineage
+    the statements are the same, and only what is looked for is another: every third one."""
     table.attempt()
     found = [(at, done) for at in range(len(table.server.statements)) for done in (False, True)]
-    return found[:: 5 if table.has_views else 1]
+    return found[:: 5 if table.has_views else 1 if table.has_lineage else 3]
+
+
+def ends(table: DeliveredTable) -> list[Point]:
+    """Where an attempt may be killed: before the first statement, and behind each. Before the next
+    one is the same, since the dead know nothing of what they read between."""
+    table.attempt()
+    found = [(0, False), *((at, True) for at in range(len(table.server.statements)))]
+    return found[:: 3 if table.has_views else 1]
 
 
 def test_a_block_is_there_once_however_often_it_is_sent(table: DeliveredTable) -> None:
@@ -81,7 +92,7 @@ def test_a_block_is_there_once_however_often_it_is_sent(table: DeliveredTable) -
 def test_an_attempt_that_is_killed_at_any_step_is_finished_by_the_next(
     table: DeliveredTable,
 ) -> None:
-    for number, (at, is_done) in enumerate(points(table), start=1):
+    for number, (at, is_done) in enumerate(ends(table), start=1):
         assert table.killed(at, is_done=is_done, number=number)
         table.attempt(number)
         table.assert_rows(number + 1)
@@ -90,14 +101,14 @@ def test_an_attempt_that_is_killed_at_any_step_is_finished_by_the_next(
 def test_attempts_at_one_block_that_are_killed_one_step_later_each_time(
     table: DeliveredTable,
 ) -> None:
-    for at, is_done in points(table):
+    for at, is_done in ends(table):
         table.killed(at, is_done=is_done, number=1)
     table.attempt(1)
     table.assert_rows(2)
 
 
 def test_an_answer_that_is_lost_at_any_step(table: DeliveredTable) -> None:
-    lost = [point for point in points(table) if point[1]]
+    lost = [point for point in ends(table) if point[1]]
     for number, point in enumerate(lost, start=1):
 
         def lose(statement: int, is_done: bool, point: Point = point) -> None:
@@ -126,10 +137,11 @@ def test_an_attempt_that_sleeps_at_any_step_meets_its_repeat(table: DeliveredTab
         table.assert_rows(number + 1)
 
 
+@pytest.mark.examples
 def test_two_attempts_that_sleep_at_any_steps_wake_in_either_order(table: DeliveredTable) -> None:
     """Both go on then, one after the other or at once."""
     dice, all_points = random.Random(7), points(table)
-    pairs = [dice.choices(all_points, k=2) for _ in range(12)]
+    pairs = [dice.choices(all_points, k=2) for _ in range(examples(24))]
     for number, pair in enumerate(pairs, start=1):
         sleeping = [Paused(table, at, is_done=is_done, number=number) for at, is_done in pair]
         if number % 3 == 0:
@@ -141,12 +153,13 @@ def test_two_attempts_that_sleep_at_any_steps_wake_in_either_order(table: Delive
         table.assert_rows(number + 1)
 
 
+@pytest.mark.examples
 def test_an_attempt_sleeps_while_another_is_killed(table: DeliveredTable) -> None:
     """The other one after its first statement, which may be a claim, or at any: the sleeper goes on
     then, and does not take for moved what is only claimed."""
     dice, all_points = random.Random(11), points(table)
     pairs = [(point, (0, True)) for point in all_points]
-    pairs += [(dice.choice(all_points), dice.choice(all_points)) for _ in range(6)]
+    pairs += [(dice.choice(all_points), dice.choice(all_points)) for _ in range(examples(12))]
     for number, (sleeps, dies) in enumerate(pairs, start=1):
         sleeping = Paused(table, sleeps[0], is_done=sleeps[1], number=number)
         table.killed(dies[0], is_done=dies[1], number=number)
@@ -177,7 +190,7 @@ def test_a_server_that_is_killed_after_any_step(server: BreakingServer, make: Ma
     """One block stands at each step then. A window is not believed any more: such a block is in
     doubt, and looked for (R10)."""
     for table in created(make(server.url)):
-        done = [point for point in points(table) if point[1]]
+        done = [point for point in ends(table) if point[1]]
         for number, (at, is_done) in enumerate(done, start=1):
             assert table.killed(at, is_done=is_done, number=number)
         server.kill()
