@@ -16,8 +16,8 @@ settings.load_profile("sluice")
 #: Their files take longest, so they come first: else a process works on one of them at the end,
 #: while the others have nothing left.
 _FIRST = (
-    *("tests/e2e/", "tests/testbed/", "tests/stream/", "tests/prove/"),
-    *("tests/worker/test_delivery_conformance.py", "tests/decode/"),
+    *("tests/worker/test_delivery_conformance.py", "tests/e2e/", "tests/testbed/"),
+    *("tests/stream/", "tests/prove/", "tests/worker/", "tests/decode/"),
 )
 
 
