@@ -11,25 +11,19 @@ import pytest
 from sluice.testbed.local.cluster.cluster import Cluster, running_cluster
 from sluice.testbed.local.running import Broker, ClickHouse, running_broker, running_clickhouse
 from tests.support.clickhouse_server import ClickHouseServer
+from tests.support.kafka import Kafka
 from tests.support.world import World
 
 
 @pytest.fixture(scope="session")
-def shared_broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
-    with running_broker(tmp_path_factory.mktemp("kafka")) as broker:
-        yield broker
-
-
-@pytest.fixture(scope="session")
-def shared_clickhouse(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ClickHouse]:
-    with running_clickhouse(tmp_path_factory.mktemp("clickhouse")) as clickhouse:
-        yield clickhouse
+def shared_broker(kafka: Kafka) -> Broker:
+    return kafka.broker
 
 
 @pytest.fixture
-def world(tmp_path: Path, shared_broker: Broker, shared_clickhouse: ClickHouse) -> Iterator[World]:
+def world(tmp_path: Path, shared_broker: Broker, embedded_server: ClickHouse) -> Iterator[World]:
     """In the shared broker and server, which it leaves as it found them."""
-    world = _world(tmp_path, shared_broker, shared_clickhouse)
+    world = _world(tmp_path, shared_broker, embedded_server)
     yield world
     world.close()
     world.clean()

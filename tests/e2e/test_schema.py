@@ -192,7 +192,7 @@ def each_world(
     request: pytest.FixtureRequest, tmp_path: Path, shared_broker: Broker
 ) -> Iterator[World]:
     """A server that knows tokens, and one that hashes what it stores."""
-    name = "shared_clickhouse" if request.param == "tokens" else "clickhouse_18"
+    name = "embedded_server" if request.param == "tokens" else "clickhouse_18"
     clickhouse = request.getfixturevalue(name)
     world = World(tmp_path, shared_broker, clickhouse, name=f"s{uuid.uuid4().hex[:8]}")
     try:

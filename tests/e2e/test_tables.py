@@ -42,11 +42,11 @@ class Loading:
 
 @pytest.fixture(scope="module")
 def loading(
-    tmp_path_factory: pytest.TempPathFactory, shared_broker: Broker, shared_clickhouse: ClickHouse
+    tmp_path_factory: pytest.TempPathFactory, shared_broker: Broker, embedded_server: ClickHouse
 ) -> Iterator[Loading]:
     """It begins with the latest messages. Of one topic there are some before it starts."""
     folder = tmp_path_factory.mktemp("tables")
-    world = World(folder, shared_broker, shared_clickhouse, name=f"t{uuid.uuid4().hex[:8]}")
+    world = World(folder, shared_broker, embedded_server, name=f"t{uuid.uuid4().hex[:8]}")
     topics = {topic: PARTITIONS.get(topic, 1) for (topic,) in TABLES.values()}
     for topic, partitions in topics.items():
         world.create_topic(topic, partitions)

@@ -28,8 +28,6 @@ SERVERS = frozenset(
         "fragile_world",
         "kafka",
         "server",
-        "shared_broker",
-        "shared_clickhouse",
         "spark",
         "zookeeper_port",
     }
