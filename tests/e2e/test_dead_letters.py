@@ -115,6 +115,7 @@ def test_a_message_goes_back_only_to_the_table_that_missed_it(world: World) -> N
     assert_clean(world, configuration, dead_lettered=1)
 
 
+@pytest.mark.long
 def test_a_deployment_that_makes_most_messages_bad_stops_with_nothing_written(
     world: World,
 ) -> None:

@@ -157,6 +157,7 @@ def test_a_schema_that_is_not_there_yet_is_waited_for(world: World, follower: Fo
         assert_every_message_is_one_row(world, topic)
 
 
+@pytest.mark.long
 def test_a_schema_that_is_deleted_while_its_rows_are_in_doubt_makes_no_dead_letter(
     world: World, follower: Follower
 ) -> None:
@@ -199,6 +200,7 @@ def test_a_schema_that_is_deleted_while_its_rows_are_in_doubt_makes_no_dead_lett
     assert sorted(world.dead_letters()) == sorted([(0, n) for n in new] * dead_letters)
 
 
+@pytest.mark.long
 def test_bytes_that_are_no_header_become_dead_letters_without_a_wait_for_each_range(
     world: World, follower: Follower
 ) -> None:

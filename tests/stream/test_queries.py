@@ -141,6 +141,7 @@ def test_killed_at_each_statement(query: Query) -> None:
         assert any(kind in statement for statement in seen), seen
 
 
+@pytest.mark.long
 def test_the_last_entry_of_the_commit_log_is_deleted(query: Query) -> None:
     query.run(last_epoch=1)
     epochs = query.assert_exact()
