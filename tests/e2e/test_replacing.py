@@ -38,31 +38,6 @@ def rewind(world: World, configuration: Path, topic: str, *partitions: int) -> N
     assert ended.returncode == 0, ended.stderr
 
 
-def test_repeats_after_kills_are_harmless_and_need_no_window(world: World) -> None:
-    """Each repeat is surely sent and stored: the table is optimized between, and has no window."""
-    world.create_topic("orders-kept")
-    create(world, "kept", more="PARTITION BY country")
-    truth, repeats = Truth(), 0
-    world.produce("orders-kept", 60_000, truth, bad_every=2_000)
-    configuration = world.configure(
-        {"kept": ["orders-kept"]}, max_messages=4_000, table_settings=REPLACING
-    )
-    for _ in range(3):
-        before = world.count("kept")
-        driver = world.run(configuration)
-        world.wait_for_rows("kept", before + 1, driver)
-        driver.kill()
-        world.execute("OPTIMIZE TABLE kept FINAL")
-        repeats += driver.text().count("is loaded again, identically")
-        assert "is probed" not in driver.text()
-    world.drain(configuration)
-    assert repeats > 0
-    assert_exact(world, "kept FINAL", truth)
-    assert_dead_letters(world, truth)
-    audited = world.sluice("audit", str(configuration))
-    assert audited.returncode == 0, audited.stdout
-
-
 @pytest.mark.long
 def test_a_rewind_replaces_what_was_loaded_before(world: World) -> None:
     world.create_topic("orders-rewound", 2)
@@ -171,39 +146,59 @@ def watched(world: World, table: str, work: Callable[[], None]) -> int:
     return looks
 
 
-def test_final_is_right_at_every_moment_for_a_keyed_topic_with_deletes(world: World) -> None:
-    topic, table = "state", "state"
-    world.create_topic(topic, 3)
+def test_final_is_right_at_every_moment_through_repeats_and_a_rewind(world: World) -> None:
+    """A table of all messages, optimized between, so that each repeat is surely stored; and one of
+    the last values of a keyed topic with deletes. Neither has a window."""
     world.execute(
-        f"CREATE TABLE {table} (id String, value UInt64, gone UInt8, {LINEAGE}) "
+        f"CREATE TABLE state (id String, value UInt64, gone UInt8, {LINEAGE}) "
         "ENGINE = ReplacingMergeTree(_offset, gone) ORDER BY id"
     )
-    configuration = world.configure({table: [topic]}, max_messages=1_500, table_settings=KEYED)
-    model = Model(seed=1)
+    world.create_topic("state", 3)
+    create(world, "kept", more="PARTITION BY country")
+    world.create_topic("orders-kept")
+    configuration = world.configure(
+        {"kept": ["orders-kept"], "state": ["state"]},
+        max_messages=1_500,
+        table_settings=REPLACING,
+        settings_of={"state": KEYED},
+    )
+    model, truth, repeats = Model(seed=1), Truth(), 0
 
     def work() -> None:
-        for _ in range(3):
-            model.produce(world, topic, 8_000, partitions=3)
-            before = world.count(table)
+        nonlocal repeats
+        for number in range(2):
+            model.produce(world, "state", 8_000, partitions=3)
+            first = number * 40_000
+            world.produce("orders-kept", 40_000, truth, bad_every=2_000, first=first)
+            before = world.count("state"), world.count("kept")
             driver = world.run(configuration)
-            world.wait_for_rows(table, before + 1, driver)
+            world.wait_for_rows("state", before[0] + 1, driver)
+            world.wait_for_rows("kept", before[1] + 1, driver)
             driver.kill()
-        world.drain(configuration)
+            world.execute("OPTIMIZE TABLE kept FINAL")
+            repeats += driver.text().count("is loaded again, identically")
+            assert "is probed" not in driver.text()
+        repeats += world.drain(configuration).text().count("is loaded again, identically")
 
-    assert watched(world, table, work) > 5
-    assert last_values(world, table) == model.now
+    assert watched(world, "state", work) > 5
+    assert repeats > 0, "no kill left a range in doubt"
+    assert_exact(world, "kept FINAL", truth)
+    assert_dead_letters(world, truth)
+    assert last_values(world, "state") == model.now
+    audited = world.sluice("audit", str(configuration))
+    assert audited.returncode == 0, audited.stdout
 
     def again() -> None:
-        rewind(world, configuration, topic, 0, 1, 2)
+        rewind(world, configuration, "state", 0, 1, 2)
         world.drain(configuration)
 
-    watched(world, table, again)
-    assert last_values(world, table) == model.now
-    assert world.dead_letters() == []
+    watched(world, "state", again)
+    assert last_values(world, "state") == model.now
+    assert_dead_letters(world, truth)
     audited = world.sluice("audit", str(configuration))
     assert audited.returncode == 0, audited.stdout
     key = next(iter(model.now))
-    world.execute(f"ALTER TABLE {table} DELETE WHERE id = '{key}' SETTINGS mutations_sync = 1")
+    world.execute(f"ALTER TABLE state DELETE WHERE id = '{key}' SETTINGS mutations_sync = 1")
     audited = world.sluice("audit", str(configuration))
     assert audited.returncode == 1
     assert "nor a later one of its key" in audited.stdout
