@@ -1,7 +1,8 @@
-"""`sluice fleet`: how several drivers would share a pipeline."""
+"""`sluice fleet`: the drivers of a pipeline, and how several would share it."""
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
 from pathlib import Path
 
 import click
@@ -22,14 +23,75 @@ from sluice.cli.output import cell_text, print_json, print_table
 MEMBERS_MAX = 100
 
 
+_HEADERS = (
+    *("connector", "member", "owner", "state", "partitions", "since", "reported s ago"),
+    *("data center", "slots", "out", "rows/s", "oldest wait s", "version"),
+)
+
+
+class _Fleet(Group):
+    """`sluice fleet CONFIG` is `sluice fleet members CONFIG`."""
+
+    def resolve_command(
+        self, context: click.Context, words: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        is_command = words[0] in self.commands
+        return super().resolve_command(context, words if is_command else [_MEMBERS, *words])
+
+
+_MEMBERS = "members"
+
+
 @click.group(
     "fleet",
-    cls=Group,
+    cls=_Fleet,
     no_args_is_help=True,
-    example="sluice fleet plan sluice.toml --members 3",
+    example="sluice fleet sluice.toml\nsluice fleet plan sluice.toml --members 3",
 )
 def fleet() -> None:
-    """See how several drivers would share a pipeline."""
+    """See the drivers of a pipeline, and how several would share it."""
+
+
+@fleet.command(
+    _MEMBERS, example="sluice fleet sluice.toml\nsluice fleet members sluice.toml --json"
+)
+@config_argument
+@json_option
+def members(config: Path, as_json: bool) -> int:
+    """Show who reports, who is silent, and who owns how many partitions. Changes nothing.
+
+    `sluice fleet CONFIG` does the same. No driver has to run.
+    """
+    configuration = load_configuration(config)
+    from sluice.ops.fleet import read_members
+
+    found = read_members(configuration)
+    if as_json:
+        print_json(found)
+        return ExitStatus.DONE
+    rows = []
+    for each in found:
+        since = None
+        if each.started_ms is not None:
+            since = f"{datetime.fromtimestamp(each.started_ms // 1000, UTC):%Y-%m-%d %H:%M:%SZ}"
+        state = "leaves" if each.is_leaving else each.state
+        rows.append(
+            (
+                *(each.connector, each.member, each.owner, state, each.partitions, since),
+                *(each.reported_seconds, each.data_center or None, each.slots, each.out),
+                *(each.rows_per_second, each.oldest_wait_seconds, each.software or None),
+            )
+        )
+    print_table(_HEADERS, rows)
+    print_table(
+        ("connector", "member", "window", "floor"),
+        (
+            (each.connector, each.member, window, floor)
+            for each in found
+            for window, floor in sorted(each.floors.items())
+        ),
+    )
+    return ExitStatus.DONE
 
 
 @parameter_type("N,N,…")

@@ -103,6 +103,7 @@ def status(config: Path, as_json: bool, replicas: bool, proof: bool) -> int:
     frozen = {(connector, line): None for connector, found in lines for line in found}
     for connector, line in frozen:
         print(cell_text(f"connector {connector}: {line}"))
+    _show_members(configuration)
     _show_claims(configuration)
     _show_leftovers(configuration)
     _tell_proof(configuration)
@@ -132,6 +133,16 @@ def _show_proof(configuration: Configuration, *, as_json: bool) -> int:
     if not found:
         print("continuous proof is off: neither [verify] nor [audit] is configured")
     return ExitStatus.DONE
+
+
+def _show_members(configuration: Configuration) -> None:
+    """Who reports, where drivers do."""
+    if configuration.fleet is None:
+        return
+    from sluice.ops.fleet import member_lines
+
+    for line in member_lines(configuration):
+        print(cell_text(line))
 
 
 def _show_claims(configuration: Configuration) -> None:

@@ -95,9 +95,12 @@ def _own_topics(configuration: Configuration) -> Iterator[tuple[str, str]]:
     }
     for connector in configuration.connectors:
         for topic in connector.topics:
-            if topic in names.values():
+            if topic in (*names.values(), configuration.fleet_topic):
                 what = f'"{topic}" is written by this pipeline itself'
                 yield f"connector[{connector.name}].topics", what
+    for name in _OWN_TOPICS:
+        if names[name] == configuration.fleet_topic:
+            yield f"{name}.topic", "is where the members of a fleet report; choose another"
     for other, name in combinations(_OWN_TOPICS, 2):
         if names[name] == names[other]:
             yield f"{name}.topic", f"is also {other}.topic; choose another"

@@ -119,6 +119,12 @@ topic = "sluice.orders.ledger"        # default: sluice.<pipeline>.ledger
 [decisions]                           # of `sluice freeze` and `sluice resume`
 topic = "sluice.orders.decisions"     # default: sluice.<pipeline>.decisions
 
+# [fleet]                             # the driver reports, and knows who else does: docs/FLEET.md
+# member = "east-1"                   # its name, which it keeps; default: data_center.host
+# data_center = "east"
+# members_max = 8                     # windows are shared by so many; the same for all members
+# silent_after = "8s"                 # who does not report for so long counts as silent
+
 # [deduplication]                     # where the keys of events are kept; for deduplicate
 # store = "local"                     # a directory of this machine: the default with master
                                       # local[…]. Others: "redis://host:6379/0", "rediss://…",

@@ -22,6 +22,7 @@ from sluice.config.model import (
     AuditConfiguration,
     BatchConfiguration,
     Configuration,
+    FleetConfiguration,
     HttpConfiguration,
     RegistryConfiguration,
     SparkConfiguration,
@@ -73,6 +74,7 @@ class _File(Section):
     deduplication: DeduplicationConfiguration | None = None
     verify: VerifyConfiguration | None = None
     audit: AuditConfiguration | None = None
+    fleet: FleetConfiguration | None = None
 
 
 _FILE = TypeAdapter(_File)
@@ -189,6 +191,7 @@ def _completed(file: _File, path: Path) -> Configuration:
         deduplication=_completed_deduplication(file, path.absolute().parent),
         verify=file.verify,
         audit=file.audit,
+        fleet=file.fleet,
     )
 
 

@@ -169,6 +169,34 @@ class AuditConfiguration(Section):
     share: Annotated[float, Field(strict=True, ge=0.01, le=1.0)] = 0.1
 
 
+#: Members of a fleet; each share of a window gets smaller with them (R24).
+FLEET_MEMBERS_MAX = 64
+
+
+@dataclass(frozen=True, slots=True)
+class FleetConfiguration(Section):
+    """A driver is a member of a fleet: it reports, and knows who else does.
+
+    :param member: its name, which it keeps when it is started again; "": data center and host.
+    :param data_center: where it runs.
+    :param members_max: of so many members a window is shared at most; the same for all.
+    :param silent_after_seconds: who does not report for so long counts as silent; a report comes
+        four times as often.
+    """
+
+    member: Text = ""
+    data_center: Text = ""
+    members_max: Annotated[int, Field(strict=True, ge=1, le=FLEET_MEMBERS_MAX)] = 8
+    silent_after_seconds: Annotated[float, a_duration(4.0, 300.0)] = 8.0
+
+    def name(self, host: str) -> str:
+        """What the member is called.
+
+        :param host: that it runs on.
+        """
+        return self.member or ".".join(each for each in (self.data_center, host) if each)
+
+
 @dataclass(frozen=True, slots=True)
 class Configuration:
     """The whole file.
@@ -204,6 +232,13 @@ class Configuration:
     #: None: not beside a driver; likewise the audit.
     verify: VerifyConfiguration | None = None
     audit: AuditConfiguration | None = None
+    #: None: the driver is no member of a fleet.
+    fleet: FleetConfiguration | None = None
+
+    @property
+    def fleet_topic(self) -> str:
+        """Where the members of a fleet report, whether this driver is one or not."""
+        return f"sluice.{self.pipeline}.fleet"
 
     @property
     def own_topics(self) -> tuple[str, ...]:
@@ -269,7 +304,7 @@ class Configuration:
         source = self.connector(connector)
         if topic in source.topics:
             return True
-        own = (*self.own_topics, self.parking_topic, self.duplicates_topic)
+        own = (*self.own_topics, self.parking_topic, self.duplicates_topic, self.fleet_topic)
         if topic in own or is_reserved(topic):
             return False
         return matches(source.topic_pattern, topic) and bool(self.tables_of(topic))

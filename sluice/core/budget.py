@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
+from sluice.core.fleet.floors import Share
 from sluice.core.lease import CLOCK_SKEW_MS_MAX
 from sluice.core.load_spec import TableSpec
 from sluice.core.values import value
@@ -98,16 +99,23 @@ class WindowState:
     :param blocks: W.
     :param insert_counter: the insert counter now.
     :param table: name of the table whose window it is.
+    :param share: what a fleet leaves of it; None: there is no other member.
     """
 
     blocks: int
     insert_counter: int
     table: str = ""
+    share: Share | None = None
 
     @property
     def usable(self) -> int:
         """Entries that may lie between a block and its repeat."""
         return self.blocks // WINDOW_SHARE
+
+    @property
+    def most(self) -> int:
+        """The most entries that may ever be reserved."""
+        return self.usable if self.share is None else self.share.most(self.blocks)
 
 
 def room(window: WindowState, holds: Iterable[Hold], ended: int = 0) -> int:
@@ -120,13 +128,17 @@ def room(window: WindowState, holds: Iterable[Hold], ended: int = 0) -> int:
         may be missing in it.
     """
     held = list(holds)
-    created = window.insert_counter - min(
-        (hold.insert_counter for hold in held), default=window.insert_counter
-    )
+    oldest = min((hold.insert_counter for hold in held), default=window.insert_counter)
+    reserved = ended + sum(hold.reservation for hold in held)
+    created = window.insert_counter - oldest
     if created < 0:
         # An insert counter that fell (parts were dropped) no longer counts; nothing may be assumed.
         return -1 if held else window.usable
-    return window.usable - created - ended - sum(hold.reservation for hold in held)
+    left = window.usable - created - reserved
+    if window.share is not None:
+        of_fleet = window.share.left(window.blocks, window.insert_counter, oldest, reserved)
+        return min(left, of_fleet)
+    return left
 
 
 def still_remembered(window: WindowState, insert_counter: int) -> bool:

@@ -9,7 +9,7 @@ from functools import lru_cache
 #: Names that no expression takes: Kafka's own topics, and those that pipelines of Sluice write by
 #: default. Whoever wants one of them names it.
 _RESERVED = re.compile(
-    r"__.*|sluice\..+\.(ledger|dead-letters|parking|duplicates|decisions)", re.DOTALL
+    r"__.*|sluice\..+\.(ledger|dead-letters|parking|duplicates|decisions|fleet)", re.DOTALL
 )
 
 

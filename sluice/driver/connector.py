@@ -9,6 +9,7 @@ import uuid
 from collections.abc import Callable
 from concurrent.futures import Future
 from functools import partial
+from socket import gethostname
 from typing import TypeVar
 
 from sluice.claims.stores import open_store
@@ -23,6 +24,7 @@ from sluice.core.errors import (
     TerminalError,
     TransientError,
 )
+from sluice.core.fleet.records import owner_id
 from sluice.core.ledger import LedgerView
 from sluice.core.load_spec import SOURCE, LoadSpec
 from sluice.core.planning import Limits
@@ -32,10 +34,11 @@ from sluice.driver.claims import SETTLE_MS, ClaimsKeeper, Me, why_other_claims
 from sluice.driver.claims_rebuild import has_rows, rebuild
 from sluice.driver.deciding import DecisionWatch
 from sluice.driver.discovering import TopicFinder, retired, topics_to_load
+from sluice.driver.fleet import FleetMember, Identity, boot_id, refuse_beside_fleet
 from sluice.driver.loop import ConnectorLoop
 from sluice.driver.monitor import WindowMonitor
 from sluice.driver.parking import Parking
-from sluice.driver.ports import ClusterRead, DecisionsRead, LoopParts
+from sluice.driver.ports import ClusterRead, DecisionsRead, LoopParts, Windows, no_fleet
 from sluice.driver.probing import ClickHouseProber, why_no_probe_now
 from sluice.driver.record_updates import RecordPlanner
 from sluice.driver.refreshing import SchemaReader
@@ -124,6 +127,8 @@ class ConnectorRun:
         self.error: SluiceError | None = None
         self.is_ended = False
         self.loop: ConnectorLoop | None = None
+        #: Where the driver is a member of a fleet, once it has looked who else is.
+        self.fleet: FleetMember | None = None
         self._configuration = configuration
         self._jobs = jobs
         self.stopping = stopping
@@ -158,6 +163,8 @@ class ConnectorRun:
     def run(self, until_caught_up: bool, grace_seconds: float) -> None:
         """Run until done or stopped; sets `status`."""
         try:
+            if self._configuration.fleet is None:
+                self._patiently("looking for a fleet", self._refuse_beside_fleet)
             self._run(until_caught_up, grace_seconds)
         except SluiceError as error:
             self.error = error
@@ -168,6 +175,10 @@ class ConnectorRun:
             self.status = BROKEN
         finally:
             self.is_ended = True
+
+    def _refuse_beside_fleet(self) -> None:
+        access = kafka_access(self._configuration, self.connector.name)
+        refuse_beside_fleet(access, self._configuration.fleet_topic, self.stopping)
 
     def _status_of(self, error: SluiceError) -> int:
         """The status that it ends with."""
@@ -184,6 +195,7 @@ class ConnectorRun:
         self._patiently("being examined", lambda: self._examine(self.connector.name))
         assembled = self._assembly = self._patiently("starting", lambda: _Assembly(self))
         try:
+            self._patiently("looking for other drivers", assembled.join_fleet)
             loop = self.loop = self._patiently("taking over", assembled.loop)
             targets = None
             if until_caught_up:
@@ -232,6 +244,7 @@ class _Assembly:
         self.schema: SchemaReader | None = None
         self.watch: ReplicaWatch | None = None
         self.decisions: DecisionWatch | None = None
+        self.fleet: FleetMember | None = None
         self.inbox = Inbox()
         self.kafka = kafka_access(configuration, connector.name)
         self.clickhouse = access_of(configuration, connector.name).patient()
@@ -245,7 +258,7 @@ class _Assembly:
             group=configuration.group(connector.name),
             ledger_topic=configuration.ledger_topic,
             dead_letter_topic=configuration.dead_letters_topic,
-            owner=f"run-{uuid.uuid4().hex[:10]}",
+            owner=self._owner(uuid.uuid4().hex[:10]),
             dead_letter_bytes_max=min(bytes_max, 15 * 1024 * 1024),
             parking_topic=configuration.parking_topic,
             duplicates_topic=(
@@ -277,6 +290,34 @@ class _Assembly:
             insert_seconds=configuration.clickhouse.insert_timeout_seconds,
             members_max=configuration.batch.max_partitions,
         )
+
+    def _owner(self, start: str) -> str:
+        """Its id in records: of a member of a fleet it tells the name."""
+        fleet = self.configuration.fleet
+        return f"run-{start}" if fleet is None else owner_id(fleet.name(gethostname()), start)
+
+    def join_fleet(self) -> None:
+        """Report, as a member of a fleet; does nothing where the driver is none.
+
+        :raises ConfigurationError: another driver runs, beside which this one may not.
+        """
+        fleet, configuration = self.configuration.fleet, self.configuration
+        if fleet is None:
+            return
+        me = Identity(
+            fleet.name(gethostname()),
+            fleet.data_center,
+            fleet.members_max,
+            fleet.silent_after_seconds,
+            boot_id(),
+            now_ms(),
+        )
+        member = FleetMember(
+            *(self.kafka, configuration.fleet_topic, me, self.names.owner),
+            *(now_ms, self.run.stopping),
+        )
+        member.start()
+        self.fleet = self.run.fleet = member
 
     def _claims_keeper(self) -> ClaimsKeeper | None:
         """Where events are deduplicated."""
@@ -323,6 +364,8 @@ class _Assembly:
             self.watch.stop()
         if self.decisions is not None:
             self.decisions.stop()
+        if self.fleet is not None:
+            self.fleet.stop()
         self.monitor.stop()
         self.staging.stop()
         self.prober.close()
@@ -374,13 +417,18 @@ class _Assembly:
         decisions = DecisionWatch(self.kafka, topic, self._hear, stop)
         decided, self.decisions = decisions.start(), decisions
         self.monitor.bear(decided.frozen)
+        windows: Windows = self.claims or self.monitor
+        jobs = self.run._jobs.result()
+        if self.fleet is not None:
+            # All partitions were taken over, and with them all that anybody held.
+            windows = self.fleet.begin(windows, self.planner, jobs.slots, self.fleet.known)
         loop_parts = LoopParts(
             log=self.recorder,
             offsets=self.log,
-            windows=self.claims or self.monitor,
+            windows=windows,
             claims=self.claims,
             staging=self.staging,
-            jobs=self.run._jobs.result(),
+            jobs=jobs,
             prober=self.prober,
             now_ms=now_ms,
             inbox=self.inbox,
@@ -397,6 +445,7 @@ class _Assembly:
             schema_patience_ms=_patience_ms(configuration),
             decided=decided,
             tracing=self.run.tracing,
+            see_round=no_fleet if self.fleet is None else self.fleet.see,
         )
         self.schema.start()
         self.watch.start()

@@ -146,8 +146,7 @@ class ConnectorLoop:
         #: Nobody notices whether a message that waits so long was seen a tenth of it later.
         every_ms = planner.limits.delay_ms_max // OBSERVE_DELAY_SHARE
         self._observe_every_ms = max(OBSERVE_EVERY_MS, min(every_ms, OBSERVE_EVERY_MS_MAX))
-        self._observe_again_at_ms = 0
-        self.round_at_ms = parts.now_ms()
+        self._observe_again_at_ms, self.round_at_ms = 0, parts.now_ms()
 
     # The loop
 
@@ -212,6 +211,7 @@ class ConnectorLoop:
             self._parts.claims.see(self.states.values(), self.holds, of.spec, of.spec_of, now_ms)
         if self._parts.staging is not None:
             self._parts.staging.see(self.states.values(), now_ms)
+        self._parts.see_round(self.states, self.holds, self.counters.rows, now_ms)
         under_way = self._pending.under_way(now_ms)
         self.planner.batch = self._recorder.batch + 1
         planned = self._round_planner.plan(under_way, now_ms, flush=flush, stopping=stopping)

@@ -297,6 +297,25 @@ class Staging(Protocol):
         """These are the servers from now on."""
 
 
+class SeeRound(Protocol):
+    """Is told of each round that begins; a member of a fleet for real (`sluice.driver.fleet`)."""
+
+    def __call__(
+        self,
+        states: Mapping[TopicPartition, PartitionState],
+        holds: Holds,
+        rows: int,
+        now_ms: int,
+    ) -> None:
+        """:param states: all partitions of the loop; `rows`: that it has settled."""
+
+
+def no_fleet(
+    states: Mapping[TopicPartition, PartitionState], holds: Holds, rows: int, now_ms: int
+) -> None:
+    """Where nobody has to know."""
+
+
 class Clock(Protocol):
     """Wall time."""
 
@@ -320,6 +339,7 @@ class LoopParts:
     :param staging: None where nobody looks after staging tables.
     :param decided: what is decided at the start; a `DecisionsRead` tells of changes.
     :param tracing: None where nobody wants traces.
+    :param see_round: of a member of a fleet, whose are the `windows` then.
     """
 
     log: IntentLog
@@ -342,3 +362,4 @@ class LoopParts:
     staging: Staging | None = None
     decided: Decided = field(default_factory=Decided)
     tracing: Tracing | None = None
+    see_round: SeeRound = no_fleet

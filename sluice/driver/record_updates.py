@@ -9,6 +9,7 @@ from dataclasses import dataclass, field, replace
 from sluice.core.budget import TargetShard, WindowState, room
 from sluice.core.bundles import members_in
 from sluice.core.errors import TerminalError
+from sluice.core.fleet.floors import FLOOR_SHARE, STARTS, keeps_floor
 from sluice.core.lease import deadline_ms, has_expired, lease_seconds_max
 from sluice.core.ledger import (
     Background,
@@ -134,7 +135,7 @@ class Budget:
         known = [target_shard for target_shard in target_shards if target_shard in self.windows]
         blocks = Counter(map(self._place, known))
         usable = [
-            self.windows[target_shard].state.usable // blocks[self._place(target_shard)]
+            self.windows[target_shard].state.most // blocks[self._place(target_shard)]
             for target_shard in known
         ]
         return max(1, min([reservation, *usable]))
@@ -173,8 +174,8 @@ class Budget:
         ]
         # A range whose blocks go to one table by several ways makes the reservation once for each.
         blocks = Counter(self._place(target_shard) for target_shard, _ in windows)
-        for target_shard, window in sorted(windows, key=lambda item: item[1].state.usable):
-            if reservation * blocks[self._place(target_shard)] > window.state.usable:
+        for target_shard, window in sorted(windows, key=lambda item: item[1].state.most):
+            if reservation * blocks[self._place(target_shard)] > window.state.most:
                 raise too_small(
                     target_shard, reservation, window, entry, blocks[self._place(target_shard)]
                 )
@@ -235,6 +236,7 @@ class Budget:
             window = WindowState(
                 min(each.state.blocks for each in read),
                 max(each.state.insert_counter for each in read),
+                share=read[0].state.share,
             )
             oldest = min((hold.insert_counter for hold in held), default=window.insert_counter)
             self._rooms[place] = _Room(window, room(window, held, ended), oldest)
@@ -254,12 +256,20 @@ class _Room:
     oldest: int
 
     def left_for(self, insert_counter: int) -> int:
-        """The same for a hold of this insert counter: what was created since then counts, too."""
+        """The same for a hold of this insert counter: what was created since then counts, too. To
+        the members of a fleet it does so already, if they know of a hold that is so old."""
+        share = self.window.share
+        if share is not None:
+            return self.left if insert_counter >= share.own else -1
         return self.left - max(0, self.oldest - insert_counter)
 
     def left_alone(self, insert_counter: int) -> int:
         """The same if there were no other hold."""
-        return self.window.usable - (self.window.insert_counter - insert_counter)
+        created = self.window.insert_counter - insert_counter
+        if self.window.share is not None:
+            keeps = keeps_floor(self.window.blocks, self.window.insert_counter, insert_counter)
+            return self.window.most if keeps else -1
+        return self.window.usable - created
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -609,11 +619,16 @@ def too_small(
         )
     reservation *= blocks
     table = window.state.table or f"table entry {target_shard.entry}"
+    share = window.state.share
+    may, wanted = "half of it may be used", 4 * reservation
+    if share is not None:
+        may = f"each of up to {share.members_max} members of a fleet may use {window.state.most}"
+        wanted = 2 * FLOOR_SHARE * STARTS * share.members_max * reservation
     return WindowTooSmallError(
         f"{needs}: the deduplication window of {table} in shard {target_shard.shard} holds "
-        f"{window.state.blocks}, and half of it may be used",
+        f"{window.state.blocks}, and {may}",
         f"ALTER TABLE {window.state.table or '…'} MODIFY SETTING "
-        f"non_replicated_deduplication_window = {4 * reservation} "
+        f"non_replicated_deduplication_window = {wanted} "
         f"(replicated_deduplication_window for a Replicated table), or load less late data.",
     )
 

@@ -102,3 +102,15 @@ def make_producer(access: KafkaAccess, transactional_id: str, timeout_ms: int) -
         message_max_bytes=16 * 1024 * 1024,
     )
     return ck.Producer({"log_level": 2, **properties, "error_cb": _log_error})
+
+
+def make_reporter(access: KafkaAccess) -> ck.Producer:
+    """A producer without transactions, of few small messages: each is sent at once, in its order,
+    and given up when it cannot be sent in time, since the next one says more."""
+    properties = access.client(
+        acks="all",
+        max_in_flight=1,
+        linger_ms=0,
+        message_timeout_ms=10_000,
+    )
+    return ck.Producer({"log_level": 2, **properties, "error_cb": _log_error})

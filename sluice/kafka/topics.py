@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 import confluent_kafka as ck
@@ -28,6 +28,16 @@ OWN_TOPIC_SETTINGS = {
     # What a probe found missing may be a long list of offsets, and a transaction that
     # cannot write it could never be committed.
     "max.message.bytes": str(OWN_MESSAGE_BYTES_MAX),
+}
+
+#: Settings of the topic of a fleet: of each writer the last report is enough, and each writes one
+#: every two seconds. The broker's clock says when a report came, whatever the members' clocks say.
+FLEET_TOPIC_SETTINGS = {
+    "cleanup.policy": "compact",
+    "segment.ms": "600000",
+    "min.cleanable.dirty.ratio": "0.1",
+    "message.timestamp.type": "LogAppendTime",
+    "unclean.leader.election.enable": "false",
 }
 
 _TIMEOUT_SECONDS = 30.0
@@ -65,7 +75,9 @@ def cluster_metadata(
     return found
 
 
-def ensure_own_topic(admin: AdminClient, name: str) -> bool:
+def ensure_own_topic(
+    admin: AdminClient, name: str, settings: Mapping[str, str] = OWN_TOPIC_SETTINGS
+) -> bool:
     """Create a topic of one partition unless it exists; of one that does nothing is asked.
 
     Replication is min(3, brokers); with two replicas or more, two must have every write.
@@ -76,8 +88,8 @@ def ensure_own_topic(admin: AdminClient, name: str) -> bool:
     if name in metadata.topics:
         return False
     replication = min(3, len(metadata.brokers))
-    settings = {**OWN_TOPIC_SETTINGS, "min.insync.replicas": str(min(2, replication))}
-    new = NewTopic(name, num_partitions=1, replication_factor=replication, config=settings)
+    config = {**settings, "min.insync.replicas": str(min(2, replication))}
+    new = NewTopic(name, num_partitions=1, replication_factor=replication, config=config)
     future = admin.create_topics([new], operation_timeout=_TIMEOUT_SECONDS)[name]
     try:
         future.result()

@@ -227,6 +227,7 @@ def _look_at_tables(
             quorum=access.quorum_of(look.shard),
             is_majority=clickhouse.quorum == "auto",
             window=name not in past_windows(configuration),
+            members_max=configuration.fleet.members_max if configuration.fleet else 0,
         )
         own = [entry for entry in entries if (entry.database, entry.table) == name]
         is_staged = bool(own) and all(entry.delivery == "staged" for entry in own)

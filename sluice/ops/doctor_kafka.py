@@ -21,6 +21,7 @@ from sluice.ops.doctor_rights import check_kafka_rights
 from sluice.ops.doctor_topics import (
     SourceNeeds,
     check_dead_letters,
+    check_fleet,
     check_ledger,
     check_replication,
     check_source,
@@ -267,12 +268,15 @@ def _look_at_own_topics(
     bytes_max: int,
     look: KafkaLook,
 ) -> None:
-    for name in configuration.own_topics:
+    fleet = () if configuration.fleet is None else (configuration.fleet_topic,)
+    for name in (*configuration.own_topics, *fleet):
         found = Examination(f"{connector.name}: topic {name}")
         topic = _describe(found, cluster, name)
         if topic is not None:
             check_replication(found, topic, len(cluster.brokers), connector.brokers)
-            if name in (configuration.ledger_topic, configuration.decisions_topic):
+            if name in fleet:
+                check_fleet(found, topic, connector.brokers)
+            elif name in (configuration.ledger_topic, configuration.decisions_topic):
                 check_ledger(found, topic, connector.brokers)
             else:
                 keeps = name != configuration.duplicates_topic

@@ -14,9 +14,11 @@ from sluice.config import Configuration, Durability, TableConfiguration
 from sluice.core.budget import WINDOW_SHARE
 from sluice.core.dynamic import room_for_columns
 from sluice.core.errors import SluiceError
+from sluice.core.fleet.floors import FLOOR_SHARE, STARTS, most_of
 from sluice.core.lease import LEASE_SHARE_OF_WINDOW, lease_seconds_max
 from sluice.core.load_spec import NEEDED_LINEAGE, SOURCE, Delivery, lineage_types
 from sluice.core.replicas import majority
+from sluice.driver.fleet import SEVERAL_MEMBERS
 from sluice.driver.probing import why_no_probe
 from sluice.driver.record_updates import FIRST_RESERVATION
 from sluice.driver.specs import add_lineage_statement, lineage_columns, require_fitting
@@ -56,6 +58,7 @@ class TableNeeds:
     :param is_majority: it is to be more than half of them.
     :param window: some entry's blocks have to be known again by its window; else what is asked of
         windows is of no use (R22).
+    :param members_max: of a fleet, which share the window (R24); 0: there is none.
     """
 
     partitions: int
@@ -65,6 +68,7 @@ class TableNeeds:
     quorum: int = 2
     is_majority: bool = False
     window: bool = True
+    members_max: int = 0
 
 
 def check_table(
@@ -167,6 +171,19 @@ def _check_blocks(
             f"the window of {name} keeps {facts.window_blocks} blocks; {needs.partitions} Kafka "
             f"partitions load side by side with {wanted}",
             fix,
+        )
+    members = needs.members_max
+    if members and most_of(facts.window_blocks, members) < reservation:
+        # Alone, a member has what a driver without a fleet has.
+        tell = found.error if SEVERAL_MEMBERS else found.warning
+        least = reservation * FLOOR_SHARE * STARTS * members
+        tell(
+            "window",
+            f"the window of {name} keeps {facts.window_blocks} blocks, of which each of up to "
+            f"{members} members of a fleet may use {most_of(facts.window_blocks, members)}; one "
+            f"range needs {reservation}",
+            f"{set_table(facts, capabilities, _setting(facts), max(larger, least))}; or a smaller "
+            "members_max in [fleet]",
         )
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from sluice.kafka.topics import OWN_MESSAGE_BYTES_MAX, TopicFacts
+from sluice.kafka.topics import FLEET_TOPIC_SETTINGS, OWN_MESSAGE_BYTES_MAX, TopicFacts
 from sluice.ops.doctor_findings import Examination
 
 #: How long a restart may take, a person's reaction included.
@@ -154,6 +154,32 @@ def check_replication(found: Examination, topic: TopicFacts, brokers: int, boots
             set_topic(bootstrap, topic.name, unclean_leader_election_enable="false"),
         )
     found.ok("replication", f"{topic.replication} replicas")
+
+
+#: What the topic of a fleet needs, and what goes wrong without it.
+_FLEET_NEEDS = {
+    "cleanup.policy": "else it grows by 6 MB a day for each member, and members that start late "
+    "read all of it",
+    "message.timestamp.type": "else nobody knows whose clock is off",
+    "unclean.leader.election.enable": "else reports are lost, and members seem silent",
+}
+
+
+def check_fleet(found: Examination, topic: TopicFacts, bootstrap: str) -> None:
+    """Where the members of a fleet report: what is wrong there costs time, and no rows."""
+    if topic.partitions != 1:
+        found.error(
+            "fleet-topic",
+            f"{topic.partitions} partitions; the order of reports needs exactly one",
+            f"Stop all members, delete the topic {topic.name}, and start: it is made again.",
+        )
+    for name, why in _FLEET_NEEDS.items():
+        wanted = FLEET_TOPIC_SETTINGS[name]
+        held = topic.settings.get(name, wanted)
+        if held != wanted:
+            change = set_topic(bootstrap, topic.name, **{name.replace(".", "_"): wanted})
+            found.warning("fleet-topic", f"{name} is {held}, not {wanted}: {why}", change)
+    found.ok("fleet-topic", "compacted, with the broker's clock")
 
 
 def check_ledger(found: Examination, topic: TopicFacts, bootstrap: str) -> None:

@@ -169,6 +169,7 @@ def kafka_rights(
         for rest in (
             *_sources(connector),
             *_own_topics(configuration),
+            *_fleet(configuration),
             *_records(configuration, connector),
             *_looks(),
             *_commands(configuration, connector),
@@ -203,6 +204,15 @@ def _own_topics(configuration: Configuration) -> Iterator[_Kafka]:
         is_letters = name == configuration.dead_letters_topic
         looks = "" if is_letters else DOCTOR  # a driver asks how large its messages may be
         yield "topic", name, ("DescribeConfigs",), "its settings", False, looks
+
+
+def _fleet(configuration: Configuration) -> Iterator[_Kafka]:
+    if configuration.fleet is None:
+        return
+    name = configuration.fleet_topic
+    yield "topic", name, ("Read", "Write"), "members report, and read all reports", False, ""
+    yield "topic", name, ("Create",), "to make it, unless it is there", False, ""
+    yield "topic", name, ("DescribeConfigs",), "its settings", False, DOCTOR
 
 
 def _read_first(configuration: Configuration) -> list[str]:

@@ -14,6 +14,7 @@ from typing import Literal, get_args
 from sluice.core.budget import BOUNDLESS, TargetShard, room
 from sluice.core.ranges import TopicPartition
 from sluice.driver.connector import ConnectorRun
+from sluice.driver.fleet import FleetMember
 from sluice.driver.loop import ConnectorLoop
 from sluice.driver.ports import ReplicaState
 from sluice.driver.state import PartitionState, ToProbe
@@ -124,6 +125,22 @@ class ReplicaNow:
 
 
 @dataclass(frozen=True, slots=True)
+class FleetNow:
+    """The members of a connector's fleet, as this driver hears of them.
+
+    :param members: who reports, with this driver; `silent`: who does so no more, and is not known
+        to be gone.
+    :param report_age_seconds: since this driver last read a report of its own.
+    :param unreadable: messages of the topic that were passed over.
+    """
+
+    members: tuple[str, ...]
+    silent: tuple[str, ...]
+    report_age_seconds: float
+    unreadable: int
+
+
+@dataclass(frozen=True, slots=True)
 class ConnectorNow:
     """A connector.
 
@@ -145,6 +162,7 @@ class ConnectorNow:
     frozen: tuple[str, ...] = ()
     settings: tuple[str, ...] = ()
     troubled: tuple[PartitionNow, ...] = ()
+    fleet: FleetNow | None = None
 
 
 @dataclass(slots=True)
@@ -298,6 +316,18 @@ def look_at(run: ConnectorRun, rates: Rates, now_ms: int) -> ConnectorNow:
         frozen=tuple(each.line() for each in loop.freezing.standing),
         settings=tuple(each.line() for each in loop.settings),
         troubled=tuple(troubled[:TROUBLED_MAX]),
+        fleet=_fleet(run.fleet),
+    )
+
+
+def _fleet(member: FleetMember | None) -> FleetNow | None:
+    if member is None:
+        return None
+    return FleetNow(
+        members=tuple(sorted(each.name for each in member.view.living)),
+        silent=tuple(sorted(member.silent)),
+        report_age_seconds=round(member.report_age_seconds, 1),
+        unreadable=member.unreadable,
     )
 
 

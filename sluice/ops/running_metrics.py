@@ -10,7 +10,7 @@ from prometheus_client.registry import Collector
 
 from sluice import __version__
 from sluice.ops.lags import LAGS
-from sluice.ops.running import ConnectorNow, TableNow, Verdict
+from sluice.ops.running import ConnectorNow, FleetNow, TableNow, Verdict
 
 #: name -> (what of a table entry, help)
 _OF_TABLES: dict[str, tuple[Callable[[TableNow], float | None], str]] = {
@@ -33,6 +33,27 @@ _OF_TABLES: dict[str, tuple[Callable[[TableNow], float | None], str]] = {
     "sluice_table_last_settled_timestamp_seconds": (
         lambda table: (table.amounts.last_settled_ms or 0) / 1000,
         "When a range of a table entry was last settled; 0 before the first one.",
+    ),
+}
+
+
+#: name -> (what of a fleet, help)
+_OF_FLEETS: dict[str, tuple[Callable[[FleetNow], float], str]] = {
+    "sluice_fleet_members": (
+        lambda fleet: len(fleet.members),
+        "Drivers that report to the fleet of a connector, this one too.",
+    ),
+    "sluice_fleet_silent_members": (
+        lambda fleet: len(fleet.silent),
+        "Drivers that have reported, report no more, and are not known to be gone.",
+    ),
+    "sluice_fleet_report_age_seconds": (
+        lambda fleet: fleet.report_age_seconds,
+        "Since when the driver has read no report of its own.",
+    ),
+    "sluice_fleet_unreadable_messages": (
+        lambda fleet: fleet.unreadable,
+        "Messages of the fleet's topic that were passed over, since this version cannot read them.",
     ),
 }
 
@@ -93,4 +114,10 @@ class RunningCollector(Collector):
             for name, connector in found:
                 for table in connector.tables:
                     family.add_metric([name, table.name], float(value(table) or 0))
+            yield family
+        for family_name, (of_fleet, text) in _OF_FLEETS.items():
+            family = GaugeMetricFamily(family_name, text, labels=["connector"])
+            for name, connector in found:
+                if connector.fleet is not None:
+                    family.add_metric([name], float(of_fleet(connector.fleet)))
             yield family

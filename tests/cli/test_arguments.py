@@ -87,6 +87,12 @@ def test_quorum() -> None:
     assert values["fix"] and values["yes"]
 
 
+def test_members_of_a_fleet() -> None:
+    named = parse("fleet", "members", "s.toml", "--json")
+    assert named == {"config": Path("s.toml"), "as_json": True}
+    assert parse("fleet", "s.toml", "--json") == named
+
+
 def test_a_plan_of_a_fleet() -> None:
     assert parse("fleet", "plan", "s.toml") == {
         "config": Path("s.toml"),

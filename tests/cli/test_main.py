@@ -31,6 +31,7 @@ COMMANDS = {
     "quorum",
     "status",
     "fleet",
+    "fleet members",
     "fleet plan",
     "freeze",
     "resume",

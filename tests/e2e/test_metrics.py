@@ -36,7 +36,7 @@ def test_metrics_and_the_service_manager_are_told_what_was_loaded(
     world.produce("orders-metrics", 3_000, truth, partitions=2, bad_every=500)
     configuration = world.configure({"metered": ["orders-metrics"]})
     with configuration.open("a") as file:
-        file.write('[http]\nlisten = "127.0.0.1:0"\n')
+        file.write('[http]\nlisten = "127.0.0.1:0"\n[fleet]\nmember = "east-1"\n')
     driver = world.run(configuration)
     world.wait_for_rows("metered", truth.rows, driver)
     logged = [json.loads(line) for line in driver.text().splitlines() if '"http"' in line]
@@ -55,9 +55,15 @@ def test_metrics_and_the_service_manager_are_told_what_was_loaded(
             told.get(("sluice_rows_total", frozenset(connector))) == truth.rows
             and told.get(("sluice_dead_letters_total", frozenset(connector))) == truth.bad_count
             and told.get(("sluice_in_doubt", frozenset(partition))) == 0
+            and told.get(("sluice_fleet_members", frozenset(connector))) == 1
         )
 
     wait_for(loaded, 20, "the settle in the metrics")
+    answer = world.sluice("fleet", str(configuration), "--json")
+    assert answer.returncode == 0, answer.stderr
+    (member,) = json.loads(answer.stdout)
+    assert (member["member"], member["state"], member["partitions"]) == ("east-1", "reports", 2)
+    assert any("metered" in window for window in member["floors"])
     driver.signal(signal.SIGTERM)
     assert driver.wait() == 0
     with manager, socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as end:

@@ -145,6 +145,20 @@ NORMAL: dict[str, tuple[str, str]] = {
         "0, or less than tasks run.",
         "A replica is slow, or `max_inflight_inserts` is small.",
     ),
+    # Members of a fleet; only where the configuration has [fleet]
+    "sluice_fleet_members": ("As many as you run.", "Fewer: start them. `sluice fleet`."),
+    "sluice_fleet_silent_members": (
+        "0, or 1 for some seconds after a start.",
+        "`sluice fleet` names them: are they gone, or cut off?",
+    ),
+    "sluice_fleet_report_age_seconds": (
+        "Below `silent_after`.",
+        "The driver's log says why its topic is away. The driver loads all the same.",
+    ),
+    "sluice_fleet_unreadable_messages": (
+        "0.",
+        "Members of a newer version report; start this one with it, too.",
+    ),
     # Partitions
     "sluice_settled_offset": ("Grows while messages come.", "If it stands: the page."),
     "sluice_stable_end_offset": (

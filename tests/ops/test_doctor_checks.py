@@ -49,6 +49,22 @@ def test_a_good_table() -> None:
         ),
         (replace(FACTS, window_blocks=15, partition_key="d"), NEW, {}, "window", "error", "10000"),
         (
+            replace(FACTS, window_blocks=511, partition_key="d"),
+            NEW,
+            {"members_max": 8},
+            "window",
+            "warning",
+            "or a smaller members_max",
+        ),
+        (
+            replace(FACTS, window_blocks=512, partition_key="d"),
+            NEW,
+            {"members_max": 8},
+            "",
+            "",
+            "",
+        ),
+        (
             replace(FACTS, window_seconds=3599),
             NEW,
             {},

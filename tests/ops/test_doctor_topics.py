@@ -9,6 +9,7 @@ from sluice.ops.doctor_findings import Examination
 from sluice.ops.doctor_topics import (
     SourceNeeds,
     check_dead_letters,
+    check_fleet,
     check_ledger,
     check_replication,
     check_source,
@@ -118,6 +119,19 @@ def test_a_ledger_takes_the_longest_list_of_a_probe() -> None:
     check_ledger(found, topic(max_message_bytes="1048588"), "b:9092")
     finding = bad(found)["ledger-size"]
     assert finding.level == "warning" and finding.fix.endswith("max.message.bytes=16777216")
+
+
+def test_the_topic_of_a_fleet() -> None:
+    def look(partitions: int = 1, **settings: str) -> dict[str, str]:
+        found = Examination("here")
+        check_fleet(found, topic(1, partitions, **settings), "b:9092")
+        return {finding.level: finding.fix for finding in bad(found).values()}
+
+    assert look() == look(cleanup_policy="compact") == {}
+    assert "cleanup.policy=compact" in look(cleanup_policy="delete")["warning"]
+    kind = "message_timestamp_type"
+    assert "LogAppendTime" in look(**{kind: "CreateTime"})["warning"]
+    assert look(partitions=2).keys() == {"error"}
 
 
 def test_dead_letters_take_what_a_source_takes() -> None:

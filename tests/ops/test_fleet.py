@@ -9,8 +9,11 @@ from threading import Event
 import pytest
 
 from sluice.cli.main import main
+from sluice.core.fleet.fold import Heard
+from sluice.core.fleet.records import Report
 from sluice.core.ranges import TopicPartition
-from sluice.ops.fleet import Load, plan_of, read_plans
+from sluice.kafka.fleet import FleetTopic
+from sluice.ops.fleet import Load, members_of, plan_of, read_plans
 from tests.kafka.groups import intend
 from tests.ops.pipelines import Pipeline, settled
 from tests.support.kafka import Kafka, numbered
@@ -57,6 +60,21 @@ def test_what_is_frozen_stays() -> None:
     assert [move.partition for move in found.moves] == [4, 5]
 
 
+def test_who_reports_is_silent_or_never_did() -> None:
+    lives = Report("run-1", "a", 9, wall_ms=5, slots=4, work=2, floors={"d.t/s1": 7})
+    heard = {
+        "run-1": Heard(lives, 100_000, 0, 0),
+        "run-2": Heard(Report("run-2", "b", 9, is_leaving=True), 80_000, 0, 0),
+    }
+    found = members_of("dc1", heard, {"run-1": 3, "run-0": 1}, 108_000)
+    assert [(each.member, each.owner, each.state, each.partitions) for each in found] == [
+        ("a", "run-1", "reports", 3),
+        ("b", "run-2", "silent", 0),
+        (None, "run-0", "no report", 1),
+    ]
+    assert found[0].reported_seconds == 8 and found[0].floors == {"d.t/s1": 7}
+
+
 def test_a_real_pipeline(
     kafka: Kafka,
     tmp_path: Path,
@@ -92,4 +110,18 @@ def test_a_real_pipeline(
     out = capsys.readouterr().out
     assert "connector dc1: 2 partitions would move" in out
     assert "driver has 200 % of its share of the work, new-1 0 %" in out
+    # Nobody reports yet.
+    assert main(["fleet", str(pipeline.path), "--json"]) == 0
+    (shown,) = json.loads(capsys.readouterr().out)
+    assert (shown["owner"], shown["state"], shown["partitions"]) == ("driver", "no report", 4)
+    topic = FleetTopic(kafka.access(), pipeline.configuration.fleet_topic, is_made=True)
+    topic.send(Report("driver", "east-1", 1, floors={"shop.orders/s1": 12}))
+    assert topic.flush(10)
+    topic.close()
+    assert main(["fleet", str(pipeline.path)]) == 0
+    out = capsys.readouterr().out
+    assert "east-1" in out and "reports" in out and "shop.orders/s1" in out
+    pipeline.path.write_text(pipeline.path.read_text() + "[fleet]\n")
+    assert main(["status", str(pipeline.path)]) == 0
+    assert "member east-1 (driver) reports, last" in capsys.readouterr().out
     pipeline.close()

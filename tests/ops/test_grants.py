@@ -87,6 +87,13 @@ def test_the_least_on_kafka(tmp_path: Path) -> None:
     assert ("topic", "sluice.orders.parking", "Write", False) in found
 
 
+def test_a_member_of_a_fleet_reports_and_reads(tmp_path: Path) -> None:
+    least = on_kafka(load_text(tmp_path, MINIMAL))
+    found = on_kafka(load_text(tmp_path, f"{MINIMAL}[fleet]\n"))
+    operations = ("Read", "Write", "Create")
+    assert found - least == {("topic", "sluice.orders.fleet", each, False) for each in operations}
+
+
 def test_the_least_on_clickhouse(tmp_path: Path) -> None:
     configuration = load_text(
         tmp_path, changed("[clickhouse]\n", '[clickhouse]\ndatabase = "shop"\n')

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 from sluice.core.errors import TransientError
+from sluice.core.fleet.fold import Fold
+from sluice.core.fleet.records import Report
 from sluice.core.ranges import TopicPartition
 from sluice.core.receipts import Failed
 from sluice.driver.loop import ConnectorLoop
 from sluice.driver.parking import Parking
-from sluice.ops.running import ConnectorNow, Rates, look_at
+from sluice.ops.running import ConnectorNow, FleetNow, Rates, look_at
+from sluice.ops.running_metrics import RunningCollector
 from tests.driver.loop_world import World, run, table_spec
 from tests.ops.http.scene import run_of
 from tests.ops.http.test_page import Watch
@@ -53,6 +58,31 @@ def test_a_range_that_fails_says_why_and_when_it_is_tried_again() -> None:
     assert found.amounts.oldest_intent_seconds == first.amounts.oldest_intent_seconds
     assert [each.intent for each in found.troubled] == [(0, 10)]
     assert found.is_moving  # the other one
+
+
+def test_the_members_of_a_fleet_are_told() -> None:
+    world = two_tables()
+    loop = run(world)
+    view = Fold("run-1")
+    for number, owner in enumerate(("run-1", "run-2")):
+        view.take(number, 0, Report(owner, f"member of {owner}", 1))
+    member = SimpleNamespace(
+        view=view.view(), silent={"run-3": 5}, report_age_seconds=1.26, unreadable=2
+    )
+    found = look_at(run_of(loop, fleet=member), Rates(), world.now)
+    assert found.fleet == FleetNow(("member of run-1", "member of run-2"), ("run-3",), 1.3, 2)
+    told = {
+        sample.name: sample.value
+        for family in RunningCollector(lambda: [found], "p").collect()
+        for sample in family.samples
+        if sample.name.startswith("sluice_fleet")
+    }
+    assert told == {
+        "sluice_fleet_members": 2,
+        "sluice_fleet_silent_members": 1,
+        "sluice_fleet_report_age_seconds": 1.3,
+        "sluice_fleet_unreadable_messages": 2,
+    }
 
 
 def test_what_is_waited_for_is_named() -> None:

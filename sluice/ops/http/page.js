@@ -122,6 +122,12 @@ function connector(of, now) {
     ...[...lines, ...of.settings].map((line) => element("p", { class: "reason frozen" }, line)),
     ...away.slice(0, TOLD_MAX).map((each) => element("p", { class: "reason waits" },
       `replica ${each.url} of ${each.shard}: ${each.why_last || "it does not answer"}`)),
+    ...of.settings.map((line) => element("p", { class: "frozen" }, line)),
+    of.fleet ? facts([
+      ["members", of.fleet.members.join(", ") || "none yet"],
+      ["silent members", of.fleet.silent.join(", ") || "none"],
+      ["own report, ago", duration(of.fleet.report_age_seconds)],
+    ]) : null,
     of.tables.length ? facts(amounts(of.amounts, of.rows, of.rows_per_second, now)) : null,
     of.replicas.length ? folded(`${of.name}/replicas`,
       `${of.replicas.length} replicas${away.length ? `, ${away.length} of them tried last or silent` : ""}${frozen.length ? `, ${frozen.length} frozen` : ""}`, () => replicas(of)) : null,

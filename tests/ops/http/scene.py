@@ -39,7 +39,8 @@ topics = ["a"]
 
 def run_of(loop: ConnectorLoop | None, name: str = "dc1", **more: Any) -> ConnectorRun:
     """A connector that runs, or says why it does not."""
-    facts = {"doing": "starting", "error": None, "is_ended": False, "status": 0, **more}
+    facts = {"doing": "starting", "error": None, "is_ended": False, "status": 0}
+    facts |= {"fleet": None, **more}
     made = SimpleNamespace(connector=SimpleNamespace(name=name), loop=loop, **facts)
     return cast(ConnectorRun, made)
 

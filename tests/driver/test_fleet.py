@@ -1,0 +1,248 @@
+"""Members of a fleet at a real broker: who hears whom, and who may start."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from sluice.core.errors import ConfigurationError
+from sluice.core.fleet.floors import Share
+from sluice.core.fleet.fold import Fold
+from sluice.core.fleet.records import Report, encode, key_of
+from sluice.core.ranges import TopicPartition
+from sluice.driver import fleet as fleet_module
+from sluice.driver.connector import ConnectorRun
+from sluice.driver.fleet import FleetMember, Identity, refuse_beside_fleet
+from sluice.driver.ports import Windows
+from sluice.kafka import fleet as topic_module
+from sluice.kafka.errors import KafkaUnavailableError
+from sluice.kafka.fleet import FleetTopic, read_to_end
+from sluice.kafka.topics import FLEET_TOPIC_SETTINGS, describe_topic
+from sluice.spark.jobs import SparkJobs
+from tests.config.support import MINIMAL, load_text
+from tests.driver.loop_world import World
+from tests.support.kafka import Kafka
+from tests.support.world import wait_for
+
+SILENT_SECONDS = 1.2
+WINDOW = "d.t/s1"
+
+
+@pytest.fixture(autouse=True)
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(fleet_module, "POLL_SECONDS", 0.05)
+    monkeypatch.setattr(fleet_module, "RETRY_SECONDS", 0.1)
+    monkeypatch.setattr(topic_module, "_IDENTIFY_SECONDS", 0.3)
+
+
+class Driver:
+    """A member, and a loop that goes round."""
+
+    def __init__(self, kafka: Kafka, topic: str, name: str, owner: str, boot: str = "b1") -> None:
+        me = Identity(name, "east", 2, SILENT_SECONDS, boot, 7)
+        self.goes = True
+        self._stopping = threading.Event()
+        self.member = FleetMember(
+            kafka.access(), topic, me, owner, lambda: time.time_ns() // 1_000_000, self._stopping
+        )
+        self.world = World([TopicPartition("a", 0)])
+        self.loop = self.world.loop()
+        self.windows: Windows = self.world
+        self._thread = threading.Thread(target=self._rounds)
+
+    def start(self) -> Driver:
+        self.member.start()
+        gone = frozenset[str]() if fleet_module.SEVERAL_MEMBERS else self.member.known
+        self.windows = self.member.begin(self.world, self.loop.planner, 4, gone)
+        self._thread.start()
+        return self
+
+    def _rounds(self) -> None:
+        while not self._stopping.wait(0.02):
+            if self.goes:
+                self.member.see(self.loop.states, self.loop.holds, 0, self.world.now)
+
+    def stop(self) -> None:
+        self._stopping.set()
+        self.member.stop()
+        for thread in (self._thread, self.member._thread):
+            if thread.is_alive():
+                thread.join(10)
+
+    @property
+    def living(self) -> list[str]:
+        return [each.owner for each in self.member.view.living]
+
+    @property
+    def share(self) -> Any:
+        [window] = self.windows.current().values()
+        return window.state.share
+
+
+Start = Callable[..., Driver]
+
+
+@pytest.fixture
+def topic(kafka: Kafka) -> str:
+    return f"sluice.{time.monotonic_ns()}.fleet"
+
+
+@pytest.fixture
+def start(kafka: Kafka, topic: str) -> Iterator[Start]:
+    made: list[Driver] = []
+
+    def begin(name: str, owner: str, **more: str) -> Driver:
+        made.append(Driver(kafka, topic, name, owner, **more))
+        return made[-1].start()
+
+    yield begin
+    for each in made:
+        each.stop()
+
+
+def read(kafka: Kafka, topic: str) -> dict[str, Report]:
+    found, fold = FleetTopic(kafka.access(), topic, is_made=False), Fold("")
+    read_to_end(found, fold)
+    found.close()
+    return {owner: heard.report for owner, heard in fold.others.items()}
+
+
+def test_members_hear_of_each_other(
+    kafka: Kafka, topic: str, start: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(fleet_module, "SEVERAL_MEMBERS", True)
+    first = start("a", "run-1")
+    wait_for(lambda: first.member.view.number >= 2, 20, "two reports")
+    assert first.share is None and first.windows.current() is first.world.current()
+    facts = describe_topic(kafka.admin, topic)
+    assert facts is not None and facts.partitions == 1
+    assert {n: facts.settings[n] for n in FLEET_TOPIC_SETTINGS} == FLEET_TOPIC_SETTINGS
+    report = read(kafka, topic)["run-1"]
+    assert report.floors == {WINDOW: 0} and report.partitions == 1 and report.slots == 4
+    assert (report.member, report.data_center, report.boot) == ("a", "east", "b1")
+    second = start("b", "run-2")
+    assert second.share == Share(None, 0, 2)  # before the first one has counted it
+    wait_for(lambda: first.living == second.living == ["run-1", "run-2"], 20, "both")
+    wait_for(lambda: first.share is not None, 20, "the first one's share")
+    wait_for(
+        lambda: second.share is not None and second.share.floor == 0, 20, "the second one's share"
+    )
+    assert read(kafka, topic)["run-1"].counted.keys() == {"run-2"}
+    second.goes = False
+    wait_for(lambda: first.living == ["run-1"], 20, "the second one's silence")
+    assert second.member.report_age_seconds >= SILENT_SECONDS / 2
+    assert first.member.silent.keys() == {"run-2"} and first.share is not None
+    second.goes = True
+    wait_for(lambda: first.living == ["run-1", "run-2"], 20, "the second one's return")
+
+
+def test_who_may_start(kafka: Kafka, topic: str, start: Start) -> None:
+    stopping = threading.Event()
+    refuse_beside_fleet(kafka.access(), topic, stopping)  # there is no such topic
+    first = start("a", "run-1")
+    with pytest.raises(ConfigurationError, match="several drivers are not supported yet"):
+        start("b", "run-2")
+    with pytest.raises(ConfigurationError, match="runs on another machine as run-1"):
+        start("a", "run-2", boot="b2")
+    with pytest.raises(ConfigurationError, match="no section"):
+        refuse_beside_fleet(kafka.access(), topic, stopping)
+    assert read(kafka, topic).keys() == {"run-1"}
+    second = start("a", "run-2")  # on this machine: that one is fenced
+    first.stop()
+    assert second.share is None
+    wait_for(lambda: read(kafka, topic).keys() == {"run-2"}, 20, "the first one's end")
+    assert second.share is None and second.living == ["run-2"]
+    second.stop()
+    third = start("b", "run-3", boot="b2")  # which waits until that one is silent
+    refused = pytest.raises(ConfigurationError, match='the driver "b" reports')
+    with refused:
+        refuse_beside_fleet(kafka.access(), topic, stopping)
+    third.stop()
+    refuse_beside_fleet(kafka.access(), topic, stopping)
+
+
+def test_of_two_that_begin_at_once_the_first_in_the_topic_goes_on(
+    kafka: Kafka, topic: str, start: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def looked(found: FleetTopic, *_: object) -> None:
+        """Somebody else reports between the look and the own report."""
+        found.send(Report("run-9", "z", 1))
+        assert found.flush(10)
+
+    monkeypatch.setattr(fleet_module, "reporting", looked)
+    with pytest.raises(ConfigurationError, match='the driver "z" runs as run-9'):
+        start("a", "run-1")
+    assert read(kafka, topic).keys() == {"run-9"}
+
+
+def test_a_topic_that_is_made_anew_is_read_from_its_beginning(
+    kafka: Kafka, topic: str, start: Start
+) -> None:
+    first = start("a", "run-1")
+    wait_for(lambda: first.member.view.number >= 2, 20, "two reports")
+    before, _ = kafka.log.topics([topic])[topic]
+    kafka.admin.delete_topics([topic])[topic].result(30)
+
+    def is_back() -> bool:
+        found = kafka.log.topics([topic], partial=True)
+        return topic in found and found[topic][0] != before and "run-1" in read(kafka, topic)
+
+    wait_for(is_back, 60, "a report in the new topic")
+    number = first.member.view.number
+    wait_for(lambda: first.member.view.number > number, 30, "that it is read back")
+    assert first.share is None
+
+
+def test_what_cannot_be_read_is_passed_over_and_told_once(
+    kafka: Kafka, topic: str, start: Start, caplog: pytest.LogCaptureFixture
+) -> None:
+    first = start("a", "run-1")
+    newer = encode(Report("run-7", "g", 1)).replace(b'"version":1', b'"version":2')
+    for value in (b"garbage", newer):
+        kafka.produce(topic, [(key_of("dc1", "run-7"), value)])
+    wait_for(lambda: first.member.unreadable == 2, 20, "both")
+    assert sum("no report" in message for message in caplog.messages) == 1
+    assert first.living == ["run-1"]
+
+
+def test_a_topic_that_is_away_stops_no_loop(
+    kafka: Kafka, topic: str, start: Start, monkeypatch: pytest.MonkeyPatch, caplog: Any
+) -> None:
+    first = start("a", "run-1")
+    wait_for(lambda: first.member.view.number >= 2, 20, "two reports")
+    real = FleetTopic.poll
+
+    def poll(self: FleetTopic, timeout_seconds: float) -> Any:
+        raise KafkaUnavailableError("the broker is away")
+
+    monkeypatch.setattr(FleetTopic, "poll", poll)
+    wait_for(lambda: "it goes on loading" in caplog.text, 20, "the warning")
+    assert first.share is None
+    began = time.perf_counter()
+    first.member.see(first.loop.states, first.loop.holds, 0, first.world.now)
+    assert time.perf_counter() - began < 0.5
+    number = first.member.view.number
+    monkeypatch.setattr(FleetTopic, "poll", real)
+    wait_for(lambda: first.member.view.number > number, 30, "a report")
+
+
+def test_a_driver_without_fleet_ends_with_2_beside_one(
+    kafka: Kafka, tmp_path: Path, start: Start, topic: str
+) -> None:
+    start("a", "run-1")
+    text = MINIMAL.replace("localhost:9092", kafka.brokers)
+    pipeline = topic.removeprefix("sluice.").removesuffix(".fleet")
+    configuration = load_text(tmp_path, text.replace('name = "orders"', f'name = "{pipeline}"', 1))
+    assert configuration.fleet_topic == topic
+    jobs = Future[SparkJobs]()  # Spark has not started yet
+    run = ConnectorRun(
+        configuration, configuration.connectors[0], jobs, threading.Event(), lambda name: None
+    )
+    run.run(until_caught_up=False, grace_seconds=1.0)
+    assert run.status == 2 and "It is a member of a fleet" in str(run.error)
