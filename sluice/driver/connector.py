@@ -163,8 +163,6 @@ class ConnectorRun:
     def run(self, until_caught_up: bool, grace_seconds: float) -> None:
         """Run until done or stopped; sets `status`."""
         try:
-            if self._configuration.fleet is None:
-                self._patiently("looking for a fleet", self._refuse_beside_fleet)
             self._run(until_caught_up, grace_seconds)
         except SluiceError as error:
             self.error = error
@@ -193,6 +191,8 @@ class ConnectorRun:
 
     def _run(self, until_caught_up: bool, grace_seconds: float) -> None:
         self._patiently("being examined", lambda: self._examine(self.connector.name))
+        if self._configuration.fleet is None:
+            self._patiently("looking for a fleet", self._refuse_beside_fleet)
         assembled = self._assembly = self._patiently("starting", lambda: _Assembly(self))
         try:
             self._patiently("looking for other drivers", assembled.join_fleet)

@@ -38,7 +38,7 @@ SEVERAL_MEMBERS = False
 FRESH_MS = 60_000
 #: Without an answer for so long a report is written once more.
 LOST_SECONDS = 10.0
-POLL_SECONDS = 0.5
+POLL_SECONDS = 0.25
 RETRY_SECONDS = 5.0
 ALARM_SECONDS = 60.0
 
@@ -64,16 +64,6 @@ def boot_id() -> str:
         return Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
     except OSError:
         return ""
-
-
-@dataclass(frozen=True, slots=True)
-class _Known:
-    """What the thread has read, for the loop.
-
-    :param others: the last reports of all other ids that are not gone.
-    """
-
-    others: Mapping[str, Report]
 
 
 class FleetMember:
@@ -111,7 +101,10 @@ class FleetMember:
         self._sent, self._sent_at, self._back_at = 0, 0.0, time.monotonic()
         #: Ids of which this one has all that they held, and with which of its reports it says so.
         self._inherited: Mapping[str, int] = {}
-        self._known, self._seen = _Known({}), _Known({})
+        #: The last reports of all others that count, as the thread has read them; replaced when
+        #: they change. And those that the loop has seen.
+        self._others: Mapping[str, Report] = {}
+        self._seen: Mapping[str, Report] = self._others
         self._all_known = frozenset[str]()
         #: The number of the report that the loop is asked for, as the thread and the loop know it;
         #: and the one that the loop has made, with when.
@@ -166,7 +159,7 @@ class FleetMember:
         """Report, and wait until that is in the topic; gives a report of somebody else that came
         between: of two that begin at once the first in the topic goes on."""
         fold, until = self._fold, time.monotonic() + LOST_SECONDS
-        self._sent += 1
+        self._sent = fold.number + 1  # one of an attempt before may be there
         topic.send(replace(self._blank, number=self._sent, wall_ms=self._now_ms()))
         while fold.own is None or fold.number < self._sent:
             if time.monotonic() > until or self._stopping.is_set():
@@ -218,8 +211,8 @@ class FleetMember:
         """
         self._inherited = dict.fromkeys(inherited, self._sent + 1)
         self._windows, self._planner, self._slots = windows, planner, slots
-        self._seen = self._known
-        others = {o: r for o, r in self._seen.others.items() if o not in self._inherited}
+        self._seen = self._others
+        others = {o: r for o, r in self._seen.items() if o not in self._inherited}
         self._floors.see(others, names_of(windows.current()))
         return _SharedWindows(windows, self)
 
@@ -233,9 +226,9 @@ class FleetMember:
         """A round of the loop begins."""
         windows = self._windows
         assert windows is not None, "a loop begins before its rounds"
-        if self._known is not self._seen:
-            self._seen = self._known
-            self._floors.see(self._seen.others, names_of(windows.current()))
+        if self._others is not self._seen:
+            self._seen = self._others
+            self._floors.see(self._seen, names_of(windows.current()))
             self._shared = None
         if self._wanted:
             number, self._wanted = self._wanted, 0
@@ -361,8 +354,8 @@ class FleetMember:
         # As long as there are no several, nobody beside who runs holds anything.
         counted = fold.others if SEVERAL_MEMBERS else {}
         others = {o: h.report for o, h in counted.items() if o not in inherited}
-        if others != self._known.others:
-            self._known = _Known(others)
+        if others != self._others:
+            self._others = others
         self.view, self.silent = fold.view(), fold.silent
 
 
