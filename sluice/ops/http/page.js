@@ -122,7 +122,6 @@ function connector(of, now) {
     ...[...lines, ...of.settings].map((line) => element("p", { class: "reason frozen" }, line)),
     ...away.slice(0, TOLD_MAX).map((each) => element("p", { class: "reason waits" },
       `replica ${each.url} of ${each.shard}: ${each.why_last || "it does not answer"}`)),
-    ...of.settings.map((line) => element("p", { class: "frozen" }, line)),
     of.fleet ? facts([
       ["members", of.fleet.members.join(", ") || "none yet"],
       ["silent members", of.fleet.silent.join(", ") || "none"],
