@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 import confluent_kafka as ck
 
-from sluice.core.errors import SluiceError
+from sluice.core.errors import SluiceError, TransientError
 from sluice.core.fleet.fold import Fold
 from sluice.core.fleet.records import Gone, Report, UnreadableError, decode, encode, key_of
 from sluice.kafka.clients import KafkaAccess, make_admin, make_reporter
@@ -21,6 +21,8 @@ _logger = logging.getLogger("sluice.fleet")
 
 #: A broker answers a fetch of a topic without news after so long.
 _FETCH_WAIT_MS = 5_000
+#: A topic that was just made may take a moment until it has a leader.
+_LEADER_SECONDS = 15.0
 #: Whether it is another topic by now is asked so often.
 _IDENTIFY_SECONDS = 10.0
 
@@ -110,10 +112,20 @@ class FleetTopic:
 
     def _open(self) -> None:
         self._close_tail()
+        until = time.monotonic()
         if self._is_made and ensure_own_topic(self._admin, self._name, FLEET_TOPIC_SETTINGS):
             _logger.info("topic %s was made", self._name)
+            until += _LEADER_SECONDS
+        while self._tail is None:
+            try:
+                self._tail = Tail(
+                    self._access, self._name, begin=0, fetch_wait_max_ms=_FETCH_WAIT_MS
+                )
+            except TransientError:
+                if time.monotonic() >= until:
+                    raise
+                time.sleep(0.1)
         self._identity = self._identify()
-        self._tail = Tail(self._access, self._name, begin=0, fetch_wait_max_ms=_FETCH_WAIT_MS)
 
     def _identify(self) -> str:
         self._identified_at = time.monotonic()

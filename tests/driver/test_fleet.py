@@ -17,7 +17,7 @@ from sluice.core.fleet.fold import Fold
 from sluice.core.fleet.records import Report, encode, key_of
 from sluice.core.ranges import TopicPartition
 from sluice.driver import fleet as fleet_module
-from sluice.driver.connector import ConnectorRun
+from sluice.driver.connector import ConnectorRun, patiently
 from sluice.driver.fleet import FleetMember, Identity, refuse_beside_fleet
 from sluice.driver.ports import Windows
 from sluice.kafka import fleet as topic_module
@@ -57,7 +57,7 @@ class Driver:
         self._thread = threading.Thread(target=self._rounds)
 
     def start(self) -> Driver:
-        self.member.start()
+        patiently("a member starts", self.member.start, self._stopping)
         gone = frozenset[str]() if fleet_module.SEVERAL_MEMBERS else self.member.known
         self.windows = self.member.begin(self.world, self.loop.planner, 4, gone)
         self._thread.start()
