@@ -61,9 +61,16 @@ class ConfigurationError(TerminalError):
 
 
 class OwnerChangedError(TerminalError):
-    """Another owner took these partitions over. The command ends with status 4."""
+    """Another owner took these partitions over. The command ends with status 4.
+
+    :param owner: its id, where that is known.
+    """
 
     hint = "Another driver runs this pipeline now. Nothing to do unless that is a surprise."
+
+    def __init__(self, message: str, hint: str | None = None, *, owner: str = "") -> None:
+        super().__init__(message, hint)
+        self.owner = owner
 
 
 class ForeignHandsError(TerminalError):

@@ -338,6 +338,7 @@ class LedgerView:
     :param complete: whether the ledger was read from its very beginning.
     :param recorded: all partitions that have a record anywhere in the ledger, and perhaps more;
         None: nobody knows.
+    :param end: the end of the ledger when it was read.
     """
 
     records: dict[TopicPartition, dict[str, Any]] = field(default_factory=dict)
@@ -345,6 +346,7 @@ class LedgerView:
     late_inserts: list[dict[str, Any]] = field(default_factory=list)
     complete: bool = False
     recorded: frozenset[TopicPartition] | None = None
+    end: int = 0
 
     def metadata(self, source: TopicPartition) -> str | None:
         """The last record of a partition as the ledger has it."""

@@ -229,3 +229,10 @@ def may_follow(previous: Record | None, following: Record) -> bool:
                 and same_begin
                 and following.end < previous.end
             )
+
+
+def may_hand_over(previous: Record, following: Record) -> bool:
+    """Whether an owner may name another one in its next record (R25): what is settled goes, as it
+    is, and nothing else."""
+    is_settled = previous.kind is following.kind is Kind.SETTLE
+    return is_settled and following.begin == previous.begin

@@ -51,6 +51,7 @@ class SchemaChanges:
     :param states: the loop's own mapping; partitions may join it later.
     :param specs: the load specs that can be executed, by digest; the loop's own mapping, too.
     :param is_read: somebody reads the tables; where nobody does, nothing waits for it.
+    :param is_recorded: today's load spec is in the ledger already.
     :param parking: which entries may be parked.
     """
 
@@ -62,6 +63,7 @@ class SchemaChanges:
         parking: Parking,
         *,
         is_read: bool,
+        is_recorded: bool = True,
     ) -> None:
         self._parking = parking
         self._barred: Mapping[str, SluiceError] = {}
@@ -74,7 +76,9 @@ class SchemaChanges:
         self._has_tokens = False
         self._today: Today | None = None
         self._unrepeatable: set[tuple[str, str]] = set()
-        self._unrecorded: dict[str, str] = {}
+        self._unrecorded: dict[str, str] = (
+            {} if is_recorded else {planner.digest: planner.spec.canonical()}
+        )
         self._widened_to: deque[str] = deque(maxlen=_WIDENED_MAX)
         self._looks_at_ms = 0
         self._want_again_ms: dict[TopicPartition, int] = {}

@@ -6,7 +6,7 @@ import logging
 import threading
 import time
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from concurrent.futures import Future
 from functools import partial
 from socket import gethostname
@@ -24,7 +24,7 @@ from sluice.core.errors import (
     TerminalError,
     TransientError,
 )
-from sluice.core.fleet.records import owner_id
+from sluice.core.fleet.placement import is_incarnation, owner_id
 from sluice.core.ledger import LedgerView
 from sluice.core.load_spec import SOURCE, LoadSpec
 from sluice.core.planning import Limits
@@ -35,10 +35,18 @@ from sluice.driver.claims_rebuild import has_rows, rebuild
 from sluice.driver.deciding import DecisionWatch
 from sluice.driver.discovering import TopicFinder, retired, topics_to_load
 from sluice.driver.fleet import FleetMember, Identity, boot_id, refuse_beside_fleet
+from sluice.driver.inheriting import Heir
 from sluice.driver.loop import ConnectorLoop
 from sluice.driver.monitor import WindowMonitor
 from sluice.driver.parking import Parking
-from sluice.driver.ports import ClusterRead, DecisionsRead, LoopParts, Windows, no_fleet
+from sluice.driver.ports import (
+    ClusterRead,
+    DecisionsRead,
+    LoopParts,
+    Membership,
+    Windows,
+    no_fleet,
+)
 from sluice.driver.probing import ClickHouseProber, why_no_probe_now
 from sluice.driver.record_updates import RecordPlanner
 from sluice.driver.refreshing import SchemaReader
@@ -51,14 +59,14 @@ from sluice.driver.specs import (
     store_access,
 )
 from sluice.driver.staging import StagingCollector
-from sluice.driver.start import Started, StartParts, spec_needed, take_over
+from sluice.driver.start import Started, StartParts, nothing_yet, spec_needed, take_over
 from sluice.driver.state import Holds
 from sluice.driver.topology import resolved
 from sluice.driver.tracing import Tracing
 from sluice.driver.unknown_schemas import PATIENCE_MS
 from sluice.driver.watching import ReplicaWatch
 from sluice.kafka.clients import make_admin
-from sluice.kafka.ledger import read_view
+from sluice.kafka.ledger import read_on, read_view
 from sluice.kafka.log import SourceLog, find_cuts
 from sluice.kafka.readers import make_ends
 from sluice.kafka.recorder import Recorder
@@ -70,6 +78,9 @@ from sluice.worker.assignment import TaskEnvironment
 _logger = logging.getLogger("sluice.pipeline")
 
 _RETRY_SECONDS_MAX = 30.0
+#: A transaction that its driver leaves open holds up whoever reads the ledger behind it: for a
+#: start that is rare, and in a fleet for each partition that changes hands.
+TRANSACTION_MS, TRANSACTION_MS_SHARED = 60_000, 15_000
 
 _Made = TypeVar("_Made")
 
@@ -118,8 +129,11 @@ class ConnectorRun:
         stopping: threading.Event,
         examine: Callable[[str], None],
         tracing: Tracing | None = None,
+        membership: Membership | None = None,
     ) -> None:
         self.connector, self.tracing = connector, tracing
+        #: None: it has all partitions of the connector, or none.
+        self._membership = membership
         self.status = DONE
         self.has_lost_spark = False
         #: What it is doing before it has a loop, and why that, or all of it, has failed.
@@ -193,6 +207,29 @@ class ConnectorRun:
         self._patiently("being examined", lambda: self._examine(self.connector.name))
         if self._configuration.fleet is None:
             self._patiently("looking for a fleet", self._refuse_beside_fleet)
+        while True:
+            try:
+                self._run_once(until_caught_up, grace_seconds)
+                return
+            except OwnerChangedError as error:
+                if not self._goes_on_without(error):
+                    raise
+                _logger.warning(
+                    "connector %s: %s; it goes on without what it had", self.connector.name, error
+                )
+
+    def _goes_on_without(self, error: OwnerChangedError) -> bool:
+        """Whether it starts anew in this process, under another id and without partitions: a member
+        of its fleet has taken it for dead (R25). A later start of the own name takes its place."""
+        membership, loop = self._membership, self.loop
+        if membership is None or is_incarnation(error.owner, membership.name):
+            return False
+        if loop is not None:
+            loop.abandon()
+        self.loop = None
+        return not self.stopping.is_set()
+
+    def _run_once(self, until_caught_up: bool, grace_seconds: float) -> None:
         assembled = self._assembly = self._patiently("starting", lambda: _Assembly(self))
         try:
             self._patiently("looking for other drivers", assembled.join_fleet)
@@ -252,18 +289,21 @@ class _Assembly:
         self.admin = make_admin(self.kafka)
         self.ends = make_ends(self.kafka)
         self.log = SourceLog(self.admin, self.ends)
+        self.membership = membership = run._membership
+        self.heir: Heir | None = None
         ensure_own_topics(self.admin, configuration.own_topics)
         bytes_max = message_bytes_max(self.admin, configuration.dead_letters_topic)
         self.names = RecorderNames(
             group=configuration.group(connector.name),
             ledger_topic=configuration.ledger_topic,
             dead_letter_topic=configuration.dead_letters_topic,
-            owner=self._owner(uuid.uuid4().hex[:10]),
+            owner=self._owner(),
             dead_letter_bytes_max=min(bytes_max, 15 * 1024 * 1024),
             parking_topic=configuration.parking_topic,
             duplicates_topic=(
                 configuration.duplicates_topic if configuration.keeps_duplicates else ""
             ),
+            transaction_timeout_ms=TRANSACTION_MS if membership is None else TRANSACTION_MS_SHARED,
         )
         self.monitor = WindowMonitor(self.clickhouse, self.spec, now_ms)
         self.monitor.start()
@@ -291,10 +331,14 @@ class _Assembly:
             members_max=configuration.batch.max_partitions,
         )
 
-    def _owner(self, start: str) -> str:
-        """Its id in records: of a member of a fleet it tells the name."""
-        fleet = self.configuration.fleet
-        return f"run-{start}" if fleet is None else owner_id(fleet.name(gethostname()), start)
+    def _owner(self) -> str:
+        """Its id in records, another one after each start: of a member of a fleet it tells the
+        name."""
+        drawn, fleet = uuid.uuid4().hex, self.configuration.fleet
+        name = self.membership.name if self.membership else ""
+        if fleet is not None:
+            name = fleet.name(gethostname())
+        return owner_id(name, now_ms(), drawn[:2]) if name else f"run-{drawn[:10]}"
 
     def join_fleet(self) -> None:
         """Report, as a member of a fleet; does nothing where the driver is none.
@@ -368,6 +412,8 @@ class _Assembly:
             self.fleet.stop()
         self.monitor.stop()
         self.staging.stop()
+        if self.heir is not None:
+            self.heir.close()
         self.prober.close()
         self.recorder.close()
         if self.ends is not None:
@@ -396,17 +442,12 @@ class _Assembly:
         self.inbox.put(read)
 
     def loop(self) -> ConnectorLoop:
-        """Take the connector's partitions over and build the loop on them."""
-        names = topics_to_load(
-            self.configuration, self.run.connector.name, self.log, self._told_apart
-        )
-        topics = self.log.topics(names)
-        sources = [TopicPartition(t, n) for t, (_, count) in topics.items() for n in range(count)]
-        parts = self._start_parts()
-        started = take_over(parts, sources)
-        leaving = retired(self.recorder, self.log, topics, started.elsewhere)
-        if leaving:
-            started.add(take_over(parts, leaving, started.batch, retiring=True))
+        """Take the connector's partitions over and build the loop on them. A member of a fleet
+        begins without any."""
+        if self.membership is None:
+            started = self._take_over_all()
+        else:
+            started = nothing_yet(self._start_parts(self.recorder, self.log))
         configuration = self.configuration
         name = self.run.connector.name
         self.schema = SchemaReader(
@@ -446,6 +487,8 @@ class _Assembly:
             decided=decided,
             tracing=self.run.tracing,
             see_round=no_fleet if self.fleet is None else self.fleet.see,
+            fleet=self.membership.join(self.names.owner) if self.membership else None,
+            shares=self._make_heir() if self.membership else None,
         )
         self.schema.start()
         self.watch.start()
@@ -463,11 +506,41 @@ class _Assembly:
             recorded=started.recorded,
         )
 
+    def _take_over_all(self) -> Started:
+        topics, sources = self._topics_and_sources(self.log)
+        parts = self._start_parts(self.recorder, self.log)
+        started = take_over(parts, sources)
+        leaving = retired(self.recorder, self.log, topics, started.elsewhere)
+        if leaving:
+            started.add(take_over(parts, leaving, started.batch, retiring=True))
+        return started
+
+    def _topics_and_sources(self, log: SourceLog) -> tuple[Iterable[str], list[TopicPartition]]:
+        names = topics_to_load(self.configuration, self.run.connector.name, log, self._told_apart)
+        topics = log.topics(names)
+        return topics, [
+            TopicPartition(t, n) for t, (_, count) in topics.items() for n in range(count)
+        ]
+
     def _take_over_new(self, sources: list[TopicPartition]) -> Started:
         assert self.run.loop is not None
-        return take_over(self._start_parts(), sources, self.run.loop.batch)
+        parts = self._start_parts(self.recorder, self.log)
+        return take_over(parts, sources, self.run.loop.batch)
 
-    def _start_parts(self) -> StartParts:
+    def _make_heir(self) -> Heir:
+        """What looks beside the loop has clients of its own."""
+        stop = self.run._give_up
+        recorder = Recorder(self.kafka, self.names, now_ms=now_ms, stop=stop, looks_often=True)
+        log, topic = SourceLog(self.admin, None), self.configuration.ledger_topic
+        self.heir = Heir(
+            self._start_parts(recorder, log),
+            lambda sources: read_view(self.kafka, topic, sources, spec_needed, None),
+            lambda view: read_on(self.kafka, topic, view),
+            lambda: self._topics_and_sources(log)[1],
+        )
+        return self.heir
+
+    def _start_parts(self, recorder: Recorder, log: SourceLog) -> StartParts:
         configuration = self.configuration
         lease_ms = int(configuration.batch.lease_seconds * 1000)
 
@@ -478,8 +551,8 @@ class _Assembly:
             return read_view(self.kafka, topic, sources, spec_needed, since_ms, uncommitted)
 
         return StartParts(
-            recorder=self.recorder,
-            log=self.log,
+            recorder=recorder,
+            log=log,
             read_ledger=read_ledger,
             windows=self.claims or self.monitor,
             planner=self.planner,

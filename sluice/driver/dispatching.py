@@ -51,6 +51,10 @@ class HungJobs:
             self._patience_ms = PATIENCE_MS
         self._ended.discard(id(job))
 
+    def out(self) -> list[Job]:
+        """All that are out."""
+        return [job for job, _ in self._out.values()]
+
     def due(self, now_ms: int) -> list[Job]:
         """Jobs that are to be ended now: no insert of theirs can begin or be on its way."""
         due = [
@@ -134,6 +138,11 @@ class Dispatcher:
     def cancel_hung(self, now_ms: int) -> None:
         """Jobs whose leases have long been over do not hold their slots any longer."""
         for job in self._hung.due(now_ms):
+            self._jobs.cancel(job)
+
+    def cancel_all(self) -> None:
+        """Another owner has what was sent: nothing of it is waited for (R17)."""
+        for job in self._hung.out():
             self._jobs.cancel(job)
 
     def probe(self, busy: Iterable[PartitionState], now_ms: int) -> None:

@@ -112,6 +112,11 @@ class Freezing:
         closed = self._closed_in_part if isinstance(state.stage, ToProbe) else self._closed
         return _hold(self._held, self._tables(state), closed)
 
+    def stands(self, state: PartitionState) -> bool:
+        """Whether nothing will happen to a partition while it is frozen."""
+        is_moving = state.out or state.loaded is not None
+        return not is_moving and bool(self.of(state))
+
     def _tables(self, state: PartitionState) -> tuple[TableSpec, ...]:
         """Where its messages go, today and by the record of its range."""
         topic = state.source.topic

@@ -36,6 +36,7 @@ from sluice.driver.effects import (
     StopPartition,
 )
 from sluice.driver.freezing import Freezing
+from sluice.driver.inheriting import SharesRead
 from sluice.driver.observing import TopicObserver
 from sluice.driver.pending import Pending
 from sluice.driver.ports import (
@@ -49,6 +50,7 @@ from sluice.driver.record_updates import RecordPlanner
 from sluice.driver.recording import RoundRecorder
 from sluice.driver.report_handler import ReportHandler
 from sluice.driver.round_planner import RoundPlanner
+from sluice.driver.sharing import Sharing
 from sluice.driver.start import Started
 from sluice.driver.state import Holds, PartitionState
 from sluice.spark.jobs import JobResult, SparkGoneError
@@ -114,7 +116,8 @@ class ConnectorLoop:
         self.replicas, self.claims, self.jobs = parts.replicas, parts.claims, parts.jobs
         self._specs, self.planner = dict(specs), planner
         is_read, known = parts.read_schema is not None, (self.states, planner, self._specs)
-        self._schema = SchemaChanges(*known, parts.parking, is_read=is_read)
+        is_alone = parts.fleet is None
+        self._schema = SchemaChanges(*known, parts.parking, is_read=is_read, is_recorded=is_alone)
         self.freezing = Freezing(parts.decided.frozen, planner, self._schema, is_read=is_read)
         self._flights = InFlight(parts.inflight_inserts_max, {}, parts.jobs.slots)
         self._flights.limit(parts.decided.max_inflight_inserts)
@@ -128,14 +131,13 @@ class ConnectorLoop:
         self._topics = TopicObserver(
             self.states,
             parts.offsets,
-            self._take_in,
+            self._take_in if is_alone else None,
             self._pending.file,
             parts.topics,
             parts.find_cuts,
             parts.now_ms(),
         )
-        self.look_at_topics = self._topics.request
-        self._take_over_new = take_over_new
+        self.look_at_topics, self._take_over_new = self._topics.request, take_over_new
         schema, counters = self._schema, self.counters
         self._recorder = RoundRecorder(
             *(name, parts, self.states, holds, schema, counters),
@@ -143,6 +145,8 @@ class ConnectorLoop:
         )
         share = partial(share_of, limits_of=planner.limits_of)
         self._dispatcher = Dispatcher(name, parts, share, schema, self._round_planner, counters)
+        self.abandon = self._dispatcher.cancel_all
+        self._sharing = Sharing(parts, self.states, self.freezing, self._pending.file)
         #: Nobody notices whether a message that waits so long was seen a tenth of it later.
         every_ms = planner.limits.delay_ms_max // OBSERVE_DELAY_SHARE
         self._observe_every_ms = max(OBSERVE_EVERY_MS, min(every_ms, OBSERVE_EVERY_MS_MAX))
@@ -163,7 +167,7 @@ class ConnectorLoop:
             self._notice_clock(now_ms)
             if self.stopping.is_set():
                 grace_until_ms = grace_until_ms or now_ms + int(grace_seconds * 1000)
-                if self._is_settled() or now_ms >= grace_until_ms:
+                if self._reached({}) or now_ms >= grace_until_ms:
                     return
             elif targets is not None and self._reached(targets):
                 return
@@ -212,6 +216,7 @@ class ConnectorLoop:
         if self._parts.staging is not None:
             self._parts.staging.see(self.states.values(), now_ms)
         self._parts.see_round(self.states, self.holds, self.counters.rows, now_ms)
+        self._sharing.step(now_ms, self.batch, stopping=stopping)
         under_way = self._pending.under_way(now_ms)
         self.planner.batch = self._recorder.batch + 1
         planned = self._round_planner.plan(under_way, now_ms, flush=flush, stopping=stopping)
@@ -235,21 +240,10 @@ class ConnectorLoop:
             return 0.0
         return self._observe_every_ms / 1000
 
-    def _is_settled(self) -> bool:
-        return all(
-            state.stopped is not None or not state.record.in_doubt or self._stands(state)
-            for state in self.states.values()
-        )
-
-    def _stands(self, state: PartitionState) -> bool:
-        """Whether nothing will happen to a partition while it is frozen."""
-        is_moving = state.out or state.loaded is not None
-        return not is_moving and bool(self.freezing.of(state))
-
     def _reached(self, targets: Mapping[TopicPartition, int]) -> bool:
         return all(
             state.stopped is not None
-            or self._stands(state)
+            or self.freezing.stands(state)
             or (not state.record.in_doubt and state.settled >= targets.get(source, 0))
             for source, state in self.states.items()
         )
@@ -313,6 +307,11 @@ class ConnectorLoop:
             if isinstance(event, ClusterRead):
                 self._use(event.access)
                 continue
+            if isinstance(event, SharesRead):
+                self._apply(self._sharing.looked(event))
+                for started in event.started:
+                    self._join(started)
+                continue
             if isinstance(event, SparkGoneError) and self.stopping.is_set():
                 continue  # what is loaded is settled without it
             if isinstance(event, JobResult):
@@ -360,7 +359,10 @@ class ConnectorLoop:
         """
         going = {s: state.record for s, state in self.states.items() if state.stopped is None}
         self._parts.log.differences(going)
-        started = self._take_over_new(new)
+        self._join(self._take_over_new(new))
+
+    def _join(self, started: Started) -> None:
+        self._parts.log.adopt(state.source for state in started.states)
         self._specs.update(started.specs)
         self._environment = replace(
             self._environment, specs={**self._environment.specs, **started.canonical}

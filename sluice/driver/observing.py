@@ -28,7 +28,8 @@ class TopicObserver:
 
     :param states: the loop's own mapping; partitions may join it later.
     :param appeared: called with partitions that the loop does not know; they join it. A call, and
-        no effect: a topic that cannot be taken over is left out, and the others are taken.
+        no effect: a topic that cannot be taken over is left out, and the others are taken. None:
+        what the loop does not know others of its fleet have.
     :param changed: called with each state that was told a new end.
     :param found: finds topics that an expression takes; None: all topics have names.
     :param find_cuts: looks after logs whose leader has changed.
@@ -38,7 +39,7 @@ class TopicObserver:
         self,
         states: Mapping[TopicPartition, PartitionState],
         offsets: SourceOffsets,
-        appeared: Callable[[list[TopicPartition]], None],
+        appeared: Callable[[list[TopicPartition]], None] | None,
         changed: Callable[[PartitionState], None],
         found: Topics | None,
         find_cuts: FindCuts,
@@ -195,7 +196,7 @@ class TopicObserver:
                 )
                 hint = "`sluice adopt --offset 0` loads the new one from its beginning."
                 yield from _stop_going(state, PartitionStoppedError(message, hint))
-        if any(state.retiring for state in states):
+        if self._appeared is None or any(state.retiring for state in states):
             return  # its other partitions are settled, and not this pipeline's any more
         known = {state.source.partition for state in states}
         new = [TopicPartition(topic, number) for number in range(count) if number not in known]
@@ -203,7 +204,7 @@ class TopicObserver:
             self._appeared(new)
 
     def _look_for_new(self) -> None:
-        if self._found is None:
+        if self._found is None or self._appeared is None:
             return
         known = {source.topic for source in self._states}
         topics = self._found.find(known)
@@ -212,6 +213,7 @@ class TopicObserver:
 
     def _take_in(self, topics: list[str]) -> None:
         """Together, unless one of them cannot begin where `start` says."""
+        assert self._appeared is not None
         try:
             counts = self._offsets.topics(topics)
             self._appeared(

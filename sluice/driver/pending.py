@@ -95,7 +95,7 @@ class Pending:
     def file(self, state: PartitionState) -> None:
         """A state is new, or has changed: its record, its stage, its end, or whether it is out."""
         self.forget(state.source)
-        if state.record.kind is not Kind.SETTLE:
+        if state.record.kind is not Kind.SETTLE or state.hands_to:
             self._under_way[state.source] = state
         if self._may_be_given_a_range(state):
             group = self._planner.group_of(state.source.topic)
@@ -112,7 +112,10 @@ class Pending:
         return [
             source
             for source, state in self._states.items()
-            if (state.record.kind is not Kind.SETTLE and source not in self._under_way)
+            if (
+                (state.record.kind is not Kind.SETTLE or state.hands_to)
+                and source not in self._under_way
+            )
             or (self._may_be_given_a_range(state) and source not in self._filed)
         ]
 

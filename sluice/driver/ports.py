@@ -13,6 +13,7 @@ from sluice.core.budget import TargetShard, WindowState
 from sluice.core.dead_letters import DeadLetterLimit
 from sluice.core.decided import Decided
 from sluice.core.errors import SluiceError
+from sluice.core.fleet.view import View
 from sluice.core.flights import INFLIGHT_INSERTS_MAX
 from sluice.core.health import ReplicaHealth
 from sluice.core.ledger import Commit, Rest, Stored
@@ -36,6 +37,9 @@ class IntentLog(Protocol):
 
     def record(self, commit: Commit, expected: Mapping[TopicPartition, Record]) -> None:
         """Commit one transaction; returns only when it is known to be committed."""
+
+    def adopt(self, sources: Iterable[TopicPartition]) -> None:
+        """These are this owner's, too, although it has not recorded them here."""
 
 
 class SourceOffsets(Protocol):
@@ -316,6 +320,44 @@ def no_fleet(
     """Where nobody has to know."""
 
 
+class Fleet(Protocol):
+    """Knows who else runs this connector."""
+
+    def view(self) -> View:
+        """What is known of all members now; never waits."""
+
+
+@dataclass(frozen=True, slots=True)
+class Membership:
+    """That a driver shares its partitions with others.
+
+    :param name: of the member, the same after each start.
+    :param join: begins to report under an owner id, and ends to report under an earlier one.
+    """
+
+    name: str
+    join: Callable[[str], Fleet]
+
+
+class Shares(Protocol):
+    """Finds what came to this owner, and takes over what is left by others;
+    `sluice.driver.inheriting` for real."""
+
+    def look(
+        self,
+        held: Mapping[TopicPartition, Record | None],
+        view: View,
+        batch: int,
+        finished: Callable[[Any], None],
+    ) -> None:
+        """Look at all partitions, in the background.
+
+        :param held: all of the loop's partitions; of those that stopped, the last record.
+        :param batch: number of the last batch that is committed.
+        :param finished: gets a SharesRead, once.
+        """
+
+
 class Clock(Protocol):
     """Wall time."""
 
@@ -340,6 +382,7 @@ class LoopParts:
     :param decided: what is decided at the start; a `DecisionsRead` tells of changes.
     :param tracing: None where nobody wants traces.
     :param see_round: of a member of a fleet, whose are the `windows` then.
+    :param fleet: None: nobody shares the partitions with this driver; likewise `shares`.
     """
 
     log: IntentLog
@@ -363,3 +406,5 @@ class LoopParts:
     decided: Decided = field(default_factory=Decided)
     tracing: Tracing | None = None
     see_round: SeeRound = no_fleet
+    fleet: Fleet | None = None
+    shares: Shares | None = None

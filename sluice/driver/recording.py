@@ -9,7 +9,7 @@ from sluice.core.errors import ForeignHandsError, TransientError
 from sluice.core.lease import has_expired
 from sluice.core.ledger import Commit, LedgerEntry, checkpoint_entries, record_entry, spec_entry
 from sluice.core.ranges import TopicPartition
-from sluice.core.records import Record, may_follow
+from sluice.core.records import Record, may_follow, may_hand_over
 from sluice.driver.changes import SchemaChanges
 from sluice.driver.counters import Counters
 from sluice.driver.effects import Effect, LetGo, StopPartition
@@ -142,7 +142,7 @@ class RoundRecorder:
 
     def took_over(self, started: Started) -> None:
         """The loop has more partitions now, whose last records are known."""
-        self.batch = started.batch
+        self.batch = max(self.batch, started.batch)
         self.checkpoints.took_over(started.states, started.recorded)
 
     def record(
@@ -160,6 +160,8 @@ class RoundRecorder:
             expected = {source: self._states[source].record for source in records}
             for source, record in records.items():
                 assert may_follow(expected[source], record), (expected[source], record)
+                goes = record.owner == self._states[source].hands_to
+                assert not goes or may_hand_over(expected[source], record), record
             named = {record.spec for record in records.values()}
             commit = Commit(
                 records,
@@ -224,6 +226,11 @@ class RoundRecorder:
                 )
             state.late_insert_until_ms = 0
             state.settled_at_ms = now_ms
+        if state.hands_to and record.owner == state.hands_to:
+            # Whatever is remembered of it is wrong as soon as its new owner records.
+            self._apply([LetGo(state.source)])
+            _logger.info("%s is handed over to %s at %d", state.source, record.owner, record.begin)
+            return None
         state.recorded(record, update.background, now_ms)
         self._changed(state)
         if state.retiring and not state.record.in_doubt:

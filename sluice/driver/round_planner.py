@@ -155,9 +155,9 @@ class RoundPlanner:
         planned = {update.source for update in updates}
         stale_ms = now_ms - RESETTLE_MS
         for state in idle:
-            is_due = state.committed_at_ms < stale_ms or state.loaded is not None
-            if is_due and state.source not in planned:
-                updates.append(settle(state, planner.owner, planner.batch, now_ms))
+            is_old, to = state.committed_at_ms < stale_ms, state.goes_to
+            if (is_old or state.loaded is not None or to) and state.source not in planned:
+                updates.append(settle(state, to or planner.owner, planner.batch, now_ms))
         return Round(updates, ready, self._effects)
 
     def _stop(self, state: PartitionState, error: SluiceError) -> None:

@@ -116,6 +116,13 @@ class Started:
         self.recorded = more.recorded
 
 
+def nothing_yet(parts: StartParts) -> Started:
+    """What a member of a fleet begins with: no partition, and today's load spec."""
+    started = Started()
+    _load_specs(parts, LedgerView(), started)
+    return started
+
+
 def spec_needed(metadata: str) -> str | None:
     """Digest of the load spec that a record in doubt needs; None for a settled one."""
     fields = metadata.split("|")
@@ -131,10 +138,27 @@ def take_over(
     :raises OwnerChangedError: another successor was let through.
     :raises StartRefusedError: a new topic cannot begin where `start` says.
     """
-    parts = replace(parts, why_no_probe=_asked_once(parts.why_no_probe))
     taken = parts.recorder.take_over(sources)
     uncommitted = [source for source, found in taken.found.items() if found is None]
     view = parts.read_ledger(sources, uncommitted)
+    return first_records(parts, taken, view, batch, retiring=retiring)
+
+
+def first_records(
+    parts: StartParts,
+    taken: TakeOver,
+    view: LedgerView,
+    batch: int,
+    *,
+    retiring: bool = False,
+    keeps: bool = False,
+) -> Started:
+    """Steps 3 and 4, for all that a take-over has found.
+
+    :param keeps: they name this owner already: nothing is written, and each keeps its record.
+    """
+    parts = replace(parts, why_no_probe=_asked_once(parts.why_no_probe))
+    sources = list(taken.found)
     started = Started(batch=batch)
     if view.recorded is not None:
         started.recorded = view.recorded.union(sources)
@@ -156,12 +180,17 @@ def take_over(
             state.stop(stop)
             _logger.error("%s stops at the start: %s. Try: %s", item.source, stop, stop.hint)
             continue
+        if keeps:
+            assert item.record is not None
+            state.record = item.record
+            continue
         records[item.source] = record
         entries.append(record_entry(item.source, record, state.background))
     waiting = [s.source for s in started.states if isinstance(s.stopped, UnresolvedError)]
     for line in resolved_together(parts.planner.spec.connector, waiting):
         _logger.error("%s", line)
-    _refuse_change(parts, taken)
+    if not keeps:
+        _refuse_change(parts, taken)
     if records:
         parts.recorder.finish_take_over(taken, Commit(records, tuple(entries)))
     started.late_inserts = [

@@ -101,6 +101,7 @@ class PartitionState:
     :param error: why its range last came back unloaded.
     :param settled_at_ms: when a range of it was last settled; 0: none was by this driver.
     :param retiring: its topic is not configured any more: it is let go once it is settled.
+    :param hands_to: the owner id that it goes to once it is settled (R25); "": it stays.
     """
 
     source: TopicPartition
@@ -129,6 +130,7 @@ class PartitionState:
     error: SluiceError | None = None
     settled_at_ms: int = 0
     retiring: bool = False
+    hands_to: str = ""
 
     @property
     def block_range(self) -> Range:
@@ -165,9 +167,14 @@ class PartitionState:
         """Whether it has messages, and nothing under way but what the next record settles."""
         return (
             self.waiting_since_ms is not None
-            and not (self.out or self.retiring or self.stopped is not None)
+            and not (self.out or self.retiring or self.hands_to or self.stopped is not None)
             and (not self.record.in_doubt or self.loaded is not None)
         )
+
+    @property
+    def goes_to(self) -> str:
+        """The owner id that its next record hands it over to; "": to nobody."""
+        return "" if self.record.in_doubt else self.hands_to
 
     @property
     def has_to_be_probed(self) -> bool:

@@ -108,12 +108,8 @@ def read_view(
         they have no record is enough; for the others a record is looked for to the very beginning.
     """
     wanted, uncommitted = set(sources), set(uncommitted)
-    peek = make_unstable_reader(access)
-    try:
-        low, high = _ends(peek, topic)
-    finally:
-        peek.close()
-    view, stop, chunk, newest_ms = LedgerView(), high, FIRST_CHUNK_MESSAGES, 0
+    low, high = _unstable_ends(access, topic)
+    view, stop, chunk, newest_ms = LedgerView(end=high), high, FIRST_CHUNK_MESSAGES, 0
     checkpoints = _Checkpoints()
     while True:
         begin = max(low, stop - chunk)
@@ -132,6 +128,29 @@ def read_view(
         if view.complete or (found and is_past):
             return view
         stop, chunk = begin, chunk * 2
+
+
+def read_on(access: KafkaAccess, topic: str, view: LedgerView) -> None:
+    """Read what came since a view was read, into it."""
+    _, high = _unstable_ends(access, topic)
+    if high <= view.end:
+        return
+    later = LedgerView()
+    _read_chunk(access, topic, view.end, high, later, _Checkpoints())
+    view.records |= later.records
+    view.specs |= later.specs
+    view.late_inserts += later.late_inserts
+    view.end = high
+    if view.recorded is not None:
+        view.recorded |= later.records.keys()
+
+
+def _unstable_ends(access: KafkaAccess, topic: str) -> tuple[int, int]:
+    peek = make_unstable_reader(access)
+    try:
+        return _ends(peek, topic)
+    finally:
+        peek.close()
 
 
 @dataclass(slots=True)

@@ -12,15 +12,16 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
+from typing import TypeVar
 
 import confluent_kafka as ck
 
 from sluice.core.errors import ForeignHandsError, OwnerChangedError, TransientError
 from sluice.core.ledger import Commit, CommittedOffset
 from sluice.core.ranges import TopicPartition
-from sluice.core.records import GENESIS, Record, encode
+from sluice.core.records import GENESIS, Record, decode, encode
 from sluice.kafka.clients import KafkaAccess, make_consumer, make_producer, make_unstable_reader
 from sluice.kafka.errors import FencedError, KafkaUnavailableError, UnknownCommitError
 from sluice.kafka.offsets import ask, owner_in, shown
@@ -36,6 +37,8 @@ _logger = logging.getLogger("sluice.kafka")
 
 #: A fenced owner that still stands in the group waits for the successor's first record.
 SUCCESSOR_PATIENCE_SECONDS = 3.0
+
+_Answer = TypeVar("_Answer")
 
 
 class StopRequestedError(TransientError):
@@ -63,12 +66,15 @@ class Recorder:
         *,
         now_ms: Callable[[], int],
         stop: threading.Event | None = None,
+        looks_often: bool = False,
     ) -> None:
         self._access = access
         self.names = names
         self._now_ms = now_ms
         self._stop = stop or threading.Event()
         self._reader = make_consumer(access, names.group, retry_backoff_ms=10)
+        #: A reader of unstable offsets costs connections and threads.
+        self._peek = make_unstable_reader(access, names.group) if looks_often else None
         self._producer: ck.Producer | None = None
         #: Partitions that this driver has recorded, or wanted to.
         self._recorded: set[TopicPartition] = set()
@@ -100,7 +106,8 @@ class Recorder:
         This owner's id is initialised before the look, if it has to be: who takes one of these
         partitions over afterwards fences it, so what is recorded next is not.
 
-        :raises OwnerChangedError: the difference is a valid record of another owner.
+        :raises OwnerChangedError: the difference is a valid record of another owner, or a later
+            one that names this owner (R25): who wrote it has fenced this one.
         """
         self._own_producer()
         found = self.committed(expected)
@@ -109,9 +116,11 @@ class Recorder:
             now = found[source]
             if now == CommittedOffset(record.begin, encode(record)):
                 continue
-            other = owner_in(now)
+            other, where = owner_in(now), f"{source} of group {self.names.group}"
             if other not in (self.names.owner, GENESIS):
-                raise OwnerChangedError(f"{source} of group {self.names.group} belongs to {other}")
+                raise OwnerChangedError(f"{where} belongs to {other}", owner=other)
+            if other == self.names.owner and _batch_in(now) > record.batch:
+                raise OwnerChangedError(f"{where} was taken over, and given back")
             different[source] = (
                 f"{source}: the group {self.names.group} holds {shown(now)}, "
                 f"this owner wrote {shown(CommittedOffset(record.begin, encode(record)))}"
@@ -133,7 +142,7 @@ class Recorder:
         self._own_producer()
         producers: dict[str, ck.Producer] = {}
         while True:
-            discovered = self._discover(sources)
+            discovered = self.look(sources)
             owners = {s: _owner(s, found, owner_of) for s, found in discovered.items()}
             for owner in sorted(set(owners.values()) - producers.keys()):
                 # One's own id again would fence oneself.
@@ -142,6 +151,20 @@ class Recorder:
             found = self.committed(sources)
             if {s: _owner(s, now, owner_of) for s, now in found.items()} == owners:
                 return TakeOver(found, owners, producers)
+
+    def inherit(self, dead: Collection[str], sources: Iterable[TopicPartition]) -> TakeOver:
+        """Fence these ids, and nobody else, then read all that their records name (R25). What one
+        of them was given since somebody looked is among it: it may be in a bundle with the rest.
+
+        :param sources: all partitions of the connector.
+        """
+        assert self.names.owner not in dead, "it would fence itself"
+        producers = {owner: self._initialised(owner) for owner in sorted(dead)}
+        # Nothing of theirs is pending any more; what others write is not theirs.
+        peeked = self.look(sources)
+        found = self.committed(source for source, at in peeked.items() if owner_in(at) in dead)
+        theirs = {source: at for source, at in found.items() if owner_in(at) in dead}
+        return TakeOver(theirs, {s: owner_in(at) for s, at in theirs.items()}, producers)
 
     def finish_take_over(self, take_over: TakeOver, commit: Commit) -> None:
         """Commit the first records under the ids of the old owners (R4).
@@ -175,26 +198,35 @@ class Recorder:
     def record(self, commit: Commit, expected: Mapping[TopicPartition, Record]) -> None:
         """Commit one transaction; returns only when it is known to be committed.
 
-        The caller has just compared `expected` with the group (R5), by `differences`.
+        The caller has just compared `expected` with the group (R5), by `differences`. Partitions
+        that it hands over, to the owners that their records name, are not this one's afterwards.
 
         :param expected: the records that this one replaces.
         :raises TransientError: it is known not to be committed; may be repeated.
         :raises OwnerChangedError: another owner wrote.
         """
         assert self._producer is not None, "initialised after the look, it would fence nobody"
+        handed = _handed_over(commit, self.names.owner)
         try:
             self._transact(self._producer, commit)
         except (FencedError, UnknownCommitError) as error:
             _logger.warning("%s; reading what is committed", error)
             self._producer = None
             if isinstance(error, FencedError):
-                self._wait_for_successor()
+                self._wait_for_successor(self._recorded.difference(handed))
             self._find_out(commit, expected)
+        self._recorded -= handed
+
+    def adopt(self, sources: Iterable[TopicPartition]) -> None:
+        """These are this owner's, although this recorder has written nothing of them."""
+        self._recorded.update(sources)
 
     def close(self) -> None:
         """Close the clients. An open transaction is left to its time-out."""
         self._producer = None
         self._reader.close()
+        if self._peek is not None:
+            self._peek.close()
 
     # Steps
 
@@ -203,7 +235,7 @@ class Recorder:
         content = Content(self._access.connector, self.names, self._now_ms(), commit)
         transact(producer, content, metadata, self._stop)
 
-    def _wait_for_successor(self) -> None:
+    def _wait_for_successor(self, sources: Collection[TopicPartition]) -> None:
         """Fenced: by a successor, or by our own transaction's time-out (H4)?
 
         A successor that fenced us may not have committed yet; initialising at once would
@@ -211,33 +243,41 @@ class Recorder:
         """
         deadline = time.monotonic() + SUCCESSOR_PATIENCE_SECONDS
         while time.monotonic() < deadline:
-            for source, found in self.committed(self._recorded).items():
+            for source, found in self.committed(sources).items():
                 other = owner_in(found)
                 if other not in (self.names.owner, GENESIS):
                     raise OwnerChangedError(
-                        f"{source} of group {self.names.group} was taken over by {other}"
+                        f"{source} of group {self.names.group} was taken over by {other}",
+                        owner=other,
                     )
             self._pause(0.3)
 
     def _find_out(self, commit: Commit, expected: Mapping[TopicPartition, Record]) -> None:
         """A transaction is committed wholly or not at all, so one partition that holds its new
         or its old record tells. One that holds neither is foreign; the next check finds it,
-        and stops that partition only (R5)."""
-        if len(self._differences_at_last(commit.records)) < len(commit.records):
+        and stops that partition only (R5).
+
+        One that names another owner proves nothing: whoever took it over may have handed it to the
+        same one (R25). Where all were handed over, what names another is not this one's either way.
+        """
+        handed = _handed_over(commit, self.names.owner)
+        kept = {source: r for source, r in commit.records.items() if source not in handed}
+        # Its id is initialised by that: nothing of the transaction comes any more.
+        if len(self._at_last(lambda: self.differences(kept))) < len(kept):
             return
-        different = self._differences_at_last(expected)
+        if not kept and not _holds_any(self._at_last(lambda: self.committed(expected)), expected):
+            return
+        different = self._at_last(lambda: self.differences(expected))
         if different and len(different) == len(expected):
             raise ForeignHandsError("; ".join(different.values()))
         raise KafkaUnavailableError("the transaction was not committed")
 
-    def _differences_at_last(
-        self, expected: Mapping[TopicPartition, Record]
-    ) -> dict[TopicPartition, str]:
-        """As `differences`, however long Kafka does not answer: who goes on without knowing whether
-        it has committed takes its own record for a foreign one."""
+    def _at_last(self, ask: Callable[[], _Answer]) -> _Answer:
+        """An answer, however long Kafka gives none: who goes on without knowing whether it has
+        committed takes its own record for a foreign one."""
         while True:
             try:
-                return self.differences(expected)
+                return ask()
             except TransientError as error:
                 _logger.warning("%s; it is asked again", error)
                 self._pause(0.5)
@@ -271,24 +311,26 @@ class Recorder:
                 "It is taken over again; a partition with a foreign commit stops.",
             )
 
-    def _discover(
-        self, sources: list[TopicPartition]
+    def look(
+        self, sources: Iterable[TopicPartition]
     ) -> dict[TopicPartition, CommittedOffset | None]:
         """Owners only: a pending transaction of the old owner must not block finding it.
 
         What an unstable read shows is the last committed record, whose owner is the one to
         fence; everything else is read again, stably, after that.
         """
-        peek = make_unstable_reader(self._access, self.names.group)
+        wanted = list(sources)
+        peek = self._peek or make_unstable_reader(self._access, self.names.group)
         try:
             while True:
                 try:
-                    return ask(peek, sources, 10.0)
+                    return ask(peek, wanted, 10.0)
                 except TransientError as error:
                     _logger.warning("%s", error)
                     self._pause(0.5)
         finally:
-            peek.close()
+            if peek is not self._peek:
+                peek.close()
 
     def _own_producer(self) -> ck.Producer:
         if self._producer is None:
@@ -322,3 +364,18 @@ def _owner(
     owner_of: Callable[[TopicPartition, CommittedOffset | None], str] | None,
 ) -> str:
     return owner_in(found) if owner_of is None else owner_of(source, found)
+
+
+def _batch_in(found: CommittedOffset | None) -> int:
+    return 0 if found is None else decode(found.offset, found.metadata).batch
+
+
+def _handed_over(commit: Commit, own: str) -> set[TopicPartition]:
+    return {source for source, record in commit.records.items() if record.owner != own}
+
+
+def _holds_any(
+    found: Mapping[TopicPartition, CommittedOffset | None], records: Mapping[TopicPartition, Record]
+) -> bool:
+    """Whether any partition holds its one of these records."""
+    return any(found[s] == CommittedOffset(r.begin, encode(r)) for s, r in records.items())

@@ -204,8 +204,7 @@ class World(Inbox, Sources):
         self.environments: list[TaskEnvironment] = []
         self.probes: list[tuple[int, Range]] = []
         self.probed_in_parts: list[Collection[str]] = []
-        self.outages: dict[str, str] = {}
-        self.gone: dict[str, str] = {}
+        self.outages, self.gone = dict[str, str](), dict[str, str]()
         self.unreadable: set[TopicPartition] = set()
         self.script: Script = lambda world, assignment: world.load(assignment)
         self.task_attempt = self.topic_requests = 0
@@ -266,6 +265,9 @@ class World(Inbox, Sources):
         self.group.update(commit.records)
         self.ledger += commit.entries
         self.dead_letters += commit.dead_letters
+
+    def adopt(self, sources: Iterable[TopicPartition]) -> None:
+        """Nothing is remembered of them."""
 
     # Windows
 

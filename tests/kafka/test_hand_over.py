@@ -92,10 +92,10 @@ def test_who_was_given_a_partition_and_sleeps_is_taken_over_alone(two: Group) ->
     giver, sleeper = two.owning("a"), two.recorder("b")
     hand_over(two, giver, 1, "b")
     assert sleeper.differences({two.sources[1]: mine("b")}) == {}
-    heir = two.recorder("h")
-    taken = heir.take_over([two.sources[1]])
+    heir, beside = two.recorder("h"), two.recorder("h")
+    taken = beside.inherit({"b"}, two.sources)
     assert taken.owners == {two.sources[1]: "b"}
-    heir.finish_take_over(taken, Commit({two.sources[1]: mine("h")}))
+    beside.finish_take_over(taken, Commit({two.sources[1]: mine("h")}))
     with pytest.raises(OwnerChangedError):
         sleeper.record(Commit({two.sources[1]: intend("b", 0, 5)}), {two.sources[1]: mine("b")})
     load(two, heir, 1, 0)
@@ -108,11 +108,12 @@ def test_an_heir_that_sleeps_is_fenced_under_the_other_id_only(two: Group) -> No
     heir = two.recorder("h")
     hand_over(two, other, 1, "h")
     load(two, heir, 1, 0)
-    taken = heir.take_over([two.sources[0]])
+    beside = two.recorder("h")
+    taken = beside.inherit({"a"}, two.sources)
     other._producer = None
     load(two, other, 0, 0)
     with pytest.raises(OwnerChangedError):
-        heir.finish_take_over(taken, Commit({two.sources[0]: mine("h")}))
+        beside.finish_take_over(taken, Commit({two.sources[0]: mine("h")}))
     load(two, heir, 1, 5)
     assert [owner_of(two, partition) for partition in (0, 1)] == ["a", "h"]
 
@@ -122,8 +123,9 @@ def test_what_was_given_to_an_id_that_nobody_has_any_more(two: Group) -> None:
     giver = two.owning("a")
     back = two.recorder("b2")
     hand_over(two, giver, 1, "b1")
-    taken = back.take_over([two.sources[1]])
-    back.finish_take_over(taken, Commit({two.sources[1]: mine("b2")}))
+    beside = two.recorder("b2")
+    taken = beside.inherit({"b1"}, two.sources)
+    beside.finish_take_over(taken, Commit({two.sources[1]: mine("b2")}))
     load(two, back, 1, 0)
     load(two, giver, 0, 0)
 
@@ -132,7 +134,7 @@ def test_who_takes_its_own_over_goes_on_with_the_rest(
     two: Group, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     giver = two.owning("a")
-    monkeypatch.setattr(giver, "_wait_for_successor", lambda: pytest.fail("it fenced itself"))
+    monkeypatch.setattr(giver, "_wait_for_successor", lambda _: pytest.fail("it fenced itself"))
     taken = giver.take_over([two.sources[1]])
     giver.finish_take_over(taken, Commit({two.sources[1]: mine("a")}))
     load(two, giver, 0, 0)

@@ -55,7 +55,7 @@ class Scripted(Recorder):
         self.before_reading(self.readings)
         return {source: self.held.get(source) for source in sources}
 
-    def _discover(self, sources: list[TopicPartition]) -> Held:
+    def look(self, sources: Iterable[TopicPartition]) -> Held:
         return {source: self.held.get(source) for source in sources}
 
     def _initialised(self, owner: str) -> Any:
@@ -280,3 +280,78 @@ def test_a_stable_reading_is_asked_for_again_while_a_transaction_is_open(
     answers[:] = [KafkaUnavailableError("open")]
     with pytest.raises(KafkaUnavailableError):
         Recorder.committed(one, [P0])
+
+
+ITS = replace(SETTLED, owner="b", batch=2)
+
+
+def handed_over(one: Scripted, records: dict[TopicPartition, Record]) -> None:
+    """A transaction of unknown outcome, in which P0 was handed over to b."""
+    one._own_producer()
+    one.failures = [UnknownCommitError("no answer")]
+    one.record(Commit({P0: ITS, **records}), dict.fromkeys((P0, *records), MINE))
+
+
+def test_what_was_handed_over_proves_nothing_of_its_transaction() -> None:
+    """It was aborted, P0 was taken over by another one, and given to the same owner; P1 stopped
+    there, and goes on naming who wrote it (R25)."""
+    with pytest.raises(OwnerChangedError, match="belongs to b"):
+        handed_over(Scripted({P0: at(ITS), P1: at(MINE)}), {P1: NEXT})
+    handed_over(Scripted({P0: at(ITS), P1: at(NEXT)}), {P1: NEXT})
+    # Its new owner has gone on, or handed it on.
+    handed_over(Scripted({P0: at(OTHER), P1: at(NEXT)}), {P1: NEXT})
+    with pytest.raises(KafkaUnavailableError, match="was not committed"):
+        handed_over(Scripted({P0: at(MINE), P1: at(MINE)}), {P1: NEXT})
+
+
+def test_what_came_back_while_this_one_slept_was_another_ones_meanwhile() -> None:
+    with pytest.raises(OwnerChangedError, match="given back"):
+        Scripted({P0: at(replace(MINE, batch=9))}).differences({P0: MINE})
+    rolled_back = Scripted({P0: at(MINE)}).differences({P0: replace(MINE, batch=9)})
+    assert set(rolled_back) == {P0}
+
+
+def test_of_a_transaction_that_only_hands_over_nothing_has_to_be_known() -> None:
+    for now in (ITS, OTHER):
+        one = Scripted({P0: at(now)})
+        handed_over(one, {})
+        assert one._recorded.isdisjoint({P0})
+    with pytest.raises(KafkaUnavailableError, match="was not committed"):
+        handed_over(Scripted({P0: at(MINE)}), {})
+
+
+def test_what_was_handed_over_is_nobodys_successor(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(recorder_module, "SUCCESSOR_PATIENCE_SECONDS", 0.01)
+    one = Scripted({P0: at(ITS), P1: at(NEXT)})
+    one.adopt([P0, P1])
+    one._own_producer()
+    one.failures = [FencedError("fenced")]
+    one.record(Commit({P0: ITS, P1: NEXT}), dict.fromkeys((P0, P1), MINE))
+    one.failures = [FencedError("fenced")]
+    one.record(Commit({P1: NEXT}), {P1: MINE})
+
+
+def test_of_the_dead_all_is_taken_over_and_nothing_else() -> None:
+    one = Scripted({P0: at(OLD), P1: at(OTHER), P2: at(MINE)})
+    taken = one.inherit({"old"}, [P0, P1, P2])
+    assert one.initialised == ["old"], "its own id would fence its own loop"
+    assert taken.found == {P0: at(OLD)} and taken.owners == {P0: "old"}
+    one.finish_take_over(taken, Commit({P0: MINE}))
+    assert [producer for producer, _ in one.commits] == ["producer of old"]
+
+
+def test_what_the_dead_were_given_last_is_seen_after_they_are_fenced() -> None:
+    one = Scripted({P0: at(OLD), P1: at(OTHER)})
+    real = one._initialised
+
+    def initialised(owner: str) -> Any:
+        one.held[P1] = at(replace(OLD, batch=7))
+        return real(owner)
+
+    one._initialised = initialised  # type: ignore[method-assign]
+    assert set(one.inherit({"old"}, [P0, P1]).found) == {P0, P1}
+
+
+def test_nobody_inherits_from_itself() -> None:
+    with pytest.raises(AssertionError):
+        Scripted({P0: at(MINE)}).inherit({"me"}, [P0])

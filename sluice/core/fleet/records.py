@@ -9,7 +9,6 @@ wrote it has inherited what that id had, and its own floors are in the topic bef
 
 from __future__ import annotations
 
-import hashlib
 import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields
@@ -80,14 +79,6 @@ class Gone:
     """An id is gone, and what it held is somebody else's."""
 
     owner: str
-
-
-def owner_id(member: str, start: str) -> str:
-    """The owner id of a start of a member.
-
-    :param start: what no other start has, in letters and digits.
-    """
-    return f"run-{hashlib.sha256(member.encode()).hexdigest()[:12]}-{start}"
 
 
 def key_of(connector: str, owner: str) -> bytes:

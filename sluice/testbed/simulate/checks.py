@@ -7,7 +7,7 @@ from collections import Counter
 
 from sluice.core.ledger import entries_in
 from sluice.core.ranges import TopicPartition
-from sluice.core.records import GENESIS, Kind, Record, decode
+from sluice.core.records import GENESIS, Kind, Record, decode, may_hand_over
 from sluice.testbed.simulate.clickhouse import Table
 from sluice.testbed.simulate.decoding import OTHER_ROWS
 from sluice.testbed.simulate.invariants import judge_history
@@ -129,10 +129,17 @@ class Checks:
             self._world.violate(
                 f"{source}: {transaction.identity} recorded, but the owner is {owner} (R4)"
             )
+        epoch = self._world.broker.epochs.get(transaction.identity)
+        if transaction.epoch != epoch:
+            self._world.violate(f"{source}: {transaction.identity} recorded, and was fenced (R4)")
         if before is None:
             if record.begin != 0 or record.kind is not Kind.SETTLE:
                 self._world.violate(f"{source}: the first record is {record}")
             return
+        if record.owner not in (before.owner, transaction.writer):
+            self._world.faults.note("partition handed over")
+            if not may_hand_over(before, record):
+                self._world.violate(f"{source}: {before} is handed over as {record} (R25)")
         if record.begin == before.end:
             self._invariants.bundles.settled(source, before, transaction)
             if before.begin < before.end:

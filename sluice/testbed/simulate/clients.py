@@ -171,6 +171,7 @@ class SimulatedProducer:
     def init_transactions(self, timeout: float) -> None:
         world = self._world
         fault = world.call("init transactions", faults.INITIALISE)
+        world.before_fencing(self._identity)
         if fault == "init hangs":
             world.hang()
         if fault == "init is slow":
@@ -184,6 +185,7 @@ class SimulatedProducer:
                 _timed_out("a transaction of this id is being decided")
             world.sleep(20)
         self._check_patience()
+        self._check_beside()
         self._epoch = epoch
         self._initialised_at = world.now
 
@@ -205,12 +207,19 @@ class SimulatedProducer:
                     f"{driver.name} fences its successor {waited_ms} ms after it was fenced itself"
                 )
 
+    def _check_beside(self) -> None:
+        """A member of a fleet takes over beside its loop, whose id that never touches (R25)."""
+        driver, actor = self._world.driver, self._world.scheduler.current
+        if driver.member and self._identity.endswith(driver.owner) and actor != driver.main_actor:
+            self._world.violate(f"{driver.name} fences its own loop (R25)")
+
     def begin_transaction(self) -> None:
         """Local only."""
         broker = self._world.broker
         self._transaction = broker.begin(self._identity, self._epoch, self._timeout_ms)
         self._transaction.initialised_at = self._initialised_at
         self._transaction.begun_at = self._world.now
+        self._transaction.writer = self._world.driver.owner
 
     def produce(self, topic: str, value: bytes | None, key: bytes | None, headers: Headers) -> None:
         world, transaction = self._world, self._transaction
@@ -258,6 +267,7 @@ class SimulatedProducer:
         assert transaction is not None
         broker = world.broker
         fault = world.call("commit", faults.COMMIT)
+        world.before_commit(transaction)
         if fault == "commit: request late":
             # It arrives whatever becomes of its sender, unless the id was fenced meanwhile.
             world.scheduler.at(world.rng.randrange(40_000), lambda: _arrive(broker, transaction))

@@ -26,7 +26,7 @@ from sluice.driver.claims import ClaimsKeeper
 from sluice.driver.connector import ConnectorRun
 from sluice.driver.loop import ConnectorLoop
 from sluice.driver.monitor import WindowMonitor
-from sluice.driver.ports import Clock, ProbeEnded, Sought
+from sluice.driver.ports import Clock, Membership, ProbeEnded, Sought
 from sluice.driver.probing import ClickHouseProber
 from sluice.driver.refreshing import SchemaReader
 from sluice.driver.staging import StagingCollector
@@ -34,6 +34,7 @@ from sluice.driver.state import PartitionState, Probing
 from sluice.driver.watching import ReplicaWatch
 from sluice.spark.jobs import Inbox
 from sluice.testbed.simulate import faults, registry
+from sluice.testbed.simulate.fleet import membership
 from sluice.testbed.simulate.invariants import Invariants
 from sluice.testbed.simulate.parts import Parts
 from sluice.testbed.simulate.plan import PARKABLE
@@ -254,7 +255,9 @@ class _Ready:
 class SimulatedRun(ConnectorRun):
     """The real run of a connector; `ending` says how it ended."""
 
-    def __init__(self, world: World, application: Application) -> None:
+    def __init__(
+        self, world: World, application: Application, membership: Membership | None
+    ) -> None:
         configuration = make_configuration(world)
         super().__init__(
             configuration,
@@ -262,6 +265,7 @@ class SimulatedRun(ConnectorRun):
             _Ready(application),  # type: ignore[arg-type]
             VirtualEvent(world),
             lambda connector: None,
+            membership=membership,
         )
         self._give_up = VirtualEvent(world)
         self.ending = ""
@@ -280,14 +284,18 @@ class SimulatedRun(ConnectorRun):
 class Driver(DriverProcess):
     """One driver with its Spark."""
 
-    def __init__(self, parts: Parts, supervisor: Supervisor, *, is_in_step: bool) -> None:
+    def __init__(
+        self, parts: Parts, supervisor: Supervisor, *, is_in_step: bool, member: str = ""
+    ) -> None:
         self._world = world = parts.world
         self._supervisor = supervisor
         name, skew_ms = f"driver {world.named()}", world.draw_skew_ms()
         owner = f"run-{world.named():010d}"
         super().__init__(name, skew_ms, owner, world.plan.decoder, is_in_step=is_in_step)
+        self.member = member
         self._application = Application(parts, self, lambda: supervisor.succeed(self))
-        self.connector_run = self._run = SimulatedRun(world, self._application)
+        joins = membership(parts.reports, self, member) if member else None
+        self.connector_run = self._run = SimulatedRun(world, self._application, joins)
 
     def main(self) -> None:
         """The process from start to end."""

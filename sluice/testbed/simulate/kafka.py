@@ -33,6 +33,8 @@ class Transaction:
     messages: list[tuple[str, Stored]] = field(default_factory=list)
     initialised_at: int = 0
     begun_at: int = 0
+    #: The owner id of who writes it, under whatever id.
+    writer: str = ""
 
 
 @dataclass(frozen=True, slots=True)

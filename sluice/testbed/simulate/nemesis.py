@@ -162,7 +162,7 @@ class DriverFaults:
         world.scheduler.at(world.plan.quiet_ms + 2_000, self._duplicate_driver)
 
     def _duplicate_driver(self) -> None:
-        if len(self._world.drivers) < DRIVERS_MAX:
+        if len(self._world.drivers) < max(DRIVERS_MAX, self._world.plan.members + 1):
             self._supervisor.start()
 
     def _take_over_twice(self) -> None:

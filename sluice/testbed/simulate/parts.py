@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from sluice.testbed.simulate.adversary import Adversary
 from sluice.testbed.simulate.claim_rules import ClaimRules
 from sluice.testbed.simulate.claims import Events, Kept
+from sluice.testbed.simulate.fleet import Reports
 from sluice.testbed.simulate.freezes import Person
 from sluice.testbed.simulate.inserters import Inserters
 from sluice.testbed.simulate.invariants import Invariants
@@ -38,6 +39,7 @@ class Parts:
     invariants: Invariants
     claim_rules: ClaimRules
     person: Person
+    reports: Reports
 
 
 def make_parts(world: World) -> Parts:
@@ -51,12 +53,17 @@ def make_parts(world: World) -> Parts:
         table.forgotten = adversary.forgotten
     invariants = Invariants(world, inserters)
     world.broker.decided = invariants.decided
+    producers = Producers(world, registry, events)
+    reports = Reports(world, world.fleet_rng)
+    if world.plan.members:
+        reports.produce = producers.add
+        world.before_fencing, world.before_commit = reports.before_fencing, reports.before_commit
     return Parts(
         world=world,
         registry=registry,
         locks=SimulatedLocks(world),
         quorums=Quorums(world),
-        producers=Producers(world, registry, events),
+        producers=producers,
         adversary=adversary,
         kept=kept,
         staging=Staging(world) if world.plan.staged else None,
@@ -64,4 +71,5 @@ def make_parts(world: World) -> Parts:
         invariants=invariants,
         claim_rules=ClaimRules(world, kept, events, inserters, registry),
         person=Person(world),
+        reports=reports,
     )

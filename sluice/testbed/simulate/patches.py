@@ -25,7 +25,7 @@ from sluice.driver import (
     specs,
 )
 from sluice.kafka import ledger, reader, recorder, transactions
-from sluice.testbed.simulate import clients, columns, decoding, driver, store, wire
+from sluice.testbed.simulate import clients, columns, decoding, driver, fleet, store, wire
 from sluice.testbed.simulate.parts import Parts
 from sluice.testbed.simulate.spark import Worker, bundle_loader
 from sluice.testbed.simulate.world import World
@@ -199,6 +199,7 @@ def _of_spark(parts: Parts) -> list[tuple[Any, str, Any]]:
         # To look through all that a process has takes it longer than a driver's life here.
         (connector, "relaxed_collector", nullcontext),
         (connector, "DecisionWatch", decision_watch),
+        (connector, "Heir", bound(fleet.SimulatedHeir)),
         (connector, "StagingCollector", bound(driver.SimulatedStagingCollector)),
         (connector, "ReplicaWatch", bound(driver.SimulatedReplicaWatch)),
         (leases, "time", _clock(world)),

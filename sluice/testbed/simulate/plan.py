@@ -92,6 +92,8 @@ class Plan:
     :param claims: None where nobody deduplicates.
     :param staged: the tables whose blocks are staged (R21).
     :param commit: of the load spec; "bundle" where all tables are staged.
+    :param members: of a fleet that shares the partitions; 0: whoever starts has all of them.
+    :param wrong: how often what members know of each other is late, lost or wrong.
     """
 
     tokens: bool
@@ -133,6 +135,8 @@ class Plan:
     claims: ClaimsPlan | None = None
     staged: tuple[str, ...] = ()
     commit: Commit = "table"
+    members: int = 0
+    wrong: float = 0.0
     letter_bytes_max: int = 6_000
     ledger: str = "sluice.ledger"
     dead_letters: str = "sluice.letters"

@@ -9,7 +9,7 @@ from typing import Protocol
 from sluice.core.ranges import TopicPartition
 from sluice.core.records import Record
 from sluice.driver.connector import ConnectorRun
-from sluice.testbed.simulate.scheduler import Process
+from sluice.testbed.simulate.scheduler import Actor, Process
 
 #: By partition, the records of what one task loads as one block: of a bundle, or of a range alone.
 Records = Mapping[TopicPartition, Record]
@@ -58,6 +58,9 @@ class DriverProcess(Process, ABC):
         self.owner = owner
         self.decoder = decoder
         self.is_in_step = is_in_step
+        #: Its name in a fleet; "" where there is none.
+        self.member = ""
+        self.main_actor: Actor | None = None
         self.fenced_at = 0
         self.ending = ""
         self.workers: dict[WorkerProcess, None] = {}

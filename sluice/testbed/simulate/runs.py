@@ -17,10 +17,12 @@ from dataclasses import dataclass, field
 from sluice.core.errors import ConfigurationError
 from sluice.testbed.simulate.checks import Checks
 from sluice.testbed.simulate.faults import ALL_KINDS, RARE
+from sluice.testbed.simulate.fleet import draw_fleet
 from sluice.testbed.simulate.nemesis import Nemesis
 from sluice.testbed.simulate.parts import make_parts
 from sluice.testbed.simulate.patches import installed
 from sluice.testbed.simulate.planted import PLANTED, nothing
+from sluice.testbed.simulate.planted_fleet import FLEET_BUGS
 from sluice.testbed.simulate.scheduler import START_MS, Actor
 from sluice.testbed.simulate.supervisor import Supervisor
 from sluice.testbed.simulate.world import World
@@ -28,6 +30,9 @@ from sluice.testbed.simulate.world import World
 #: A drain that takes longer is no drain.
 DRAIN_MS_MAX = 4 * 3600 * 1000
 DRAIN_STEPS_MAX = 40_000
+#: Of a fleet each partition has to go on soon: some sleep a lease longer, then somebody is silent,
+#: and something is probed a lease later. What waits for a person waits for 900 s.
+FLEET_DRAIN_MS_MAX = 1_300_000
 #: How often the drain looks whether it is done, in events.
 LOOK_EVERY = 40
 
@@ -53,7 +58,7 @@ class Simulation:
 
     def run(self) -> None:
         """Faults, then healing, then the drain; violations are in `checks`."""
-        self._supervisor.start()
+        self._supervisor.begin()
         self._nemesis.start()
         self.world.scheduler.run()
         self.checks.final()
@@ -91,7 +96,9 @@ class Simulation:
         if self.checks.is_drained():
             return True
         steps, at_ms = self._healed_at
-        if world.now - at_ms > DRAIN_MS_MAX or world.scheduler.steps - steps > DRAIN_STEPS_MAX:
+        steps_max = DRAIN_STEPS_MAX * max(1, world.plan.members)
+        patience_ms = FLEET_DRAIN_MS_MAX if world.plan.members else DRAIN_MS_MAX
+        if world.now - at_ms > patience_ms or world.scheduler.steps - steps > steps_max:
             world.violate(f"did not drain: {self.checks.what_is_left()}")
         return False
 
@@ -128,12 +135,17 @@ def run_seed(
     late_ms: int = LATE_MS,
     plant: Callable[[], AbstractContextManager[None]] = nullcontext,
     is_shown: bool = False,
+    is_fleet: bool = False,
 ) -> RunResult:
     """One seed from start to drain.
 
     :param plant: breaks the real code on purpose.
+    :param is_fleet: several drivers share the partitions: other worlds than those of the same seeds
+        without it.
     """
-    world = World(seed, rate, late_ms, is_shown=is_shown)
+    world = World(
+        seed, rate, late_ms, is_shown=is_shown, draw_more=draw_fleet if is_fleet else None
+    )
     simulation = Simulation(world, steps)
     with installed(simulation.parts), plant():
         try:
@@ -184,7 +196,7 @@ _PROGRESS_SECONDS = 5.0
 #: From so many seeds of so many steps on, every kind of fault has to be drawn.
 FLOOR_SEEDS, FLOOR_STEPS = 150, 2_000
 
-_Job = tuple[int, int, float, int, str | None, bool]
+_Job = tuple[int, int, float, int, str | None, bool, bool]
 
 
 def simulate(
@@ -199,20 +211,23 @@ def simulate(
     is_shown: bool = False,
     as_json: bool = False,
     until_broken: bool = False,
+    is_fleet: bool = False,
 ) -> int:
     """Run the seeds and report; 0 if no promise was broken and every fault was drawn, else 1.
 
     :param late_ms: how long after its lease an insert that is on its way may still land.
     :param plant: name of a bug to plant.
     :param until_broken: the first seed that breaks a promise is the last one.
+    :param is_fleet: see `run_seed`.
     :raises ConfigurationError: there is no such bug.
     """
-    if plant is not None and plant not in PLANTED:
-        raise ConfigurationError(f"no planted bug is named {plant}", f"One of {', '.join(PLANTED)}")
+    bugs = FLEET_BUGS if is_fleet else PLANTED
+    if plant is not None and plant not in bugs:
+        raise ConfigurationError(f"no planted bug is named {plant}", f"One of {', '.join(bugs)}")
     if is_shown:
         logging.getLogger("sluice").setLevel(logging.INFO)
     jobs = [
-        (seed, steps, rate, late_ms, plant, is_shown)
+        (seed, steps, rate, late_ms, plant, is_shown, is_fleet)
         for seed in range(first_seed, first_seed + seeds)
     ]
     summary = Summary()
@@ -255,9 +270,10 @@ def _results(jobs: list[_Job], processes: int) -> Iterator[RunResult]:
 
 
 def _run(job: _Job) -> RunResult:
-    seed, steps, rate, late_ms, plant, is_shown = job
-    bug = nothing if plant is None else PLANTED[plant]
-    return run_seed(seed, steps, rate, late_ms=late_ms, plant=bug, is_shown=is_shown)
+    seed, steps, rate, late_ms, plant, is_shown, is_fleet = job
+    bug = nothing if plant is None else (FLEET_BUGS if is_fleet else PLANTED)[plant]
+    shown = {"is_shown": is_shown, "is_fleet": is_fleet}
+    return run_seed(seed, steps, rate, late_ms=late_ms, plant=bug, **shown)
 
 
 def _again(seed: int, steps: int, rate: float, late_ms: int, plant: str | None) -> str:

@@ -21,15 +21,42 @@ class Supervisor:
         self._checks = checks
 
     def start(self, *, is_in_step: bool = False) -> None:
-        """One more driver."""
-        driver = Driver(self._parts, self, is_in_step=is_in_step)
+        """One more driver; of a fleet a member that is missing, or once more one that is there."""
+        missing = self._missing()
+        rng = self._world.fleet_rng
+        names = missing or [each.member for each in self._world.drivers if each.member]
+        self._start(rng.choice(names) if names else "", is_in_step=is_in_step)
+
+    def _start(self, member: str, *, is_in_step: bool = False) -> None:
+        driver = Driver(self._parts, self, is_in_step=is_in_step, member=member)
         driver.on_kill = lambda: self.ended(driver, tasks_live_on=self._draw_live_on())
         self._world.drivers[driver] = None
-        self._world.scheduler.spawn(driver, driver.main)
+        driver.main_actor = self._world.scheduler.spawn(driver, driver.main)
+
+    def _missing(self) -> list[str]:
+        """Members that do not run."""
+        running = {driver.member for driver in self._world.drivers}
+        names = (f"m{number}" for number in range(self._world.plan.members))
+        return [name for name in names if name not in running]
+
+    def begin(self) -> None:
+        """The first driver, and the others of its fleet some time later."""
+        self.start()
+        for name in self._missing():
+            self._start_later(name, self._world.fleet_rng.randrange(60_000))
+
+    def _start_later(self, member: str, delay_ms: int) -> None:
+        def start() -> None:
+            if member in self._missing():
+                self._start(member)
+
+        self._world.scheduler.at(delay_ms, start)
 
     def ensure_driver(self) -> None:
         """Somebody has to work."""
         world = self._world
+        for name in self._missing() if world.plan.members else ():
+            self._start(name)
         if not world.drivers:
             self.start()
             if world.faults.is_on and world.rng.random() < 0.15:
@@ -61,7 +88,11 @@ class Supervisor:
             align_columns(world)
         driver.end_spark(tasks_live_on=tasks_live_on)
         world.scheduler.at(0, lambda: world.scheduler.kill(driver))
-        if not world.drivers:
+        if world.plan.members:
+            # Within a silence, or after it; some stay away until everything is healed.
+            longest_ms = world.fleet_rng.choice((2_000, 10_000, 60_000, 900_000))
+            self._start_later(driver.member, world.fleet_rng.randrange(longest_ms))
+        elif not world.drivers:
             world.scheduler.at(self._draw_restart_ms(), self.ensure_driver)
 
     def _draw_live_on(self) -> bool:

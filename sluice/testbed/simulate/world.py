@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import random
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 from sluice.core.ranges import TopicPartition
 from sluice.core.records import Record
 from sluice.testbed.simulate.clickhouse import ClickHouse, Host, Table, TableShape
 from sluice.testbed.simulate.faults import ANYWHERE, INSERT, OF_CLAIMS, STATEMENT, Faults
-from sluice.testbed.simulate.kafka import Broker, Log, record_of
-from sluice.testbed.simulate.plan import draw_claims, draw_plan, draw_staged
+from sluice.testbed.simulate.kafka import Broker, Log, Transaction, record_of
+from sluice.testbed.simulate.plan import Plan, draw_claims, draw_plan, draw_staged
 from sluice.testbed.simulate.processes import DriverProcess, WorkerProcess
 from sluice.testbed.simulate.scheduler import START_MS, KilledError, Process, Scheduler
 
@@ -53,9 +53,18 @@ class World:
     :param rate: probability that a fault of weight 1 strikes at a step.
     :param late_ms: see `Plan.late_ms_max`.
     :param is_shown: let the loader's log through.
+    :param draw_more: draws what a fleet is like; None: there is none.
     """
 
-    def __init__(self, seed: int, rate: float, late_ms: int, *, is_shown: bool = False) -> None:
+    def __init__(
+        self,
+        seed: int,
+        rate: float,
+        late_ms: int,
+        *,
+        is_shown: bool = False,
+        draw_more: Callable[[random.Random, Plan], None] | None = None,
+    ) -> None:
         self.seed = seed
         self.rng = random.Random(seed)
         #: Chance of all that is about claims: worlds without them are the same as ever.
@@ -64,12 +73,17 @@ class World:
         self.faults = Faults(self.rng, rate)
         self.plan = draw_plan(self.rng, random.Random(f"{seed}/replacing"))
         self.plan.late_ms_max = late_ms
-        self.plan.claims = draw_claims(seed, self.claims_rng, self.plan)
+        self.fleet_rng = random.Random(f"{seed}/fleet")
+        if draw_more is not None:
+            draw_more(self.fleet_rng, self.plan)
+        if not self.plan.members:
+            self.plan.claims = draw_claims(seed, self.claims_rng, self.plan)
         if self.plan.claims is not None:
             self.plan.has_lineage = True
             self.faults.add(self.claims_rng, OF_CLAIMS)
         staged_rng = random.Random(f"{seed}/staged")
-        draw_staged(seed, staged_rng, self.plan)
+        if not self.plan.members:
+            draw_staged(seed, staged_rng, self.plan)
         if self.plan.staged:
             self.faults.add(staged_rng, STATEMENT)
         if self.plan.is_calm:
@@ -91,6 +105,9 @@ class World:
         self.inserts_running = 0
         #: Workers that have looked at a table's columns and are about to insert.
         self.looking: dict[Process, None] = {}
+        #: Called before a driver initialises an id, and before it commits, where there is a fleet.
+        self.before_fencing: Callable[[str], None] = lambda identity: None
+        self.before_commit: Callable[[Transaction], None] = lambda transaction: None
         #: When a driver did something last.
         self.active_at = 0
         self._names = 0

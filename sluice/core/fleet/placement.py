@@ -1,0 +1,171 @@
+"""Which member of a fleet should have which partition, and who inherits from the dead.
+
+Everything here is a function of what a member sees: nobody is elected, and nobody is asked. Members
+with different views decide differently for a while, which costs moves and never rows: who owns a
+partition stands in its record (R4, R25).
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+import re
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field
+
+from sluice.core.fleet.view import SILENT_REPORTS, Member, View
+from sluice.core.instances import OPERATOR_PREFIX
+from sluice.core.ranges import TopicPartition
+from sluice.core.records import GENESIS
+
+#: An heir that has not taken over after so many reports of who looks is passed over.
+PASSED_OVER_REPORTS = 5
+
+_OWNER = re.compile(r"run-([0-9a-f]{12})-([0-9a-f]{13})")
+#: What a float holds exactly.
+_BITS = 53
+
+
+def owner_id(name: str, now_ms: int, chance: str) -> str:
+    """The owner id of a member that starts now: its name's hash, then when it started.
+
+    :param chance: two hexadecimal digits, so that two of one name that start at once differ.
+    """
+    return f"run-{_hash_of_name(name)}-{now_ms:011x}{chance}"
+
+
+def is_incarnation(owner: str, name: str) -> bool:
+    """Whether an owner id is one of a member of this name."""
+    found = _OWNER.fullmatch(owner)
+    return found is not None and found[1] == _hash_of_name(name)
+
+
+def is_older(owner: str, other: str) -> bool:
+    """Whether an owner id is an earlier one of the same name, by the clock of who started."""
+    one, two = _OWNER.fullmatch(owner), _OWNER.fullmatch(other)
+    return one is not None and two is not None and one[1] == two[1] and one[2] < two[2]
+
+
+def _hash_of_name(name: str) -> str:
+    return hashlib.sha256(name.encode()).hexdigest()[:12]
+
+
+def _chance(*of: object) -> float:
+    """A number between 0 and 1, the same for everybody who asks."""
+    digest = hashlib.sha256("\n".join(map(str, of)).encode()).digest()
+    return ((int.from_bytes(digest[:8]) >> (64 - _BITS)) + 0.5) / (1 << _BITS)
+
+
+class Homes:
+    """Which living member should have each partition: that with the highest chance for it, weighted
+    by slots. Who joins gets its share and who leaves gives its share away; nothing else moves.
+
+    A member gives only to those with its own load spec: another one might not load the topic.
+    """
+
+    def __init__(self, view: View) -> None:
+        own = next((each for each in view.living if each.owner == view.own), None)
+        self._own = view.own
+        self._members = [
+            each
+            for each in view.living
+            if own is not None and each.spec == own.spec and not each.is_leaving
+        ]
+        self._known: dict[TopicPartition, str] = {}
+
+    @property
+    def are_elsewhere(self) -> bool:
+        """Whether anybody else may have a partition of who looks."""
+        return any(each.owner != self._own for each in self._members)
+
+    def of(self, source: TopicPartition) -> str:
+        """The owner id of who should have it; that of who looks where nobody else may."""
+        found = self._known.get(source)
+        if found is None:
+            found = self._known[source] = self._choose(source)
+        return found
+
+    def _choose(self, source: TopicPartition) -> str:
+        if not self.are_elsewhere:
+            return self._own
+        # Of two of one name the later one.
+        return max(self._members, key=lambda each: (_weight(each, source), each.owner)).owner
+
+
+def _weight(member: Member, source: TopicPartition) -> float:
+    chance = _chance(member.name, source.topic, source.partition)
+    return -max(1, member.slots) / math.log(chance)
+
+
+def heirs(owner: str, view: View, specs: Collection[str]) -> list[Member]:
+    """Who inherits from an id that is dead, the first one first.
+
+    :param specs: the load specs of its records: who has another one may have to ask a person.
+    """
+    able = [each for each in view.living if each.may_inherit and not each.is_leaving]
+    return sorted(able, key=lambda each: (each.spec not in specs, -_chance(owner, each.name)))
+
+
+@dataclass(frozen=True, slots=True)
+class Named:
+    """What a partition's committed offset names; of one without a record that is genesis.
+
+    :param offset: all of it, to see whether it has changed.
+    """
+
+    owner: str
+    spec: str
+    offset: object
+
+
+@dataclass(slots=True)
+class Owners:
+    """Which owner ids are dead, by what a member has seen of their records and reports (R25).
+
+    A record that changes is a sign of life as good as a report: a driver of no fleet, or one whose
+    reports do not come through, is left alone.
+    """
+
+    _before: Mapping[TopicPartition, Named] = field(default_factory=dict)
+    #: By owner id, the number of the view in which it was last seen alive.
+    _alive: dict[str, int] = field(default_factory=dict)
+
+    def see(self, view: View, named: Mapping[TopicPartition, Named]) -> None:
+        """Take a look at all partitions in."""
+        stirred = {each.owner for each in view.living}
+        for source, now in named.items():
+            before = self._before.get(source, now)
+            if before.offset != now.offset:
+                stirred |= {before.owner, now.owner}
+        self._alive = {
+            owner: view.number if owner in stirred else self._alive.get(owner, view.number)
+            for owner in {each.owner for each in named.values()}
+        }
+        self._before = dict(named)
+
+    def to_inherit(self, view: View) -> list[str]:
+        """The ids that are dead and of which who looks is the heir; genesis like any of them."""
+        living = {each.owner for each in view.living}
+        found, strangers = [each for each in sorted(self._alive) if is_older(each, view.own)], 0
+        if view.own not in living:
+            return found  # nobody has read a report of it yet, nor has it
+        for owner, alive in sorted(self._alive.items()):
+            if owner == GENESIS or owner in found:
+                continue
+            if owner.startswith(OPERATOR_PREFIX):
+                found += [owner] if self._is_heir(owner, view, view.number - alive) else []
+            elif owner not in living:
+                silent = view.number - alive - SILENT_REPORTS
+                is_dead = view.is_suspecting and silent >= 0
+                strangers += not is_dead
+                found += [owner] if is_dead and self._is_heir(owner, view, silent) else []
+        # Who lives without reports may be about to write a first record, too.
+        if not strangers and GENESIS in self._alive:
+            waited = view.number - self._alive[GENESIS]
+            found += [GENESIS] if self._is_heir(GENESIS, view, waited) else []
+        return found
+
+    def _is_heir(self, owner: str, view: View, waited: int) -> bool:
+        specs = {each.spec for each in self._before.values() if each.owner == owner}
+        able = heirs(owner, view, specs)
+        return bool(able) and able[waited // PASSED_OVER_REPORTS % len(able)].owner == view.own

@@ -1,0 +1,244 @@
+"""What came to a driver of a fleet, and what it takes over from the dead, while its loop goes on
+(R25).
+
+Partitions that name its id were handed to it: it reads them, and goes on. Of an id that is dead it
+reads the ledger first, then fences the id, looks at all partitions again, reads what the ledger
+got meanwhile, and commits the first records under that id.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Collection, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+from sluice.core.errors import OwnerChangedError, SluiceError
+from sluice.core.fleet.placement import Named, Owners
+from sluice.core.fleet.view import View
+from sluice.core.ledger import CommittedOffset, LedgerView
+from sluice.core.ranges import TopicPartition
+from sluice.core.records import GENESIS, InvalidRecordError, Record, decode, encode
+from sluice.driver.start import Started, StartParts, first_records
+from sluice.kafka.recorder import TakeOver
+
+_logger = logging.getLogger("sluice.loop")
+
+_Found = Mapping[TopicPartition, CommittedOffset | None]
+
+
+@dataclass(frozen=True, slots=True)
+class SharesRead:
+    """What a look found.
+
+    :param started: partitions that are this owner's now.
+    :param gone: partitions that stopped here, and go on elsewhere.
+    :param error: a bug; nothing that may happen.
+    """
+
+    started: tuple[Started, ...] = ()
+    gone: tuple[TopicPartition, ...] = ()
+    error: Exception | None = None
+
+
+class Heir:
+    """Looks, and takes over, for one loop; one look at a time.
+
+    :param parts: with a recorder of its own, which never initialises the loop's id.
+    :param read_last: reads the last record of partitions in the ledger, and nothing else.
+    :param read_on: reads into a view of the ledger what came since.
+    :param sources: all partitions of the connector.
+    """
+
+    def __init__(
+        self,
+        parts: StartParts,
+        read_last: Callable[[list[TopicPartition]], LedgerView],
+        read_on: Callable[[LedgerView], None],
+        sources: Callable[[], list[TopicPartition]],
+    ) -> None:
+        self._parts, self._recorder = parts, parts.recorder
+        self._read_last, self._read_on, self._sources = read_last, read_on, sources
+        self._own = parts.planner.owner
+        self._owners = Owners()
+        #: What was found of partitions that stopped here: they are tried again when that changes.
+        self._tried: dict[TopicPartition, CommittedOffset | None] = {}
+        self._pool = ThreadPoolExecutor(1, thread_name_prefix="shares")
+
+    def look(
+        self,
+        held: Mapping[TopicPartition, Record | None],
+        view: View,
+        batch: int,
+        finished: Callable[[SharesRead], None],
+    ) -> None:
+        """See `sluice.driver.ports.Shares`."""
+        self._pool.submit(self._run, held, view, batch, finished)
+
+    def close(self) -> None:
+        """End without waiting."""
+        self._pool.shutdown(wait=False, cancel_futures=True)
+        self._recorder.close()
+
+    def _run(
+        self,
+        held: Mapping[TopicPartition, Record | None],
+        view: View,
+        batch: int,
+        finished: Callable[[SharesRead], None],
+    ) -> None:
+        found = SharesRead()
+        try:
+            found = self._step(held, view, batch)
+        except Exception as error:
+            found = SharesRead(error=error)
+        finished(found)
+
+    def _step(
+        self, held: Mapping[TopicPartition, Record | None], view: View, batch: int
+    ) -> SharesRead:
+        started: list[Started] = []
+        gone: list[TopicPartition] = []
+        with _looking_again():
+            sources = self._sources()
+            found = self._recorder.look(sources)
+            self._owners.see(view, {source: _named(at) for source, at in found.items()})
+            gone = [s for s in sources if self._is_gone(found[s], held.get(s))]
+            given = [s for s in sources if self._is_given(s, found[s], held)]
+            # What stopped here names the dead as long as nobody decides.
+            left = {named_by(at) for s, at in found.items() if self._is_new(s, at)}
+            dead = [owner for owner in self._owners.to_inherit(view) if owner in left]
+            with _looking_again():
+                started += [self._adopt(given, batch)] if given else []
+            if dead:
+                started += self._inherit(dead, found, held, view, batch)
+        return SharesRead(tuple(started), tuple(gone))
+
+    def _is_new(self, source: TopicPartition, at: CommittedOffset | None) -> bool:
+        return source not in self._tried or self._tried[source] != at
+
+    def _is_given(
+        self,
+        source: TopicPartition,
+        at: CommittedOffset | None,
+        held: Mapping[TopicPartition, Record | None],
+    ) -> bool:
+        """Whether it names this owner, whose loop does not have it, or has it stopped at another
+        record."""
+        if named_by(at) != self._own or not self._is_new(source, at):
+            return False
+        stopped = held.get(source)
+        return source not in held or (stopped is not None and not says(at, stopped))
+
+    def _is_gone(self, at: CommittedOffset | None, stopped: Record | None) -> bool:
+        """Whether one that stopped here was taken on by somebody else."""
+        record = record_at(at)
+        return (
+            stopped is not None
+            and record is not None
+            and record.owner not in (self._own, stopped.owner)
+            and record.batch > stopped.batch
+        )
+
+    def _adopt(self, given: list[TopicPartition], batch: int) -> Started:
+        """Take in partitions whose records name this owner: they need no first record, and keep
+        the one that they have, byte for byte (R5)."""
+        found = self._recorder.committed(given)
+        view = self._read_last(given)
+        again = self._recorder.committed(given)
+        own = {
+            source: at
+            for source, at in again.items()
+            if at == found[source] and named_by(at) == self._own
+        }
+        taken = TakeOver(dict(own), dict.fromkeys(own, self._own), {})
+        return self._remembered(taken, first_records(self._parts, taken, view, batch, keeps=True))
+
+    def _inherit(
+        self,
+        dead: Collection[str],
+        found: _Found,
+        held: Mapping[TopicPartition, Record | None],
+        view: View,
+        batch: int,
+    ) -> list[Started]:
+        """Take over all that these ids own."""
+        theirs = [source for source, at in found.items() if named_by(at) in dead]
+        ledger = self._read(theirs, found)
+        taken = self._recorder.inherit(dead, found)
+        for source in [source for source in taken.found if held.get(source, _NOBODYS) is None]:
+            del taken.found[source]  # the loop goes on with it, and finds out (R5)
+        self._read_on(ledger)
+        lacking = [s for s, at in taken.found.items() if at and s not in ledger.records]
+        if lacking or not taken.found.keys() <= set(theirs):
+            ledger = self._read(list(taken.found), taken.found)
+        self._leave(taken, ledger, view)
+        if not taken.found:
+            return []
+        _logger.warning(
+            "%s: %d partitions of %s are taken over",
+            *(self._parts.planner.spec.connector, len(taken.found), ", ".join(sorted(dead))),
+        )
+        return [self._remembered(taken, first_records(self._parts, taken, ledger, batch))]
+
+    def _read(self, sources: list[TopicPartition], found: _Found) -> LedgerView:
+        return self._parts.read_ledger(sources, [s for s in sources if found[s] is None])
+
+    def _leave(self, taken: TakeOver, ledger: LedgerView, view: View) -> None:
+        """A partition whose offset is gone, or is nobody's record, is that owner's whose record
+        the ledger has: it stops there."""
+        living = {each.owner for each in view.living} - {self._own}
+        for source, at in list(taken.found.items()):
+            last = ledger.records.get(source, {}).get("owner", GENESIS)
+            is_lost = taken.owners[source] == GENESIS != last
+            if not self._is_new(source, at) or (is_lost and last in living):
+                self._tried[source] = at
+                del taken.found[source]
+
+    def _remembered(self, taken: TakeOver, started: Started) -> Started:
+        for state in started.states:
+            if state.stopped is not None:
+                self._tried[state.source] = taken.found[state.source]
+        # Nobody knows what others of the fleet begin.
+        started.recorded = None
+        return started
+
+
+_NOBODYS = object()
+
+
+@contextmanager
+def _looking_again() -> Iterator[None]:
+    """What fails is tried again by the next look: somebody else was let through, or Kafka is
+    away."""
+    try:
+        yield
+    except OwnerChangedError as error:
+        _logger.info("%s; all partitions are looked at again", error)
+    except SluiceError as error:
+        _logger.warning("%s; all partitions are looked at again", error)
+
+
+def _named(at: CommittedOffset | None) -> Named:
+    record = record_at(at)
+    return Named(named_by(at), "" if record is None else record.spec, at)
+
+
+def record_at(at: CommittedOffset | None) -> Record | None:
+    """A committed offset's record; None if it is none."""
+    try:
+        return None if at is None else decode(at.offset, at.metadata)
+    except InvalidRecordError:
+        return None
+
+
+def named_by(at: CommittedOffset | None) -> str:
+    """Who may write the next record."""
+    record = record_at(at)
+    return GENESIS if record is None else record.owner
+
+
+def says(at: CommittedOffset | None, record: Record) -> bool:
+    """Whether a committed offset is that of this very record."""
+    return at == CommittedOffset(record.begin, encode(record))

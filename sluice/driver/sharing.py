@@ -1,0 +1,94 @@
+"""What a loop gives to the other drivers of its fleet, and when it looks for what is to be its own
+(R25)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+
+from sluice.core.fleet.placement import Homes
+from sluice.core.fleet.view import View
+from sluice.core.ranges import TopicPartition
+from sluice.core.records import Record
+from sluice.driver.effects import Effect, LetGo
+from sluice.driver.freezing import Freezing
+from sluice.driver.inheriting import SharesRead
+from sluice.driver.ports import LoopParts
+from sluice.driver.state import PartitionState
+
+#: How often all partitions are looked at: what came, and who is silent.
+LOOK_EVERY_MS = 2_000
+
+
+class Sharing:
+    """Of one loop; it does nothing where there is no fleet.
+
+    :param states: the loop's own mapping; partitions join it and leave it.
+    :param file: called with each state that is to be handed over from now on, or is not any more.
+    """
+
+    def __init__(
+        self,
+        parts: LoopParts,
+        states: Mapping[TopicPartition, PartitionState],
+        freezing: Freezing,
+        file: Callable[[PartitionState], None],
+    ) -> None:
+        self._fleet, self._shares = parts.fleet, parts.shares
+        self._states, self._freezing, self._file = states, freezing, file
+        self._answer = parts.inbox.put
+        self._view: View | None = None
+        self._homes: Homes | None = None
+        self._looked_at_ms: int | None = None
+        self._is_looking = False
+
+    def step(self, now_ms: int, batch: int, *, stopping: bool) -> None:
+        """Once a round: mark what is to go, and look at all partitions if it is time.
+
+        :param stopping: what is settled is kept: who is started again goes on with it.
+        """
+        if self._fleet is None or self._shares is None:
+            return
+        if stopping:
+            self._mark(None)
+            return
+        view = self._fleet.view()
+        at_ms = self._looked_at_ms
+        is_due = at_ms is None or not 0 <= now_ms - at_ms < LOOK_EVERY_MS
+        if self._view is None or view.living != self._view.living:
+            self._homes = Homes(view)
+        elif not is_due:
+            return
+        self._view = view
+        self._mark(self._homes)
+        if is_due and not self._is_looking:
+            self._looked_at_ms, self._is_looking = now_ms, True
+            self._shares.look(self._held(), view, batch, self._answer)
+
+    def looked(self, read: SharesRead) -> Iterator[Effect]:
+        """What the last look found is about to be taken in; gives what is let go before."""
+        if read.error is not None:
+            raise read.error
+        self._is_looking = False
+        for source in read.gone:
+            yield LetGo(source)
+
+    def _mark(self, homes: Homes | None) -> None:
+        goes = homes is not None and homes.are_elsewhere
+        for state in self._states.values():
+            to = homes.of(state.source) if goes and homes is not None else ""
+            if to and (to == state.record.owner or self._stays(state)):
+                to = ""
+            if state.hands_to != to:
+                state.hands_to = to
+                self._file(state)
+
+    def _stays(self, state: PartitionState) -> bool:
+        """What stands still would stand still elsewhere, too."""
+        is_for_good = state.stopped is not None or state.retiring
+        return is_for_good or bool(self._freezing.of(state))
+
+    def _held(self) -> dict[TopicPartition, Record | None]:
+        return {
+            source: None if state.stopped is None or state.out else state.record
+            for source, state in self._states.items()
+        }

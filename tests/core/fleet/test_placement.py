@@ -1,0 +1,215 @@
+"""Who should have a partition, who is dead, and who inherits."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import replace
+
+import pytest
+
+from sluice.core.fleet.placement import (
+    PASSED_OVER_REPORTS,
+    Homes,
+    Named,
+    Owners,
+    heirs,
+    is_incarnation,
+    is_older,
+    owner_id,
+)
+from sluice.core.fleet.view import SILENT_REPORTS, Member, View
+from sluice.core.ranges import TopicPartition
+from sluice.core.records import GENESIS
+
+SOURCES = [TopicPartition("t", number) for number in range(600)]
+P = SOURCES[0]
+
+
+def member(owner: str, /, **changes: object) -> Member:
+    return replace(Member(owner, owner, "s"), **changes)  # type: ignore[arg-type]
+
+
+def view_of(*members: Member, own: str = "a", number: int = 9, **changes: object) -> View:
+    return replace(View(own, number, members), **changes)  # type: ignore[arg-type]
+
+
+THREE = tuple(map(member, "abc"))
+
+
+def homes(*members: Member, own: str = "a") -> dict[TopicPartition, str]:
+    found = Homes(view_of(*members, own=own))
+    return {source: found.of(source) for source in SOURCES}
+
+
+# Homes
+
+
+def test_everybody_finds_the_same_homes_in_whatever_order_members_come() -> None:
+    assert homes(*THREE) == homes(*reversed(THREE), own="c")
+
+
+def test_shares_are_even_and_follow_the_slots() -> None:
+    shares = Counter(homes(*THREE).values())
+    assert all(150 < shares[name] < 250 for name in "abc")
+    shares = Counter(homes(member("a"), member("b", slots=3)).values())
+    assert 110 < shares["a"] < 190
+
+
+def test_who_joins_gets_its_share_and_nothing_else_moves() -> None:
+    before, after = homes(*THREE), homes(*THREE, member("d"))
+    moved = {source for source in SOURCES if before[source] != after[source]}
+    assert 100 < len(moved) < 200
+    assert {after[source] for source in moved} == {"d"}
+
+
+def test_who_leaves_gives_all_and_nothing_else_moves() -> None:
+    before = homes(*THREE)
+    after = homes(*THREE[:2], member("c", is_leaving=True))
+    assert all(after[s] != "c" for s in SOURCES)
+    assert all(after[s] == before[s] for s in SOURCES if before[s] != "c")
+
+
+def test_a_start_under_a_new_id_moves_nothing() -> None:
+    after = homes(*THREE[:2], member("c2", name="c"))
+    assert {s: name.removesuffix("2") for s, name in after.items()} == homes(*THREE)
+
+
+def test_of_two_of_one_name_the_later_has_the_share() -> None:
+    both = (member("c1", name="c"), member("c2", name="c"))
+    assert set(homes(*THREE[:2], *both).values()) == {"a", "b", "c2"}
+
+
+def test_nothing_goes_to_another_load_spec() -> None:
+    assert set(homes(*THREE[:2], member("c", spec="other")).values()) == {"a", "b"}
+    assert set(homes(*THREE[:2], member("c", spec="other"), own="c").values()) == {"c"}
+
+
+def test_who_has_read_no_report_of_its_own_gives_nothing() -> None:
+    assert set(homes(*THREE[1:]).values()) == {"a"}
+
+
+def test_who_is_alone_keeps_all_even_if_it_leaves() -> None:
+    assert set(homes(member("a")).values()) == {"a"}
+    assert set(homes(member("a", is_leaving=True)).values()) == {"a"}
+    assert not Homes(view_of(member("a"))).are_elsewhere
+
+
+# Ids
+
+
+def test_an_id_tells_its_name_and_which_is_older() -> None:
+    one, two = (owner_id("dc1-host", 1_800_000_000_000 + later, "00") for later in (0, 1))
+    other = owner_id("dc2-host", 1_900_000_000_000, "00")
+    assert is_incarnation(one, "dc1-host") and not is_incarnation(other, "dc1-host")
+    assert not is_incarnation("run-0123456789", "dc1-host")
+    assert is_older(one, two) and not is_older(two, one) and not is_older(one, one)
+    assert not is_older(one, other) and not is_older("run-0123456789", one)
+    assert len(one) == 30
+
+
+# Heirs
+
+
+def test_heirs_are_in_one_order_for_everybody() -> None:
+    names = [each.name for each in heirs("x", view_of(*THREE), ())]
+    assert sorted(names) == ["a", "b", "c"]
+    assert names == [each.name for each in heirs("x", view_of(*reversed(THREE), own="b"), ())]
+    firsts = {heirs(f"x{number}", view_of(*THREE), ())[0].name for number in range(40)}
+    assert firsts == {"a", "b", "c"}
+
+
+def test_who_has_the_load_spec_of_the_dead_comes_first() -> None:
+    members = (member("a"), member("b", spec="old"), member("c"))
+    assert all(heirs(f"x{n}", view_of(*members), {"old"})[0].name == "b" for n in range(20))
+
+
+def test_who_leaves_or_may_not_inherits_nothing() -> None:
+    members = (member("a", is_leaving=True), member("b", may_inherit=False), member("c"))
+    assert [each.name for each in heirs("x", view_of(*members), ())] == ["c"]
+
+
+# The dead
+
+
+def named(owner: str, offset: object = 1, spec: str = "s") -> dict[TopicPartition, Named]:
+    return {P: Named(owner, spec, offset)}
+
+
+def inherited(*looks: tuple[View, dict[TopicPartition, Named]]) -> list[str]:
+    """What the last of these looks says."""
+    owners = Owners()
+    for view, found in looks:
+        owners.see(view, found)
+    return owners.to_inherit(looks[-1][0])
+
+
+ALONE = member("a")
+FIRST = view_of(ALONE, number=1)
+LATER = view_of(ALONE, number=1 + SILENT_REPORTS)
+
+
+def test_who_is_silent_and_records_nothing_is_dead() -> None:
+    assert inherited((FIRST, named("x"))) == []
+    assert inherited((FIRST, named("x")), (replace(LATER, number=SILENT_REPORTS), named("x"))) == []
+    assert inherited((FIRST, named("x")), (LATER, named("x"))) == ["x"]
+
+
+def test_who_records_lives_although_it_does_not_report() -> None:
+    """As a driver of no fleet does."""
+    assert inherited((FIRST, named("x", 1)), (LATER, named("x", 2))) == []
+
+
+def test_who_reports_lives_although_it_records_nothing() -> None:
+    other = member("x")
+    views = [view_of(ALONE, other, number=n) for n in (1, 1 + SILENT_REPORTS)]
+    assert inherited(*((view, named("x")) for view in views)) == []
+    assert inherited((views[1], named("x")), (view_of(ALONE, number=6), named("x"))) == []
+
+
+def test_nobody_is_taken_for_dead_while_nobody_is_suspected() -> None:
+    calm = replace(LATER, is_suspecting=False)
+    assert inherited((FIRST, named("x")), (calm, named("x"))) == []
+
+
+def test_an_operators_decision_has_an_heir_at_once() -> None:
+    assert inherited((FIRST, named("operator-1"))) == ["operator-1"]
+    assert inherited((replace(FIRST, is_suspecting=False), named("operator-1"))) == ["operator-1"]
+
+
+def test_an_older_start_of_the_own_name_is_taken_at_once_even_if_it_seems_to_live() -> None:
+    old, new = owner_id("a", 1_000, "00"), owner_id("a", 2_000, "00")
+    members = (member(old, name="a"), member(new, name="a"))
+    assert inherited((view_of(*members, own=new), named(old))) == [old]
+    assert inherited((view_of(*members, own=old), named(new))) == []
+
+
+def test_partitions_without_a_record_have_an_heir() -> None:
+    assert inherited((FIRST, named(GENESIS))) == [GENESIS]
+
+
+def test_nobody_begins_a_partition_while_somebody_lives_who_does_not_report() -> None:
+    both = {P: Named("x", "s", 1), SOURCES[1]: Named(GENESIS, "", None)}
+    assert inherited((FIRST, both)) == []
+    assert inherited((FIRST, both), (LATER, both)) == ["x", GENESIS]
+
+
+def test_who_has_read_no_report_of_its_own_inherits_nothing() -> None:
+    nobody = view_of(number=1)
+    later = replace(nobody, number=1 + SILENT_REPORTS)
+    assert inherited((nobody, named("x")), (later, named("x"))) == []
+
+
+@pytest.mark.parametrize("owner", ["x", GENESIS])
+def test_an_heir_that_does_not_act_is_passed_over(owner: str) -> None:
+    """Each of three sees itself as the heir in turn, and never two of them."""
+    begin = 1 + SILENT_REPORTS if owner == "x" else 1
+    for turn in range(4):
+        number = begin + turn * PASSED_OVER_REPORTS
+        views = [view_of(*THREE, own=own, number=number) for own in "abc"]
+        taken = [
+            view.own
+            for view in views
+            if inherited((replace(view, number=1), named(owner)), (view, named(owner)))
+        ]
+        assert len(taken) == 1
+        assert taken[0] == heirs(owner, views[0], {"s"})[turn % 3].name
