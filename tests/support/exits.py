@@ -1,4 +1,4 @@
-"""Worker processes that end themselves (`os._exit`) right behind a call, a few times."""
+"""Worker processes that end themselves (`os._exit`) right behind calls, a few times each."""
 
 from __future__ import annotations
 
@@ -15,6 +15,20 @@ from importlib.abc import MetaPathFinder
 from importlib.machinery import PathFinder
 
 
+def ending(function, call):
+    def ends(*arguments, **more):
+        result = call(*arguments, **more)
+        for number in range({times}):
+            try:
+                os.close(os.open({marks!r} + function + str(number), os.O_CREAT | os.O_EXCL))
+            except FileExistsError:
+                continue
+            os._exit(9)
+        return result
+
+    return ends
+
+
 class Finder(MetaPathFinder):
     def find_spec(self, name, path=None, target=None):
         if name != {module!r}:
@@ -24,19 +38,8 @@ class Finder(MetaPathFinder):
 
         def exec_module(module):
             execute(module)
-            call = getattr(module, {function!r})
-
-            def ends(*arguments, **more):
-                result = call(*arguments, **more)
-                for number in range({times}):
-                    try:
-                        os.close(os.open({marks!r} + str(number), os.O_CREAT | os.O_EXCL))
-                    except FileExistsError:
-                        continue
-                    os._exit(9)
-                return result
-
-            setattr(module, {function!r}, ends)
+            for function in {functions!r}:
+                setattr(module, function, ending(function, getattr(module, function)))
 
         spec.loader.exec_module = exec_module
         return spec
@@ -49,8 +52,8 @@ sys.meta_path.insert(0, Finder())
 class Exits:
     """What was planted.
 
-    :param module: calls `function` under this name.
-    :param times: so often a process ends.
+    :param module: calls `functions` under these names.
+    :param times: so often a process ends behind each.
     """
 
     def __init__(
@@ -58,13 +61,13 @@ class Exits:
         folder: Path,
         monkeypatch: pytest.MonkeyPatch,
         module: str,
-        function: str,
+        functions: tuple[str, ...],
         times: int,
     ) -> None:
         self._folder = folder / "exits"
         (self._folder / "marks").mkdir(parents=True)
         marks = str(self._folder / "marks" / "exit-")
-        text = _AT_START.format(module=module, function=function, times=times, marks=marks)
+        text = _AT_START.format(module=module, functions=functions, times=times, marks=marks)
         (self._folder / "sitecustomize.py").write_text(text)
         before = os.environ.get("PYTHONPATH")
         path = os.pathsep.join(filter(None, (str(self._folder), before)))
