@@ -232,6 +232,40 @@ def test_named_types_and_references() -> None:
     assert rows(decode(decoder, [framed(number, b"\x02\x04")])) == [[{"cents": 1}, {"cents": 2}]]
 
 
+def test_fields_inside_go_by_aliases_that_their_elements_have() -> None:
+    fields = [
+        {"name": "sum", "type": "int", "aliases": ["total", "amount"]},
+        {"name": "k", "type": "string"},
+    ]
+    line = {"type": "record", "name": "Line", "fields": fields}
+    schema = record(
+        ("t", ["null", line]),
+        ("l", {"type": "array", "items": "shop.Line"}),
+        ("m", {"type": "map", "values": "shop.Line"}),
+        ("n", {"type": "array", "items": "shop.Line"}),
+    )
+    one = {"sum": 5, "k": "x"}
+    number = SCHEMAS.add(schema)
+    message = framed(number, body(schema, {"t": one, "l": [one], "m": {"q": one}, "n": [one]}))
+    decoder = confluent(
+        Column("t", "Tuple(k String, amount Int64)"),
+        Column("l", "Array(Tuple(sum Int32, total Nullable(Int8), k String))"),
+        Column("m", "Map(String, Tuple(total UInt8, k String))"),
+        Column("n.amount", "Array(Int32)"),
+        Column("n.k", "Array(String)"),
+        unknown_fields="refuse",
+    )
+    assert rows(decode(decoder, [message])) == [
+        [
+            {"k": "x", "amount": "5"},
+            [{"sum": 5, "total": None, "k": "x"}],
+            {"q": {"total": 5, "k": "x"}},
+            [5],
+            ["x"],
+        ]
+    ]
+
+
 @pytest.mark.parametrize(
     ("schema", "words"),
     [

@@ -20,7 +20,15 @@ from functools import partial
 from sluice.decode.engine.lambdas import Lambdas, greatest, of_element
 from sluice.decode.engine.pair import FINE, MISMATCH, NULL, RANGE, Expression, Pair
 from sluice.decode.engine.session import identifier, literal
-from sluice.decode.engine.types import GEO_TYPES, TypeNode, default_of, parse_type
+from sluice.decode.engine.types import (
+    GEO_TYPES,
+    TypeNode,
+    default_of,
+    meant_type,
+    parse_type,
+    stored_type,
+)
+from sluice.decode.engine.variants import member_for
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,14 +95,63 @@ class ConversionFactory(ABC):
             return _after(inner, lambda value: f"CAST({value}, {literal(natural.inner().text)})")
         if target.name == "LowCardinality":
             return retargeted(self._any(natural, target.inner()), target.text)
-        if natural.name != target.name and _holds(target, natural.bare().text):
-            return retargeted(self._any(natural, natural), target.text)
+        if natural.name == "Variant":
+            return self._one_of(natural, target)
+        if target.name in ("Variant", "Dynamic"):
+            return self._into_any(natural, target)
         nullable = target.name == "Nullable"
         inner_target = target.inner() if nullable else target
         if natural.name == "Nullable":
             return self._nullable(natural.inner(), inner_target, nullable)
         inner = self._plain(natural, inner_target)
         return retargeted(inner, target.text) if nullable else inner
+
+    def _into_any(self, natural: TypeNode, target: TypeNode) -> Conversion:
+        """Into a type that holds values of several: as one of these."""
+        own = parse_type(meant_type(natural.text))
+        if target.name == "Variant":
+            member = member_for(target, natural)
+            if member is None:
+                return _mismatch(target.text)
+            own = parse_type(f"Nullable({member.text})") if own.name == "Nullable" else member
+        return retargeted(self._any(natural, own), target.text)
+
+    def _one_of(self, natural: TypeNode, target: TypeNode) -> Conversion:
+        """From values of several types, each by itself."""
+        keeps_null = target.name in ("Nullable", "Variant", "Dynamic")
+        inner = target.inner() if target.name == "Nullable" else target
+        types = [stored_type(text) for text in natural.arguments]
+        nodes = map(natural.inner, range(len(types)))
+        made = [
+            _mismatch(target.text) if _are_strangers(node, inner) else self._any(node, inner)
+            for node in nodes
+        ]
+
+        def chosen(value: str, of_each: list[str], otherwise: str) -> str:
+            branches = (
+                f"toString(variantType({value})) = {literal(type_text)}, {one}"
+                for type_text, one in zip(types, of_each, strict=True)
+            )
+            return f"multiIf({', '.join(branches)}, {otherwise})"
+
+        def elements(value: str) -> list[str]:
+            return [f"assumeNotNull(variantElement({value}, {literal(text)}))" for text in types]
+
+        def narrow(value: str) -> str:
+            values = map(Conversion.value, made, elements(value))
+            null = "NULL" if keeps_null else default_of(target.text)
+            as_target = [f"CAST({one}, {literal(target.text)})" for one in (*values, null)]
+            return chosen(value, as_target[:-1], as_target[-1])
+
+        def fault(value: str) -> str:
+            faults = [
+                f"toUInt8({one.fault(element)})" if one.fault else f"toUInt8({FINE})"
+                for one, element in zip(made, elements(value), strict=True)
+            ]
+            kind = FINE if keeps_null or not self.refuse_null else NULL
+            return chosen(value, faults, f"toUInt8(if(isNull({value}), {kind}, {MISMATCH}))")
+
+        return Conversion(target.text, narrow, fault)
 
     def _needs_test(self, node: TypeNode) -> bool:
         """Whether a value of this type may be none, for example in binary formats."""
@@ -241,15 +298,17 @@ def block_type(type_text: str) -> str:
     return _without_nested(node).text
 
 
-def _holds(target: TypeNode, type_text: str) -> bool:
-    """Whether a value of a column may be one of this type, as it is."""
-    is_one_of = target.name == "Variant" and type_text in target.arguments
-    return target.name == "Dynamic" or is_one_of
-
-
 def has_enum(type_text: str) -> bool:
     """Whether a value of this type may be one that has no text."""
     return "Enum8(" in type_text or "Enum16(" in type_text
+
+
+def _are_strangers(natural: TypeNode, target: TypeNode) -> bool:
+    """Whether these are records that have no field in common."""
+    if not natural.name == target.name == "Tuple":
+        return False
+    have, wanted = ({name for name, _ in one.elements()} for one in (natural, target))
+    return all(have) and all(wanted) and have.isdisjoint(wanted)
 
 
 def _without_nested(node: TypeNode) -> TypeNode:

@@ -11,16 +11,30 @@ from dataclasses import dataclass, replace
 
 from sluice.decode.engine.pair import Expression, Pair, cast, fails, or_null, over
 from sluice.decode.engine.session import literal
-from sluice.decode.engine.types import TypeNode, decimal_shape, enum_values, parse_type, scale_of
+from sluice.decode.engine.types import (
+    GEO_TYPES,
+    TypeNode,
+    decimal_shape,
+    enum_values,
+    leaves,
+    parse_type,
+    scale_of,
+)
 
 _INTEGERS = frozenset(f"{sign}Int{bits}" for sign in ("", "U") for bits in (8, 16, 32, 64, 128))
 _WIDE_INTEGERS = frozenset(("Int256", "UInt256"))
-_FLOATS = frozenset(("Float32", "Float64", "BFloat16"))
+FLOATS = frozenset(("Float32", "Float64", "BFloat16"))
 _SURE = frozenset(("String", "FixedString", "UUID", "IPv4", "IPv6", "Bool"))
 #: Times of day, which may have up to three digits of hours: the engine clamps a number beyond.
 _TIME_SECONDS_MAX = 3599999
 #: Beyond these seconds the engine clamps a DateTime64: the first and the last day it knows.
 _DATETIME64_SECONDS = (-62167132800, 253402214400)
+
+
+def holds_float(type_text: str) -> bool:
+    """Whether a value of this type has a float in it, or may be one."""
+    found = set(leaves(parse_type(type_text)))
+    return not found.isdisjoint((*FLOATS, *GEO_TYPES, "Geometry", "Variant", "Dynamic", "JSON"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +74,7 @@ def scalar_of(node: TypeNode, widest_integer: str, tells_null: bool = False) -> 
         is_it = node.name == widest_integer
         pair = Pair(None) if is_it else Pair(or_null(node.text), fails(node.text))
         return Scalar(widest_integer, widest_integer, pair)
-    if node.name in _FLOATS:
+    if node.name in FLOATS:
         return _itself(node, _not_finite if tells_null else _infinite)
     if node.name.startswith("Decimal"):
         return _decimal(node)

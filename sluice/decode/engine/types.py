@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
@@ -18,6 +19,22 @@ GEO_TYPES = {
     "MultiLineString": "Array(LineString)",
     "MultiPolygon": "Array(Polygon)",
 }
+
+
+#: A type of ours: Ticks(Int32, Time64(3)) is an Int32 that counts what a Time64(3) keeps. Formats
+#: say so of values for which the engine has no type that it reads.
+TICKS = "Ticks"
+_TICKS = re.compile(r"Ticks\((U?Int[0-9]+), ((?:Time64|DateTime64)\([^)]*\))\)")
+
+
+def stored_type(text: str) -> str:
+    """The type as the engine has the value: of ticks, the integer."""
+    return _TICKS.sub(r"\1", text)
+
+
+def meant_type(text: str) -> str:
+    """The type as it is meant: of ticks, what they count."""
+    return _TICKS.sub(r"\2", text)
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,6 +130,12 @@ def _element(argument: str) -> tuple[str, TypeNode]:
     if separator and "(" not in head and tail.strip():
         return head, parse_type(tail)
     return "", parse_type(argument)
+
+
+def typed_paths(node: TypeNode) -> tuple[tuple[str, TypeNode], ...]:
+    """The paths of a JSON type that have types of their own."""
+    typed = [one for one in node.arguments if not one.startswith(("SKIP ", "max_dynamic_"))]
+    return TypeNode("", "", tuple(typed)).elements()
 
 
 def nested_groups(types: Mapping[str, str]) -> dict[str, dict[str, str]]:

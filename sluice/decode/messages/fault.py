@@ -79,18 +79,24 @@ def absent(column: str) -> Fault:
 
 
 def refused_by_engine(error: Exception) -> Fault:
-    """Of a message that the engine refuses without saying a column, in its words."""
-    words = re.sub(r"(Code: \d+\. )?DB::Exception: ", "", str(error))
+    """Of a message that the engine refuses without saying a column."""
     reason = OUT_OF_RANGE if getattr(error, "code", 0) in _RANGE_CODES else CANNOT_PARSE
-    return Fault(reason, " ".join(_NOISE.sub("", words).split()))
+    return Fault(reason, f"the message cannot be read: {engine_words(error)}")
+
+
+def engine_words(error: Exception) -> str:
+    """What the engine says of data, without what only says where in it."""
+    words = re.sub(r"(Code: \d+\. )?DB::Exception: ", "", str(error))
+    return " ".join(_NOISE.sub("", " ".join(words.split())).split())
 
 
 #: The engine's codes of values that do not fit.
 _RANGE_CODES = frozenset((69, 70, 321, 395, 407, 691))
 _NOISE = re.compile(
     r"\s*: \(at row \d+\)|\s*: \(in file/uri [^)]*\)|: [Ww]hile executing .*|: In scope .*"
-    r"|unhex\('[0-9a-f]*'?\)?|\. \([A-Z_]+\)$|\(version [^)]*\)|/proc/self/fd/\d+"
+    r"|unhex\('[0-9a-f]*'?\)?|\.? \([A-Z]+_[A-Z_]+\)|\(version [^)]*\)|/proc/self/fd/\d+"
     r"|The table structure cannot be extracted from an? \w+ format file\. Error: "
+    r"|std::exception\. Code: \d+, type: [\w:]+, e\.what\(\) = "
     r"| *\(\w+\) *\. You can specify the structure manually.*|\. You can specify the str.*",
     re.DOTALL,
 )

@@ -18,10 +18,16 @@ from sluice.core.schema_ids import RegisteredSchema
 from sluice.decode.engine.native import varint
 from sluice.decode.engine.session import EngineError, declared, literal, run, settings_clause
 from sluice.decode.messages.buffer import Piece
-from sluice.decode.messages.fault import CANNOT_PARSE, NULL_IN_COLUMN, OUT_OF_RANGE, Fault
+from sluice.decode.messages.fault import (
+    CANNOT_PARSE,
+    NULL_IN_COLUMN,
+    OUT_OF_RANGE,
+    Fault,
+    engine_words,
+)
 from sluice.decode.messages.marked import memory_file
 from sluice.decode.messages.marks import MARK_BYTES, place_between
-from sluice.decode.schema.avro_schema import AvroSchema, parse_avro, split_schemas
+from sluice.decode.schema.avro_schema import AvroSchema, parse_avro, split_schemas, with_ticks
 from sluice.decode.schema.change_events import with_moments
 from sluice.decode.schema.headed import (
     HeadedMessages,
@@ -29,6 +35,7 @@ from sluice.decode.schema.headed import (
     RegisteredMessages,
     UnsupportedSchemaError,
     required_option,
+    target_types,
 )
 from sluice.decode.schema.named import Headers, bytes_at_begin, registry_headers
 from sluice.decode.schema.registry import registry_of
@@ -68,13 +75,16 @@ class AvroLayout(Layout):
         first, header, last = (f"_sluice_{part}{longest}" for part in ("head", "header", "tail"))
         mark_type = {"type": "fixed", "name": "sluice_mark", "size": MARK_BYTES}
         header_type = {"type": "fixed", "name": "sluice_header", "size": header_bytes}
-        fields: list[object] = [{"name": first, "type": mark_type}]
+        head: list[object] = [{"name": first, "type": mark_type}]
         if header_bytes:
-            fields.append({"name": header, "type": header_type})
-        fields += [*schema.fields, {"name": last, "type": "sluice_mark"}]
-        self.head = _container_head({"type": "record", "name": "sluice_row", "fields": fields})
+            head.append({"name": header, "type": header_type})
+        tail = {"name": last, "type": "sluice_mark"}
+        self.head = _container_head([*head, *schema.fields, tail])
         types = _types_of(self.head)
         self._structure = literal(declared(types.items()))
+        if schema.marked is not None:
+            marked = _types_of(_container_head([*head, *schema.marked, tail]))
+            types = {name: with_ticks(type_text) for name, type_text in marked.items()}
         self.columns = tuple(
             replace(column, type=column.type or types[column.name]) for column in schema.columns
         )
@@ -109,8 +119,8 @@ class AvroLayout(Layout):
         return [_long(len(begins)) + _long(len(rows)), rows, _SYNC]
 
 
-def _container_head(record: dict[str, object]) -> bytes:
-    text = json.dumps(record).encode()
+def _container_head(fields: list[object]) -> bytes:
+    text = json.dumps({"type": "record", "name": "sluice_row", "fields": fields}).encode()
     name = b"avro.schema"
     metadata = (_long(1), _long(len(name)), name, _long(len(text)), text, _long(0))
     return b"Obj\x01" + b"".join(metadata) + _SYNC
@@ -124,7 +134,7 @@ def _types_of(head: bytes) -> dict[str, str]:
             clause = settings_clause(print_pretty_type_names=0)
             rows = run(f"DESCRIBE TABLE {source} {clause}", "JSONCompactEachRow").bytes().decode()
     except (EngineError, TerminalError) as error:
-        said = f"the engine cannot read the Avro schema: {' '.join(str(error).split())}"
+        said = f"the engine cannot read the Avro schema: {engine_words(error)}"
         raise UnsupportedSchemaError(said[:_ERROR_CHARACTERS_MAX]) from error
     described = (json.loads(line) for line in rows.split("\n") if line)
     return {row[0]: row[1] for row in described}
@@ -145,19 +155,14 @@ def schema_of(text: str, references: list[str], table: TableSpec) -> AvroSchema:
             text, references = with_moments(text), [with_moments(one) for one in references]
         except (ValueError, RecursionError) as error:
             raise UnsupportedSchemaError(f"the Avro schema cannot be read: {error!r}") from error
-    return parse_avro(text, references, refused_nulls(table), column_names(table))
-
-
-def column_names(table: TableSpec) -> frozenset[str]:
-    """What fields may fill."""
-    return frozenset(column.name for column in table.columns)
+    return parse_avro(text, references, refused_nulls(table), target_types(table))
 
 
 def refused_nulls(table: TableSpec) -> frozenset[str]:
     """Columns where null instead of an array or map is a fault."""
     if table.on_null != "dead-letter":
         return frozenset()
-    return column_names(table)
+    return frozenset(column.name for column in table.columns)
 
 
 class AvroConfluent(RegisteredMessages):

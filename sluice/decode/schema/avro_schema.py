@@ -8,13 +8,16 @@ would throw at what is none.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from itertools import count
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
 
 from sluice.decode.engine.session import identifier
+from sluice.decode.engine.types import TypeNode, parse_type
 from sluice.decode.messages.format import Natural
 from sluice.decode.schema.headed import UnsupportedSchemaError
 from sluice.decode.schema.tables import AvroKind, AvroTables
@@ -23,6 +26,16 @@ _PRIMITIVES = ("null", "boolean", "int", "long", "float", "double", "bytes", "st
 _NAMED = ("record", "error", "enum", "fixed")
 _DATE_DAYS = (-719528, 2932896)
 _INT = (-(2**31), 2**31 - 1)
+#: By logical type: what its integer is, and counts, of those that the engine does not know.
+_TICKS = {
+    ("int", "time-millis"): "Ticks(Int32, Time64(3))",
+    ("long", "time-micros"): "Ticks(Int64, Time64(6))",
+    ("long", "time-nanos"): "Ticks(Int64, Time64(9))",
+    ("long", "timestamp-nanos"): "Ticks(Int64, DateTime64(9, 'UTC'))",
+    ("long", "local-timestamp-millis"): "Ticks(Int64, DateTime64(3, 'UTC'))",
+    ("long", "local-timestamp-micros"): "Ticks(Int64, DateTime64(6, 'UTC'))",
+    ("long", "local-timestamp-nanos"): "Ticks(Int64, DateTime64(9, 'UTC'))",
+}
 #: Bytes of the engine's decimals up to so many digits.
 _DECIMAL_BYTES = ((9, 4), (18, 8), (38, 16), (76, 32))
 
@@ -32,6 +45,8 @@ class AvroSchema:
     """A writer's schema.
 
     :param fields: JSON of the fields for the engine's record.
+    :param marked: the same, with an enum in place of each integer that counts ticks, of which the
+        engine then says where it stands; None: there is none.
     :param columns: what they are; a type that is "" is the engine's own.
     :param tables: for the walk.
     :param column_of: the message's field that a node of the walk belongs to, "" for the message.
@@ -39,6 +54,7 @@ class AvroSchema:
 
     name: str
     fields: tuple[Any, ...]
+    marked: tuple[Any, ...] | None
     columns: tuple[Natural, ...]
     tables: AvroTables
     column_of: tuple[str, ...]
@@ -48,12 +64,13 @@ def parse_avro(
     text: str,
     references: Iterable[str] = (),
     refused_nulls: frozenset[str] = frozenset(),
-    wanted: frozenset[str] = frozenset(),
+    wanted: Mapping[str, str] = MappingProxyType({}),
 ) -> AvroSchema:
     """Take a schema apart.
 
     :param references: texts of the schemas that it names types of.
-    :param wanted: names of columns; a field that has none of them goes by an alias that is one.
+    :param wanted: types of columns by name; a field that has none of their names goes by an alias
+        that is one, also in records inside of it.
     :param refused_nulls: fields where null instead of an array or map is a fault; the engine
         shows it as an empty one.
     :raises UnsupportedSchemaError: it cannot be used, or is none.
@@ -73,7 +90,8 @@ def parse_avro(
         TypeError,
         ValueError,
     ) as error:
-        raise UnsupportedSchemaError(f"the Avro schema cannot be read: {error!r}") from error
+        what = f"a type lacks {error}" if isinstance(error, KeyError) else error
+        raise UnsupportedSchemaError(f"the Avro schema cannot be read: {what}") from error
 
 
 def split_schemas(text: str) -> list[str]:
@@ -130,6 +148,53 @@ class _Definitions:
         raise UnsupportedSchemaError(f"the Avro schema names the unknown type {name}")
 
 
+def _name_among(part: dict[str, Any], names: set[str], wanted: Collection[str]) -> str:
+    """A field's own name, or one that it had before, if only that is wanted.
+
+    :param names: of all fields of its record.
+    """
+    name = str(part["name"])
+    if name in wanted:
+        return name
+    before = (str(alias) for alias in part.get("aliases", ()))
+    return next((one for one in before if one in wanted and one not in names), name)
+
+
+def _without_ticks(schema: Any) -> Any:
+    """A schema for the engine without what it does not know."""
+    if isinstance(schema, list):
+        return [_without_ticks(one) for one in schema]
+    if not isinstance(schema, dict):
+        return schema
+    if _ticks_of(schema):
+        return schema["type"]
+    return {key: _without_ticks(value) for key, value in schema.items()}
+
+
+def _marked(schema: Any, numbers: Iterator[int]) -> Any:
+    """The same with an enum in its place."""
+    if isinstance(schema, list):
+        return [_marked(one, numbers) for one in schema]
+    if not isinstance(schema, dict):
+        return schema
+    if _ticks_of(schema):
+        symbol = schema["logicalType"].replace("-", "_")
+        return {"type": "enum", "name": f"sluice_ticks_{next(numbers)}", "symbols": [symbol]}
+    return {key: _marked(value, numbers) for key, value in schema.items()}
+
+
+def _ticks_of(schema: dict[str, Any]) -> str:
+    kind = schema.get("type")
+    return _TICKS.get((kind, str(schema.get("logicalType"))), "") if isinstance(kind, str) else ""
+
+
+def with_ticks(type_text: str) -> str:
+    """A type of a marked schema, with ticks in place of the enums."""
+    for (_, logical), ticks in _TICKS.items():
+        type_text = type_text.replace(f"Enum8('{logical.replace('-', '_')}' = 0)", ticks)
+    return type_text
+
+
 #: In a union of bytes and string, the second of the two is a record of one field for the engine.
 _SECOND_TEXT = "text"
 
@@ -149,7 +214,7 @@ def _of_bytes_and_text(name: str, is_nullable: bool) -> Natural:
 class _Compiler:
     definitions: _Definitions
     refused_nulls: frozenset[str]
-    wanted: frozenset[str]
+    wanted: Mapping[str, str]
     nodes: list[list[int]] = field(default_factory=list)
     column_of: list[str] = field(default_factory=list)
     children: list[int] = field(default_factory=list)
@@ -166,8 +231,10 @@ class _Compiler:
         fields, columns, places = [], [], []
         names = {str(part["name"]) for part in schema["fields"]}
         for part in schema["fields"]:
-            self.column = self._column_name(part, names)
-            node, engine = self._any(part["type"], namespace)
+            self.column = _name_among(part, names, self.wanted)
+            target = self.wanted.get(self.column)
+            wanted = None if target is None else parse_type(target)
+            node, engine = self._any(part["type"], namespace, wanted)
             places.append(node)
             fields.append({"name": self.column, "type": engine})
             columns.append(self._column(part["type"]))
@@ -179,18 +246,9 @@ class _Compiler:
         tables = AvroTables(
             np.array(self.nodes, np.int32), np.array(self.children or [0], np.int32)
         )
-        return AvroSchema(full, tuple(fields), tuple(columns), tables, tuple(self.column_of))
-
-    def _column_name(self, part: dict[str, Any], names: set[str]) -> str:
-        """The field's own, or one that it had before, if only that is a column's.
-
-        :param names: of all fields.
-        """
-        name = str(part["name"])
-        if name in self.wanted:
-            return name
-        before = (str(alias) for alias in part.get("aliases", ()))
-        return next((one for one in before if one in self.wanted and one not in names), name)
+        bare = _without_ticks(fields)
+        marked = None if bare == fields else tuple(_marked(fields, count()))
+        return AvroSchema(full, tuple(bare), marked, tuple(columns), tables, tuple(self.column_of))
 
     def _record(self, schema: Any) -> tuple[dict[str, Any], str]:
         """The message's own type."""
@@ -215,11 +273,6 @@ class _Compiler:
             return Natural(name, "Nullable(String)", "CAST(NULL, 'Nullable(String)')")
         if isinstance(schema, list) and {*map(str, schema)} - {"null"} == {"bytes", "string"}:
             return _of_bytes_and_text(name, "null" in schema)
-        logical = schema.get("logicalType") if isinstance(schema, dict) else None
-        wrap = "Nullable({})" if is_nullable else "{}"
-        if logical == "timestamp-nanos" and schema["type"] == "long":
-            value = f"fromUnixTimestamp64Nano({identifier(name)}, 'UTC')"
-            return Natural(name, wrap.format("DateTime64(9, 'UTC')"), value)
         return Natural(name, "")
 
     def _node(self, kind: AvroKind, a: int = 0, b: int = 0) -> int:
@@ -235,10 +288,14 @@ class _Compiler:
         self.names += 1
         return f"sluice_type_{self.names}"
 
-    def _any(self, schema: Any, namespace: str) -> tuple[int, Any]:
-        """A node for the walk, and the schema for the engine."""
+    def _any(self, schema: Any, namespace: str, target: TypeNode | None) -> tuple[int, Any]:
+        """A node for the walk, and the schema for the engine.
+
+        :param target: the type that is wanted here, if that is known.
+        """
+        target = target and target.bare()
         if isinstance(schema, list):
-            return self._union(schema, namespace)
+            return self._union(schema, namespace, target)
         if isinstance(schema, str):
             if schema in _PRIMITIVES:
                 return self._primitive(schema)
@@ -246,13 +303,14 @@ class _Compiler:
             schema, namespace = self.definitions.named[full]
         kind = schema["type"]
         if isinstance(kind, dict | list) or kind not in (*_PRIMITIVES, *_NAMED, "array", "map"):
-            return self._any(kind, namespace)
+            return self._any(kind, namespace, target)
         if kind in _NAMED:
-            return self._named(schema, namespace)
+            return self._named(schema, namespace, target)
         if kind in ("array", "map"):
             node = self._node(AvroKind.ARRAY if kind == "array" else AvroKind.MAP)
             part = "items" if kind == "array" else "values"
-            self.nodes[node][1], engine = self._any(schema[part], namespace)
+            inner = target.parts()[-1] if target and target.name.lower() == kind else None
+            self.nodes[node][1], engine = self._any(schema[part], namespace, inner)
             return node, {"type": kind, part: engine}
         return self._logical(schema, kind)
 
@@ -290,9 +348,13 @@ class _Compiler:
             raise UnsupportedSchemaError(f"a decimal of {precision} digits has no type here")
         if logical in ("timestamp-millis", "timestamp-micros") and kind == "long":
             return self._node(AvroKind.LONG), {"type": "long", "logicalType": logical}
+        if (kind, logical) in _TICKS:
+            return self._primitive(kind)[0], {"type": kind, "logicalType": logical}
         return self._primitive(kind)
 
-    def _named(self, schema: dict[str, Any], namespace: str) -> tuple[int, Any]:
+    def _named(
+        self, schema: dict[str, Any], namespace: str, target: TypeNode | None
+    ) -> tuple[int, Any]:
         full = _full_name(schema, namespace)
         if full in self.open:
             raise UnsupportedSchemaError(f"the Avro type {full} contains itself")
@@ -306,10 +368,13 @@ class _Compiler:
         self.open.append(full)
         node = self._node(AvroKind.RECORD)
         places, fields = [], []
+        wanted = dict(target.elements()) if target and target.name == "Tuple" else {}
+        names = {str(part["name"]) for part in schema["fields"]}
         for part in schema["fields"]:
-            place, engine = self._any(part["type"], namespace)
+            name = _name_among(part, names, wanted)
+            place, engine = self._any(part["type"], namespace, wanted.get(name))
             places.append(place)
-            fields.append({"name": part["name"], "type": engine})
+            fields.append({"name": name, "type": engine})
         self._set_children(node, places)
         self.open.pop()
         return node, {"type": "record", "name": self._name(), "fields": fields}
@@ -328,7 +393,9 @@ class _Compiler:
             return self._node(AvroKind.NULL), self._empty()
         return self._node(AvroKind.FIXED, size), engine
 
-    def _union(self, branches: list[Any], namespace: str) -> tuple[int, Any]:
+    def _union(
+        self, branches: list[Any], namespace: str, target: TypeNode | None
+    ) -> tuple[int, Any]:
         node = self._node(AvroKind.UNION)
         places, engines = [], []
         holds_many = False
@@ -337,8 +404,8 @@ class _Compiler:
                 places.append(self._node(AvroKind.NULL))
                 engines.append("null")
                 continue
-            place, engine = self._any(branch, namespace)
-            if engine in ("bytes", "string") and {"bytes", "string"}.intersection(engines):
+            place, engine = self._any(branch, namespace, target)
+            if engine in ("bytes", "string") and ("bytes" in engines or "string" in engines):
                 # To the engine both are Strings, of which a union holds one. A record adds no byte.
                 parts = [{"name": _SECOND_TEXT, "type": engine}]
                 engine = {"type": "record", "name": self._name(), "fields": parts}
@@ -349,7 +416,8 @@ class _Compiler:
         if engines == ["null"]:
             # The branch's number, which the walk knows to be 0, is all there is.
             return node, "int"
-        if holds_many and self.column in self.refused_nulls:
+        # A union of several types is null to the engine where it is null.
+        if holds_many and len(branches) == 2 and self.column in self.refused_nulls:
             for place in places:
                 if self.nodes[place][0] == AvroKind.NULL:
                     self.nodes[place][0] = AvroKind.REFUSED_NULL

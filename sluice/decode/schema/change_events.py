@@ -15,7 +15,7 @@ import numpy as np
 
 from sluice.core.load_spec import TableSpec
 from sluice.decode.engine.session import identifier, literal, run, settings_clause
-from sluice.decode.engine.types import TypeNode, parse_type
+from sluice.decode.engine.types import TypeNode, parse_type, stored_type
 from sluice.decode.messages.buffer import MessageBuffer
 from sluice.decode.messages.events import (
     DELETED,
@@ -41,6 +41,10 @@ _NO_INTEGERS: dict[str, str] = {
     "io.debezium.time.Timestamp": "timestamp-millis",
     "io.debezium.time.MicroTimestamp": "timestamp-micros",
     "io.debezium.time.NanoTimestamp": "timestamp-nanos",
+    "io.debezium.time.Time": "time-millis",
+    "io.debezium.time.MicroTime": "time-micros",
+    "io.debezium.time.NanoTime": "time-nanos",
+    "org.apache.kafka.connect.data.Time": "time-millis",
     "org.apache.kafka.connect.data.Date": "date",
     "org.apache.kafka.connect.data.Timestamp": "timestamp-millis",
 }
@@ -126,7 +130,7 @@ class ChangeEvents(TypedFormat):
             target = self._types.get(name)
             if node.name == "Nullable" and target is not None and target.name != "Nullable":
                 # What the log does not keep of a deleted row is null there.
-                default = f"defaultValueOfTypeName({literal(node.inner().text)})"
+                default = f"defaultValueOfTypeName({literal(stored_type(node.inner().text))})"
                 old = f"toNullable(ifNull({old}, {default}))"
             yield Natural(name, node.text, f"if(isNull({after}), {old}, {new})")
         told = [

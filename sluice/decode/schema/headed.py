@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,8 +16,11 @@ from numpy.typing import NDArray
 from sluice.core.errors import TerminalError
 from sluice.core.formats import REGISTRY_OPTION
 from sluice.core.load_spec import TableSpec
+from sluice.decode.engine.session import declared
+from sluice.decode.engine.types import nested_groups
 from sluice.decode.messages.buffer import MessageBuffer, Piece
 from sluice.decode.messages.fault import CANNOT_PARSE, Fault
+from sluice.decode.messages.first_bytes import begins_like
 from sluice.decode.messages.format import Group, Natural, TypedFormat
 from sluice.decode.messages.marked import Indices
 from sluice.decode.messages.memory import MemoryFile
@@ -116,7 +120,10 @@ class HeadedMessages(TypedFormat):
         self.require(by_schema, len(indices))
         for found in by_schema:
             messages = np.concatenate(found.indices)
-            chosen = self.no_header if found.key is None else self._layout(found.key)
+            if found.key is None:
+                unreadable |= {i: self._without_header(v) for i, v in buffer.items(messages)}
+                continue
+            chosen = self._layout(found.key)
             if isinstance(chosen, Fault):
                 unreadable |= dict.fromkeys(messages.tolist(), chosen)
                 continue
@@ -125,6 +132,16 @@ class HeadedMessages(TypedFormat):
             unreadable = {}
         if unreadable:
             yield Group.without_messages(unreadable)
+
+    def _without_header(self, value: bytes) -> Fault:
+        like, said = begins_like(value), self.no_header
+        if not like or type(self).__name__ in like:  # the name of the format
+            return said
+        return replace(said, error=f"{said.error}: it begins like {like}")
+
+    def remark(self, value: bytes) -> str:
+        """What else is to be said of a message that is not what its schema says; "" for nothing."""
+        return ""
 
     def found(self, buffer: MessageBuffer, indices: Indices) -> list[Found]:
         """The messages by schema."""
@@ -166,7 +183,12 @@ class HeadedMessages(TypedFormat):
                 results = layout.walk(piece.text, bodies, ends)
                 if results.any():
                     for at in np.flatnonzero(results).tolist():
-                        faults[int(own[at])] = layout.fault(int(results[at]))
+                        fault = layout.fault(int(results[at]))
+                        if fault.reason == CANNOT_PARSE:
+                            remark = self.remark(piece.text[begins[at] : ends[at]])
+                            more = f": {remark}" if remark else ""
+                            fault = replace(fault, error=fault.error + more)
+                        faults[int(own[at])] = fault
                     kept = results == 0
                     own, begins = own[kept], begins[kept]
                     bodies, ends = bodies[kept], ends[kept]
@@ -221,6 +243,14 @@ class RegisteredMessages(HeadedMessages):
 
     def _layout(self, key: int) -> Layout | Fault:
         return self.names.unlisted(key) or super()._layout(key)
+
+
+def target_types(table: TableSpec) -> dict[str, str]:
+    """The types that fields fill, by name; of a Nested that of its records."""
+    types = {column.name: column.type for column in table.columns}
+    for head, elements in nested_groups(types).items():
+        types[head] = f"Array(Tuple({declared(elements.items())}))"
+    return types
 
 
 def required_option(table: TableSpec, name: str) -> str:

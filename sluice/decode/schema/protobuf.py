@@ -24,10 +24,11 @@ import numpy as np
 from sluice.core.errors import TerminalError
 from sluice.core.load_spec import TableSpec
 from sluice.core.schema_ids import RegisteredSchema
-from sluice.decode.engine.session import declared, literal
-from sluice.decode.engine.types import nested_groups
+from sluice.decode.engine.native import read_varint
+from sluice.decode.engine.session import literal
 from sluice.decode.messages.buffer import MessageBuffer, Piece
 from sluice.decode.messages.fault import CANNOT_PARSE, OUT_OF_RANGE, UNKNOWN_FIELD, Fault
+from sluice.decode.messages.first_bytes import begins_like
 from sluice.decode.messages.format import PLACE_IS_ROW_NUMBER
 from sluice.decode.messages.marked import Indices
 from sluice.decode.schema.headed import (
@@ -36,9 +37,10 @@ from sluice.decode.schema.headed import (
     RegisteredMessages,
     UnsupportedSchemaError,
     required_option,
+    target_types,
 )
 from sluice.decode.schema.named import Found, Headers, registry_headers
-from sluice.decode.schema.protobuf_columns import filling
+from sluice.decode.schema.protobuf_columns import any_of, filling, of_oneof
 from sluice.decode.schema.protobuf_compile import MAIN_FILE, compile_files, read_descriptors
 from sluice.decode.schema.protobuf_schema import ProtobufFiles, ProtobufMessage
 from sluice.decode.schema.registry import registry_of
@@ -87,14 +89,6 @@ def _schema_file(text: str) -> Path:
         return path
 
 
-def _targets(table: TableSpec) -> dict[str, str]:
-    """The types that fields fill, by name; of a Nested that of its records."""
-    types = {column.name: column.type for column in table.columns}
-    for head, elements in nested_groups(types).items():
-        types[head] = f"Array(Tuple({declared(elements.items())}))"
-    return types
-
-
 class ProtobufLayout(Layout):
     """Lengths and messages.
 
@@ -112,20 +106,30 @@ class ProtobufLayout(Layout):
             "format_schema": literal(str(self._path)),
             "format_schema_message_name": "'T0'",
         }
-        targets = _targets(table)
+        targets = target_types(table)
         parts, columns = [], []
+        oneofs = {name: fields for name, fields in message.oneofs.items() if name in targets}
+        of_oneofs = {field.name for fields in oneofs.values() for field in fields}
         wanted = message.columns
         if self._refuses_unknown:
-            wanted = tuple(column for column in wanted if column.name in targets)
+            names = targets.keys() | of_oneofs
+            wanted = tuple(column for column in wanted if column.name in names)
         if not wanted:
             raise UnsupportedSchemaError(f"the table has no column of message type {message.name}")
         for column in wanted:
-            declared, natural = filling(column, targets.get(column.name), table.fractions == "cut")
+            target = targets.get(column.name)
+            if column.name in of_oneofs:
+                parts.append(f"{column.source} Nullable({column.type})")
+                columns += [] if target is None else [of_oneof(column, target)]
+                continue
+            declared, natural = filling(column, target, table.fractions == "cut")
             parts.append(f"{column.source} {declared}")
             columns.append(natural)
+        columns += [any_of(name, fields) for name, fields in oneofs.items()]
         self._structure = literal(", ".join(parts))
         self.columns = tuple(columns)
         # A field without a column is unknown where a message has it, not before.
+        targets = dict.fromkeys(of_oneofs, "Dynamic") | targets
         self._tables = message.tables_for(targets, self._refuses_unknown)
 
     def source(self, path: str) -> str:
@@ -200,6 +204,18 @@ class Protobuf(HeadedMessages):
     def shown(self, key: int) -> str:
         """As the port says."""
         return "configured schema"
+
+    def remark(self, value: bytes) -> str:
+        """As the port says."""
+        like = begins_like(value)
+        if like:
+            return f"it begins like {like}"
+        try:
+            length, begin = read_varint(memoryview(value), 0)
+        except IndexError:
+            return ""
+        is_delimited = length == len(value) - begin
+        return 'it may stand behind its length, delimited = "true" says so' if is_delimited else ""
 
     def known(self) -> Layout | None:
         """As the port says."""

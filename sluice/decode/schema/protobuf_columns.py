@@ -6,8 +6,11 @@ absence differs from the default (`optional`, oneof) and the column takes null, 
 
 from __future__ import annotations
 
+import json
+from collections.abc import Sequence
+
 from sluice.decode.engine.pair import FINE, RANGE
-from sluice.decode.engine.session import identifier
+from sluice.decode.engine.session import identifier, literal, run, settings_clause
 from sluice.decode.engine.types import parse_type
 from sluice.decode.messages.format import Natural
 from sluice.decode.schema.protobuf_schema import ProtobufColumn
@@ -43,6 +46,29 @@ def filling(column: ProtobufColumn, target: str | None, cuts: bool) -> tuple[str
     if target is not None:
         declared = _fitted(declared, target)
     return declared, Natural(column.name, declared, source)
+
+
+def of_oneof(column: ProtobufColumn, target: str) -> Natural:
+    """What a column gets of a field that is read as Nullable, since its oneof is a column, too."""
+    source = identifier(column.source)
+    if _takes_null(target):
+        return Natural(column.name, f"Nullable({column.type})", source)
+    return Natural(column.name, column.type, f"assumeNotNull({source})")
+
+
+def any_of(name: str, fields: Sequence[ProtobufColumn]) -> Natural:
+    """A column with the name of a oneof: what it says, of whatever type that is."""
+    given = [identifier(field.source) for field in fields]
+    types = list(dict.fromkeys(field.type for field in fields))
+    if len(types) == 1:
+        return Natural(name, f"Nullable({types[0]})", f"coalesce({', '.join(given)})")
+    # As the engine writes them, which tells by their names which of them a value has.
+    said = ", ".join(f"toTypeName(defaultValueOfTypeName({literal(one)}))" for one in types)
+    clause = settings_clause(print_pretty_type_names=0)
+    spelled = json.loads(run(f"SELECT {said} {clause}", "JSONCompactEachRow").bytes())
+    variant = f"Variant({', '.join(spelled)})"
+    values = (f"isNotNull({one}), CAST(assumeNotNull({one}), {literal(variant)})" for one in given)
+    return Natural(name, variant, f"multiIf({', '.join(values)}, CAST(NULL, {literal(variant)}))")
 
 
 def table_type(column: ProtobufColumn) -> str:

@@ -57,7 +57,8 @@ def compile_files(files: Mapping[str, str], main: str) -> bytes:
                 f"protoc cannot be run: {error}", "Look at the machine's memory and processes."
             ) from error
         if done.returncode or not output.exists():
-            said = done.stderr.decode(errors="replace").replace(folder, "").strip()
+            said = done.stderr.decode(errors="replace").replace(f"{folder}/", "").strip()
+            said = said.replace(f"{MAIN_FILE}:", "line ").replace("\n", "; ")
             raise UnsupportedSchemaError(f"the Protobuf schema cannot be read: {said}")
         return output.read_bytes()
 

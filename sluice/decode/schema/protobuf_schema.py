@@ -142,6 +142,17 @@ class ProtobufMessage:
         if not self.columns:
             raise UnsupportedSchemaError(f"message type {self.name} has no field for a column")
 
+    @cached_property
+    def oneofs(self) -> dict[str, tuple[ProtobufColumn, ...]]:
+        """The fields of each oneof, if all of them can be columns."""
+        columns = {column.name: column for column in self.columns}
+        found = {one.name: one.fields for one in self.descriptor.oneofs if len(one.fields) > 1}
+        return {
+            name: tuple(columns[field.name] for field in fields)
+            for name, fields in found.items()
+            if name not in columns and all(field.name in columns for field in fields)
+        }
+
     def _check(self, one: Descriptor) -> None:
         for field in one.fields:
             if field.type == _F.TYPE_GROUP:

@@ -14,6 +14,7 @@ import numpy as np
 
 from sluice.core.errors import TerminalError
 from sluice.core.load_spec import TableSpec
+from sluice.decode.engine.scalars import holds_float
 from sluice.decode.engine.session import EngineError, run
 from sluice.decode.messages.assemble import Body
 from sluice.decode.messages.buffer import MessageBuffer
@@ -42,6 +43,11 @@ class Decoder(BlockDecoder):
         super().__init__(table, self._plan.keys)
         #: The same rows, for buffers whose numbers are short: Int64 in place of Int256.
         self._short_plan = Plan(table, "Int64")
+        #: The same rows, and those with floats that say that they are infinite, or no number. For
+        #: messages of which `find_faults` has judged all that another plan refuses.
+        self._judged_plan = self._plan
+        if any(map(holds_float, self._plan.types.values())):
+            self._judged_plan = Plan(table, "Int256", takes_words=True)
         self._sifts = can_sift(self._plan)
         #: Whether messages at fault came before. It decides what is tried first, never the result.
         self._expects_faults = False
@@ -86,7 +92,8 @@ class Decoder(BlockDecoder):
             left_out = split.with_neighbours(left_out)
             if len(left_out) > len(row_faults):
                 body.close()
-                again = self._rows_of(split.rows, dict.fromkeys(left_out.tolist(), _NEIGHBOUR))
+                out = dict.fromkeys(left_out.tolist(), _NEIGHBOUR)
+                again = self._rows_of(split.rows, out, are_judged=True)
                 if again is None:
                     raise self._undecodable(where)
                 body = again
@@ -136,26 +143,29 @@ class Decoder(BlockDecoder):
             if body is not None:
                 break
             body, found = search(buffer, without_faults(buffer.messages, faults))
-            faults = faults | found
-            if body is None and (found or self._expects_faults):
-                body = self._rows_of(buffer, faults)
+            faults = faults | (found or {})
+            takes_more = found is not None and self._judged_plan is not self._plan
+            if body is None and (found or takes_more or self._expects_faults):
+                body = self._rows_of(buffer, faults, found is not None)
         self._expects_faults = len(faults) > len(known)
         return body, faults
 
-    def _sifted(self, buffer: MessageBuffer, left: Indices) -> tuple[Body | None, dict[int, Fault]]:
-        """Rows and faults in one pass, or the faults alone, so far as that can be done."""
+    def _sifted(
+        self, buffer: MessageBuffer, left: Indices
+    ) -> tuple[Body | None, dict[int, Fault] | None]:
+        """Rows and faults in one pass, or the faults alone; None: that cannot be done."""
         sound = buffer.framing is JSON_OBJECTS and buffer.one_line_each
         if not (self._sifts and sound):
-            return None, {}
+            return None, None
         if not len(left):
             return Body(), {}
         plan = self._short_plan if buffer.short_numbers else self._plan
         with without(buffer, _others(buffer.messages, left)):
             sifted = sift(plan, buffer, len(left))
         if sifted is None:
-            return None, {}
+            return None, None
         suspects, unread = left[sifted.suspects], left[sifted.unread]
-        found = find_faults(self._plan, buffer, suspects, unread)
+        found = find_faults(self._judged_plan, buffer, suspects, unread)
         if sorted(found) == suspects.tolist():
             sifted.body.cut_keys(plan.keys)
             return sifted.body, found
@@ -163,10 +173,10 @@ class Decoder(BlockDecoder):
         return None, found
 
     def _judged(self, buffer: MessageBuffer, left: Indices) -> tuple[Body | None, dict[int, Fault]]:
-        return None, find_faults(self._plan, buffer, left)
+        return None, find_faults(self._judged_plan, buffer, left)
 
     def _halved(self, buffer: MessageBuffer, left: Indices) -> tuple[Body | None, dict[int, Fault]]:
-        return None, halve(self._plan, buffer, left, partial(self._decodes, buffer))
+        return None, halve(self._judged_plan, buffer, left, partial(self._decodes, buffer))
 
     def _long_digit_faults(
         self, buffer: MessageBuffer, known: dict[int, Fault]
@@ -186,23 +196,30 @@ class Decoder(BlockDecoder):
 
     def _decodes(self, buffer: MessageBuffer, indices: Indices) -> bool:
         with subset(buffer, indices) as part:
-            return self._strict(part, part.messages) is not None
+            return self._strict(part, part.messages, are_judged=True) is not None
 
-    def _rows_of(self, buffer: MessageBuffer, faults: dict[int, Fault]) -> Body | None:
+    def _rows_of(
+        self, buffer: MessageBuffer, faults: dict[int, Fault], are_judged: bool = False
+    ) -> Body | None:
         """Decode what is not at fault; None if that fails or rows are not messages."""
         bad = np.sort(np.fromiter(faults, np.int64, len(faults)))
         with without(buffer, bad):
-            return self._strict(buffer, buffer.messages - len(bad))
+            return self._strict(buffer, buffer.messages - len(bad), are_judged)
 
-    def _strict(self, buffer: MessageBuffer, messages: int) -> Body | None:
-        """One query for the whole buffer; None if it fails or makes another number of rows."""
+    def _strict(
+        self, buffer: MessageBuffer, messages: int, are_judged: bool = False
+    ) -> Body | None:
+        """One query for the whole buffer; None if it fails or makes another number of rows.
+
+        :param are_judged: see `_judged_plan`.
+        """
         if not messages:
             return Body()
         if buffer.short_numbers:
             body = self._run(self._short_plan, buffer, messages)
             if body is not None:
                 return body
-        return self._run(self._plan, buffer, messages)
+        return self._run(self._judged_plan if are_judged else self._plan, buffer, messages)
 
     def _run(self, plan: Plan, buffer: MessageBuffer, messages: int) -> Body | None:
         body = Body()

@@ -18,9 +18,11 @@ from sluice.decode.engine.session import EngineError, run
 from sluice.decode.messages.buffer import MessageBuffer
 from sluice.decode.messages.fault import CANNOT_PARSE, Fault, refused_by_engine
 from sluice.decode.messages.marked import Indices, memory_file
+from sluice.decode.text.misread import DoubtfulValues
 from sluice.decode.text.plan import Plan
 from sluice.decode.text.tolerant import lonely
 from sluice.decode.text.words import (
+    unequal_lengths,
     unread_as_a_whole,
     unreadable,
     value_fault,
@@ -52,7 +54,7 @@ def find_faults(
 
     :param unread: those among them of which a pass before could not make a row.
     """
-    faults = _words_for_numbers(plan, buffer, unread)
+    faults = _words_for_numbers(plan, buffer, unread) | _doubtful(plan, buffer, indices)
     for part in parts_of(buffer, _besides(indices, faults)):
         judged, not_read = _judge(plan, buffer, part)
         faults |= judged | _unreadable(plan, buffer, not_read)
@@ -63,6 +65,15 @@ def _words_for_numbers(plan: Plan, buffer: MessageBuffer, indices: Indices) -> d
     """Those of messages that cannot be read of which this shows in their text. An exception of the
     engine for each is what costs."""
     pairs = ((index, word_for_number(plan, line)) for index, line in _lines(buffer, indices))
+    return {index: fault for index, fault in pairs if fault is not None}
+
+
+def _doubtful(plan: Plan, buffer: MessageBuffer, indices: Indices) -> dict[int, Fault]:
+    """Those with a value that no query of a plan that takes words judges."""
+    if not plan.takes_words:
+        return {}
+    values = DoubtfulValues(plan.types, plan.table.on_null == "dead-letter")
+    pairs = ((index, values.fault(line)) for index, line in _lines(buffer, indices))
     return {index: fault for index, fault in pairs if fault is not None}
 
 
@@ -181,4 +192,4 @@ def _said_by_engine(plan: Plan, line: bytes) -> Fault:
             if part is None:
                 return refused_by_engine(error)
             return unreadable(plan, line, part.name, part.column.type)
-    return Fault(CANNOT_PARSE, "the message does not make one row")
+    return unequal_lengths(plan, line) or Fault(CANNOT_PARSE, "the message does not make one row")

@@ -23,18 +23,22 @@ import numpy as np
 
 from sluice.core.dynamic import Number
 from sluice.decode.engine.dates import CUT, FRACTION, problem
+from sluice.decode.engine.scalars import holds_float
 from sluice.decode.engine.types import (
+    GEO_TYPES,
     TypeNode,
     decimal_shape,
     enum_values,
     parse_type,
     scale_of,
+    typed_paths,
 )
 from sluice.decode.engine.years import may_be_date
 from sluice.decode.messages.buffer import MessageBuffer
 from sluice.decode.messages.fault import (
     CANNOT_PARSE,
     NO_COLUMN,
+    NULL_IN_COLUMN,
     OUT_OF_RANGE,
     Fault,
     refused_value,
@@ -57,6 +61,11 @@ class Fields(tuple[tuple[str, Any], ...]):
 
 
 _BARE = re.compile(r'("(?:[^"\\]|\\.)*")|[^\s{}\[\]:,"]+', re.DOTALL)
+#: A number that the engine reads, and JSON does not know: 01, +1, .5, 1.
+_LOOSE_NUMBER = re.compile(r"([+-]?)0*([0-9]*)(?:\.([0-9]*))?([eE][+-]?[0-9]+)?")
+#: A message without any of this has no float that the engine could take for infinite, or for none.
+_EXTREME = re.compile(rb"[0-9.][eE][+]?[0-9]{2}|[0-9]{39}")
+_EXTREME_OR_NULL = re.compile(_EXTREME.pattern + rb"|null")
 _DECODER = json.JSONDecoder(
     strict=False, object_pairs_hook=Fields, parse_int=Number, parse_float=Number
 )
@@ -72,14 +81,8 @@ def inner_types(node: TypeNode) -> list[TypeNode]:
     if node.name == "Variant":
         return [node.inner(place) for place in range(len(node.arguments))]
     if node.name == "JSON":
-        return [inner for _, inner in _paths(node)]
+        return [inner for _, inner in typed_paths(node)]
     return node.parts()
-
-
-def _paths(node: TypeNode) -> list[tuple[str, TypeNode]]:
-    """The paths of a JSON type that have types of their own."""
-    typed = [one for one in node.arguments if not one.startswith(("SKIP ", "max_dynamic_"))]
-    return list(TypeNode("", "", tuple(typed)).elements())
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,8 +180,8 @@ class MisreadObjects:
         for index, message in buffer.items(unclear):
             try:
                 fault = self._judge(message)
-            except (ValueError, RecursionError):
-                fault = Fault(CANNOT_PARSE, "the message cannot be read as JSON of this table")
+            except (ValueError, RecursionError) as error:
+                fault = Fault(CANNOT_PARSE, f"the message is not JSON: {error}")
             if fault is not None:
                 faults[index] = fault
         return faults
@@ -260,7 +263,21 @@ def _document(message: bytes) -> Any:
     try:
         return _DECODER.decode(text)
     except ValueError:
-        return _DECODER.decode(_BARE.sub(lambda match: match[0] if match[1] else "null", text))
+        return _DECODER.decode(_BARE.sub(_as_json, text))
+
+
+def _as_json(found: re.Match[str]) -> str:
+    """A text, or what stands in no quotes, as JSON has it; null for what is no number."""
+    if found[1]:
+        return found[1]
+    word = found[0].lower().lstrip("+-")
+    if word in ("nan", "inf", "infinity"):
+        return "NaN"
+    number = _LOOSE_NUMBER.fullmatch(found[0])
+    if number is None or not (number[2] or number[3] or "0" in found[0]):
+        return "null"
+    sign, whole, fraction, exponent = number.groups("")
+    return f"{sign.strip('+')}{whole or '0'}{fraction and '.' + fraction}{exponent}"
 
 
 def misread(value: Any, node: TypeNode, cuts: bool, as_it_is: bool = False) -> Misread | None:
@@ -355,6 +372,55 @@ def exact_number(value: str) -> tuple[int, int] | None:
     return len(kept), power - len(fraction) + len(digits) - len(kept)
 
 
+class DoubtfulValues:
+    """What a plan that takes words does not refuse by itself: floats that are infinite, or no
+    number, and are not said to be so, as the engine makes infinity of 1e999 and none of a null in a
+    tuple; and nulls beside a Dynamic, which it only reads where all nulls are read.
+
+    :param types: of the columns that are read, by name.
+    :param refuses_null: null must not stand where the type does not take it.
+    """
+
+    def __init__(self, types: Mapping[str, str], refuses_null: bool) -> None:
+        self._types, self._refuses_null = types, refuses_null
+        self._nodes = {name: parse_type(text) for name, text in types.items()}
+        kinds = " ".join(text for text in types.values() if holds_float(text))
+        has_nulls = any(word in kinds for word in ("Dynamic", "Tuple(", "Nested(", *GEO_TYPES))
+        self._may_be = _EXTREME_OR_NULL if refuses_null and has_nulls else _EXTREME
+
+    def fault(self, line: bytes) -> Fault | None:
+        """Of one message."""
+        if self._may_be.search(line) is None:
+            return None
+        try:
+            document = _document(line)
+        except (ValueError, RecursionError) as error:
+            return Fault(CANNOT_PARSE, f"the message is not JSON: {error}")
+        for name, value in document if isinstance(document, Fields) else ():
+            node = self._nodes.get(name)
+            found = None if node is None else self._misread(value, node)
+            if found is not None:
+                return found.fault(name, self._types[name])
+        return None
+
+    def _misread(self, value: Any, node: TypeNode) -> Misread | None:
+        if node.name in GEO_TYPES:
+            node = parse_type(GEO_TYPES[node.name])
+        if node.name in ("LowCardinality", "SimpleAggregateFunction"):
+            return self._misread(value, node.parts()[0])
+        if value is None:
+            takes_null = node.name in ("Nullable", "Variant", "Dynamic")
+            return None if takes_null or not self._refuses_null else Misread(None, NULL_IN_COLUMN)
+        if node.name == "Nullable":
+            return self._misread(value, node.inner())
+        if node.name in _FLOATS:
+            return _unfit_as_it_is(value, node) if isinstance(value, str) else None
+        if node.name in ("Variant", "JSON"):
+            return None
+        parts = (self._misread(part, inner) for part, inner in parts_of(value, node))
+        return next((found for found in parts if found is not None), None)
+
+
 #: Beyond these, a float is infinite.
 _FLOATS = {
     "Float64": 1.7976931348623157e308,
@@ -415,7 +481,7 @@ def parts_of(value: Any, node: TypeNode) -> Iterator[tuple[Any, TypeNode]]:
         case "Variant":
             yield from ((value, inner) for inner in inner_types(node))
         case "JSON":
-            for path, inner in _paths(node):
+            for path, inner in typed_paths(node):
                 yield from ((one, inner) for one in _at(value, path.split(".")))
         case "Nested":
             text = f"Tuple({', '.join(node.arguments)})"

@@ -39,12 +39,17 @@ class Plan:
 
     :param widest_integer: what integers of up to 128 bits are read as. It must hold every
         number of the messages: Int64 is for those whose numbers are short.
+    :param takes_words: for messages in which nothing is known to be doubtful, see misread.py:
+        floats may be infinite, or no number, and nulls stand beside a Dynamic.
     :raises TerminalError: the text cannot be executed by this decoder.
     """
 
-    def __init__(self, table: TableSpec, widest_integer: str = "Int256") -> None:
+    def __init__(
+        self, table: TableSpec, widest_integer: str = "Int256", takes_words: bool = False
+    ) -> None:
         self.table = table
-        factory = ReaderFactory(table.on_null == "dead-letter", widest_integer)
+        self.takes_words = takes_words
+        factory = ReaderFactory(table.on_null == "dead-letter", widest_integer, takes_words)
         taken = filled_columns(table)
         self._rows_as = unlike("_sluice_row", (column.name for column in taken))
         self._nested = factory.nested({column.name: column.type for column in taken})
@@ -60,8 +65,11 @@ class Plan:
         self._unstored = [self._read_value(p.name) for p in read if p not in self.columns]
         self.structure = ", ".join(self._declaration(part, part.reader.wide) for part in read)
         self._loose = ", ".join(self._declaration(part, part.reader.loose) for part in read)
+        # The engine reads no null in a Dynamic where null is not read everywhere.
+        has_dynamic = any("Dynamic" in column.type for column in taken)
+        reads_null = table.on_null == "default" or (takes_words and has_dynamic)
         self._settings = {
-            "input_format_null_as_default": int(table.on_null == "default"),
+            "input_format_null_as_default": int(reads_null),
             "input_format_skip_unknown_fields": int(table.unknown_fields == "ignore"),
             "input_format_json_ignore_unknown_keys_in_named_tuple": int(
                 table.unknown_fields == "ignore"

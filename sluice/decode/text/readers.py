@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from sluice.decode.engine.conversions import Conversion, ConversionFactory, required
 from sluice.decode.engine.lambdas import Lambdas, greatest
 from sluice.decode.engine.pair import RANGE, Expression, Pair
-from sluice.decode.engine.scalars import scalar_of
+from sluice.decode.engine.scalars import FLOATS, scalar_of
 from sluice.decode.engine.session import declared, identifier, literal
 from sluice.decode.engine.types import (
     GEO_TYPES,
@@ -53,11 +53,13 @@ class ReaderFactory(ConversionFactory):
     :param refuse_null: null in a non-nullable place is a fault; otherwise the engine puts
         the default there (setting input_format_null_as_default).
     :param widest_integer: what integers of up to 128 bits are read as.
+    :param takes_words: floats that are infinite, or no number, are taken for what they are.
     """
 
-    def __init__(self, refuse_null: bool, widest_integer: str) -> None:
+    def __init__(self, refuse_null: bool, widest_integer: str, takes_words: bool = False) -> None:
         super().__init__(refuse_null)
         self._widest_integer = widest_integer
+        self._takes_words = takes_words
         #: What is converted is an element of a tuple that may not be null: an absent one is the
         #: default of the type that is read.
         self._is_bare_element = False
@@ -133,7 +135,8 @@ class ReaderFactory(ConversionFactory):
         """As the base says."""
         is_bare = self._is_bare_element
         scalar = scalar_of(target, self._widest_integer, is_bare and self.refuse_null)
-        pair = scalar.pair or Pair(None)
+        is_taken = self._takes_words and target.name in FLOATS
+        pair = Pair(None) if scalar.pair is None or is_taken else scalar.pair
         return _or_missing(pair, target) if is_bare and scalar.parse is not None else pair
 
     def _item(self, natural: TypeNode, target: TypeNode) -> Conversion:

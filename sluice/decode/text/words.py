@@ -11,7 +11,8 @@ from typing import Any
 
 from sluice.core.dynamic import Number
 from sluice.decode.engine.pair import MISMATCH, NULL, RANGE
-from sluice.decode.engine.types import TypeNode, parse_type
+from sluice.decode.engine.scalars import holds_float
+from sluice.decode.engine.types import TypeNode, nested_groups, parse_type
 from sluice.decode.messages.fault import (
     CANNOT_PARSE,
     NULL_IN_COLUMN,
@@ -32,7 +33,10 @@ _NUMBER_TYPE = re.compile(
 )
 #: No number begins like this, nor `nan`, `inf`, `true`, `false`, `null` in any case.
 _WORD = re.compile(r"[A-EG-HJ-MO-SU-Za-eg-hj-mo-su-z]")
+_HALF_PAIR = re.compile("[\ud800-\udfff]")
 _NUMBER = re.compile(r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?")
+#: Of a number that is written with a point or an exponent, and may be an integer.
+_WHOLE = r"-?[0-9]+(?:\.0*)?(?:[eE]\+?[0-9]{1,2})?"
 #: No DateTime has so many.
 _SECONDS = re.compile(r"-?[0-9]{18,}(\.[0-9]*)?")
 _VALUE_CHARACTERS_MAX = 100
@@ -50,15 +54,42 @@ def value_fault(plan: Plan, line: bytes, part: PlannedColumn, kind: int) -> Faul
 
 
 def word_for_number(plan: Plan, line: bytes) -> Fault | None:
-    """Of a message that cannot be read because of a word where a number must be; None: that does
-    not show."""
+    """Of a message that cannot be read because of a word where a number must be, or of NaN and
+    Infinity where no float may be; None: that does not show."""
     document = _document(line)
     for part in plan.read:
-        value = document.get(part.name)
+        name, type_text = part.name, part.column.type
+        value = document.get(name)
         is_word = isinstance(value, str) and _WORD.match(value)
-        if is_word and _NUMBER_TYPE.fullmatch(part.column.type):
-            return unread_fault(value, part.name, part.column.type)
-    return None
+        if is_word and _NUMBER_TYPE.fullmatch(type_text):
+            return unread_fault(plan, value, name, type_text)
+        if _constants_in(value) and not holds_float(type_text):
+            return unread_fault(plan, value, name, type_text)
+        if isinstance(value, str) and _HALF_PAIR.search(value):
+            said = f"the field {name} has half of a pair of \\u escapes, which is no character"
+            return Fault(CANNOT_PARSE, said, name)
+    strange = document.keys() - {part.name for part in plan.read}
+    found = [(name, one) for name in sorted(strange) for one in _constants_in(document[name])]
+    return _not_passed_over(plan, *found[0]) if found else None
+
+
+def _not_passed_over(plan: Plan, name: str, constant: float) -> Fault:
+    """Of a field that the table does not have, and that the engine cannot skip."""
+    if plan.table.unknown_fields == "refuse":
+        return Fault(UNKNOWN_FIELD, f"the table has no column {name}", name)
+    said = (
+        f"the field {name}, which the table does not have, says {_written(constant)}: "
+        'lenient = "true" in [table.options] passes over it'
+    )
+    return Fault(CANNOT_PARSE, said, name)
+
+
+def _constants_in(value: Any) -> list[float]:
+    """What of NaN and Infinity stands in a value, in no quotes. Numbers are texts here."""
+    if isinstance(value, list | dict):
+        inner = value.values() if isinstance(value, dict) else value
+        return [found for one in inner for found in _constants_in(one)]
+    return [value] if isinstance(value, float) else []
 
 
 def unread_as_a_whole(plan: Plan, line: bytes) -> Fault:
@@ -78,9 +109,25 @@ def unread_as_a_whole(plan: Plan, line: bytes) -> Fault:
     return Fault(CANNOT_PARSE, said)
 
 
+def unequal_lengths(plan: Plan, line: bytes) -> Fault | None:
+    """Of a message that gives the columns of a Nested arrays of several lengths."""
+    document = _document(line)
+    types = {column.name: column.type for column in plan.table.columns}
+    for head, elements in nested_groups(types).items():
+        arrays = {name: document.get(name) for name in (f"{head}.{one}" for one in elements)}
+        sizes = {name: len(one) for name, one in arrays.items() if isinstance(one, list)}
+        if len(set(sizes.values())) > 1:
+            shown = ", ".join(f"{name} {size}" for name, size in sizes.items())
+            said = f"the columns of {head} have arrays of different lengths: {shown}"
+            return Fault(CANNOT_PARSE, said, next(iter(sizes)))
+    return None
+
+
 def unreadable(plan: Plan, line: bytes, column: str, type_text: str) -> Fault:
     """Of a message of which this column cannot be read."""
     document = _document(line)
+    if _repeated(line, column):
+        return Fault(CANNOT_PARSE, f"the field {column} stands there twice", column)
     if column not in document:
         return unread_as_a_whole(plan, line)
     value = document[column]
@@ -89,7 +136,18 @@ def unreadable(plan: Plan, line: bytes, column: str, type_text: str) -> Fault:
         if strange:
             said = f"column {column} {type_text} has no element {strange}"
             return Fault(UNKNOWN_FIELD, said, column)
-    return unread_fault(value, column, type_text)
+    return unread_fault(plan, value, column, type_text)
+
+
+def _repeated(line: bytes, name: str) -> bool:
+    """Whether the message has a field of this name twice."""
+    if line.count(json.dumps(name, ensure_ascii=False).encode()) < 2:
+        return False
+    try:
+        pairs: list[tuple[str, Any]] = _PAIRS.decode(line.decode(errors="replace"))
+    except (ValueError, RecursionError):
+        return False
+    return [key for key, _ in pairs].count(name) > 1
 
 
 def _strange_element(value: Any, node: TypeNode) -> str:
@@ -113,7 +171,7 @@ def _strange_element(value: Any, node: TypeNode) -> str:
     return next((found for one, inner in parts if (found := _strange_element(one, inner))), "")
 
 
-def unread_fault(value: Any, column: str, type_text: str) -> Fault:
+def unread_fault(plan: Plan, value: Any, column: str, type_text: str) -> Fault:
     """Of a value that cannot be read.
 
     :param value: as JSON has it, numbers as `Number`.
@@ -121,7 +179,19 @@ def unread_fault(value: Any, column: str, type_text: str) -> Fault:
     reason = OUT_OF_RANGE if _is_too_large(value, type_text) else CANNOT_PARSE
     if value is None:
         reason = NULL_IN_COLUMN
-    return refused_value(reason, _shown(value), column, type_text)
+    has_option = plan.table.format == "JSONEachRow" and isinstance(value, str)
+    is_lenient = has_option and _reads_leniently(value, type_text)
+    why = 'lenient = "true" in [table.options] reads it' if is_lenient else ""
+    return refused_value(reason, _shown(value), column, type_text, why)
+
+
+def _reads_leniently(value: str, type_text: str) -> bool:
+    name, is_number = parse_type(type_text).bare().name, isinstance(value, Number)
+    if name == "JSON":
+        return not is_number and value.lstrip()[:1] == "{"
+    if name == "Bool":
+        return not is_number and value in ("true", "false")
+    return is_number and "Int" in name and re.fullmatch(_WHOLE, value) is not None
 
 
 def _is_too_large(value: Any, type_text: str) -> bool:
@@ -139,6 +209,11 @@ def _is_too_large(value: Any, type_text: str) -> bool:
 #: Made once: it costs more than a message. Like the engine, and unlike Python, it takes a tab in a
 #: text for what it is.
 AS_WRITTEN = json.JSONDecoder(parse_int=Number, parse_float=Number, strict=False)
+
+
+_PAIRS = json.JSONDecoder(
+    parse_int=Number, parse_float=Number, strict=False, object_pairs_hook=list
+)
 
 
 def _shown(value: Any) -> str:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from typing import Any
 
 import numpy as np
 
@@ -18,9 +17,11 @@ from sluice.core.load_spec import TableSpec
 from sluice.decode.engine.native import read_header
 from sluice.decode.engine.session import EngineError, declared, literal, settings_clause
 from sluice.decode.messages.buffer import MessageBuffer
-from sluice.decode.messages.fault import CANNOT_PARSE, NULL_IN_COLUMN, Fault, refused_by_engine
+from sluice.decode.messages.fault import CANNOT_PARSE, NULL_IN_COLUMN, Fault, engine_words
+from sluice.decode.messages.first_bytes import begins_like
 from sluice.decode.messages.format import PLACE_IS_FIRST, Group, Natural, TypedFormat
 from sluice.decode.messages.marked import Indices, memory_file
+from sluice.decode.typed.arrow import arrow_of_parquet, null_list
 from sluice.decode.typed.part import run_on_messages
 from sluice.decode.typed.structures import Structure, is_unsafe
 
@@ -57,17 +58,22 @@ class Blobs(TypedFormat):
     def groups(self, buffer: MessageBuffer, indices: Indices) -> Iterator[Group]:
         """See TypedFormat: a group for each message."""
         for index, value in buffer.items(indices):
-            with memory_file(value) as path:
-                yield self._group(index, value, f"{literal(path)}, {self._name}")
+            as_arrow = arrow_of_parquet(value, self._wanted) if self._name == "Parquet" else b""
+            name, content = ("Arrow", as_arrow) if as_arrow else (self._name, value)
+            with memory_file(content) as path:
+                yield self._group(index, content, name, f"{literal(path)}, {name}")
 
-    def _group(self, index: int, value: bytes, file: str) -> Group:
+    def _group(self, index: int, value: bytes, name: str, file: str) -> Group:
         settings = _SETTINGS | {
             "max_memory_usage": _MEMORY_BYTES_MIN + _MEMORY_TIMES_SIZE * len(value)
         }
         try:
             columns = self._columns(value, file, settings)
         except (EngineError, TerminalError) as error:
-            return Group.without_messages({index: refused_by_engine(error)})
+            said = f"the message cannot be read as {name}: {engine_words(error)}"
+            if (like := begins_like(value)) and f"format {name}" not in like:
+                said += f": it begins like {like}"
+            return Group.without_messages({index: Fault(CANNOT_PARSE, said)})
         if isinstance(columns, str):
             return Group.without_messages({index: Fault(CANNOT_PARSE, columns)})
         lists = [
@@ -75,8 +81,8 @@ class Blobs(TypedFormat):
             for column, type_text in columns
             if column in self._wanted and ("Array(" in type_text or "Map(" in type_text)
         ]
-        if lists and self._refuses_null and self._name != "Native":
-            column = null_list(self._name, value, lists)
+        if lists and self._refuses_null and name != "Native":
+            column = null_list(name, value, lists)
             if column:
                 said = f"null in column {column}, where a list or map must be"
                 return Group.without_messages({index: Fault(NULL_IN_COLUMN, said, column)})
@@ -105,43 +111,6 @@ class Blobs(TypedFormat):
             if is_unsafe(type_text):
                 return f"column {name} {type_text} cannot be read from a binary format"
         return tuple(zip(names, types, strict=True))
-
-
-def null_list(name: str, value: bytes, columns: list[str]) -> str:
-    """The first of these columns with a list or map that is null, which the engine shows as an
-    empty one; "" if there is none, or if that cannot be read."""
-    import pyarrow
-    from pyarrow import ipc, orc, parquet
-
-    try:
-        source = pyarrow.BufferReader(value)
-        if name == "Parquet":
-            read = parquet.read_table(source, columns=columns)
-        elif name == "ORC":
-            read = orc.read_table(source, columns=columns)
-        else:
-            opened = ipc.open_file(source) if name == "Arrow" else ipc.open_stream(source)
-            read = opened.read_all().select(columns)
-        for column in columns:
-            if any(_has_null_list(chunk) for chunk in read.column(column).chunks):
-                return column
-    except (pyarrow.ArrowException, OSError, ValueError, KeyError):
-        return ""
-    return ""
-
-
-def _has_null_list(array: Any) -> bool:
-    from pyarrow import types
-
-    kind = array.type
-    if types.is_struct(kind):
-        present = array.filter(array.is_valid())
-        return any(_has_null_list(present.field(place)) for place in range(kind.num_fields))
-    if types.is_map(kind):
-        return bool(array.null_count) or _has_null_list(array.items)
-    if types.is_list(kind) or types.is_large_list(kind):
-        return bool(array.null_count) or _has_null_list(array.flatten())
-    return False
 
 
 def _is_plausible(value: bytes) -> bool:

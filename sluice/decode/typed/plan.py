@@ -38,9 +38,16 @@ from sluice.decode.engine.session import (
     settings_clause,
     unlike,
 )
-from sluice.decode.engine.types import default_of, nested_groups, parse_type
+from sluice.decode.engine.types import (
+    TICKS,
+    default_of,
+    meant_type,
+    nested_groups,
+    parse_type,
+    stored_type,
+)
 from sluice.decode.messages.format import NO_MESSAGE, PLACE_IS_FIRST, Group, Natural
-from sluice.decode.typed.scalars import TypedConversions
+from sluice.decode.typed.scalars import TypedConversions, scalar_pair
 
 #: Relations with other columns, whose queries are kept. Messages may bring any number of them.
 _PLANS_MAX = 256
@@ -341,7 +348,7 @@ class TypedPlan:
         messages: columns that are SQL over others are taken on trust."""
         if any(natural.value for natural in self._columns):
             return True
-        structure = declared((natural.name, natural.type) for natural in self._columns)
+        structure = declared((one.name, stored_type(one.type)) for one in self._columns)
         source, nothing = f"null({literal(structure or '_ UInt8')})", np.zeros(0, np.int64)
         group = Group(source, self._columns, nothing, PLACE_IS_FIRST, single=True)
         try:
@@ -353,12 +360,17 @@ class TypedPlan:
     def fault_of(self, code: int) -> tuple[Column, str, int]:
         """The column at fault, its natural type, and the kind of fault."""
         part, _ = self._faults[code // 4]
-        return part.column, part.natural.type, code % 4
+        return part.column, meant_type(part.natural.type), code % 4
 
 
 def _shown(part: _Filled) -> str:
     """A value for people. An Enum's element may not exist, and has no name then."""
     natural = part.natural.type
+    node = parse_type(natural).bare()
+    if node.name == TICKS:
+        pair = scalar_pair(node, parse_type("String"), cuts=False)
+        assert pair is not None and pair.narrow is not None
+        return f"if(isNull({part.source}), 'null', {pair.narrow(f'assumeNotNull({part.source})')})"
     inner = natural.removeprefix("Nullable(")
     if inner.startswith("Enum"):
         return f"ifNull(toString(toInt16({part.source})), 'null')"

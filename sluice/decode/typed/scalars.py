@@ -16,7 +16,7 @@ from sluice.decode.engine.pair import (
     over,
 )
 from sluice.decode.engine.session import literal
-from sluice.decode.engine.types import TypeNode, decimal_shape, scale_of
+from sluice.decode.engine.types import TICKS, TypeNode, decimal_shape, parse_type, scale_of
 from sluice.decode.typed.moments import instant_unfit, moment_pair, same_moment_unfit
 from sluice.decode.typed.texts import by_text, from_text
 
@@ -47,6 +47,8 @@ def scalar_pair(natural: TypeNode, target: TypeNode, cuts: bool) -> Pair | None:
 
     :param cuts: digits of a second that the target does not keep are cut.
     """
+    if natural.name == TICKS:
+        return _from_ticks(natural, target, cuts)
     own = same_type_unfit(natural)
     if natural.text == target.text:
         return Pair(None, own)
@@ -70,6 +72,29 @@ def same_type_unfit(node: TypeNode) -> Expression | None:
         bound, least = (f"CAST('{sign}{text}', {literal(node.text)})" for sign in ("", "-"))
         return lambda value: f"({value} > {bound} OR {value} < {least})"
     return same_moment_unfit(node)
+
+
+def _from_ticks(natural: TypeNode, target: TypeNode, cuts: bool) -> Pair | None:
+    """An integer into numbers; into what else there is, what it counts."""
+    whole, meant = parse_type(natural.arguments[0]), parse_type(natural.arguments[1])
+    is_number = integer_bounds(target.name) is not None
+    if is_number or target.name in _FLOATS or target.name.startswith("Decimal"):
+        return scalar_pair(whole, target, cuts)
+    counted = scalar_pair(meant, target, cuts)
+    if counted is None:
+        return None
+    if meant.name == "DateTime64":
+        return over(counted, lambda value: f"reinterpret(toInt64({value}), {literal(meant.text)})")
+    # Of a time of day, what is beyond the last one would be clamped.
+    scale = scale_of(meant)
+    most = 3600000 * 10**scale - 1
+
+    def time(value: str) -> str:
+        ticks = f"reinterpret(toInt64({value}), 'Decimal64({scale})')"
+        return f"CAST({ticks}, {literal(meant.text)})"
+
+    through = over(counted, time)
+    return Pair(through.narrow, either(outside(-most, most), through.unfit), through.unread)
 
 
 def _pair(natural: TypeNode, target: TypeNode, cuts: bool) -> Pair | None:

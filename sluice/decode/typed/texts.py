@@ -12,9 +12,9 @@ from sluice.decode.engine.pair import (
     or_null,
     over,
 )
-from sluice.decode.engine.scalars import Scalar, scalar_of
+from sluice.decode.engine.scalars import FLOATS, Scalar, scalar_of
 from sluice.decode.engine.session import literal
-from sluice.decode.engine.types import TypeNode, parse_type, scale_of
+from sluice.decode.engine.types import TypeNode, parse_type, scale_of, typed_paths
 
 #: The 256-bit reader wraps beyond these digits.
 _OVERLONG = "[0-9]{61,}"
@@ -40,6 +40,11 @@ def from_text(target: TypeNode, cuts: bool = False) -> Pair | None:
         return Pair(or_null(target.text), unfit, failing)
     if target.name in ("DateTime", "DateTime64"):
         return _moment(target, cuts)
+    if target.name == "JSON":
+        # What has a type of its own in it would be cut, or become another day.
+        return (
+            None if typed_paths(target) else Pair(or_null(target.text), *2 * [fails(target.text)])
+        )
     scalar = scalar_of(target, "Int256")
     pair, parse = scalar.pair, scalar.parse
     if pair is None:
@@ -47,6 +52,9 @@ def from_text(target: TypeNode, cuts: bool = False) -> Pair | None:
     if parse is not None:
         return _of_text(target, pair, parse)
     unread, own = _unread(scalar), _over_read(scalar)
+    if target.name in FLOATS:
+        # Infinite is what says so; not 1e999.
+        own = _unsaid(own)
     if integer_bounds(target.name) is None:
         return Pair(_narrow(target, scalar), either(unread, own), unread)
 
@@ -85,6 +93,10 @@ def _unread(scalar: Scalar) -> Expression:
     return lambda value: f"isNull({_read(value, scalar.loose)})"
 
 
+def _unsaid(infinite: Expression | None) -> Expression | None:
+    return infinite and (lambda value: f"({infinite(value)} AND NOT match({value}, '^[+-]?[iI]'))")
+
+
 def _over_read(scalar: Scalar) -> Expression | None:
     """The test of what was read, of text."""
     unfit = None if scalar.pair is None else scalar.pair.unfit
@@ -106,10 +118,15 @@ def _moment(target: TypeNode, cuts: bool) -> Pair:
 
 
 def remark_on(text: str, type_text: str) -> str:
-    """Why a text cannot be read as this type, or does not fit it, if that is because of the date
-    that it says; else ""."""
-    node = _moment_in(parse_type(type_text))
-    return "" if node is None else problem(text.strip(" '"), scale_of(node))
+    """Why a text cannot be read as this type, or does not fit it, if there is more to say of it;
+    else ""."""
+    node = parse_type(type_text).bare()
+    if node.name == "JSON" and typed_paths(node):
+        return (
+            "paths with types of their own take no text; a column by CAST in [table.columns] does"
+        )
+    moment = _moment_in(parse_type(type_text))
+    return "" if moment is None else problem(text.strip(" '"), scale_of(moment))
 
 
 def _moment_in(node: TypeNode) -> TypeNode | None:

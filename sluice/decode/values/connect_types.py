@@ -26,6 +26,12 @@ _TICKS = {
     "io.debezium.time.MicroTimestamp": 10**6,
     "io.debezium.time.NanoTimestamp": 10**9,
 }
+_TIME_TICKS = {
+    "org.apache.kafka.connect.data.Time": 10**3,
+    "io.debezium.time.Time": 10**3,
+    "io.debezium.time.MicroTime": 10**6,
+    "io.debezium.time.NanoTime": 10**9,
+}
 _DAYS = ("org.apache.kafka.connect.data.Date", "io.debezium.time.Date")
 _DECIMAL = "org.apache.kafka.connect.data.Decimal"
 _EPOCH = date(1970, 1, 1)
@@ -77,6 +83,8 @@ def _rewrite_of(schema: Any, node: TypeNode) -> Rewrite | None:
         return _moment_of(_TICKS[name])
     if name in _DAYS and takes_moments:
         return _day
+    if name in _TIME_TICKS and node.name.startswith("Time"):
+        return _time_of(_TIME_TICKS[name])
     if name == _DECIMAL:
         parameters = schema.get("parameters")
         scale = parameters.get("scale") if isinstance(parameters, dict) else None
@@ -143,8 +151,6 @@ def rewritten(member: Member, of: Callable[[str], Rewrite | None]) -> Member:
 
 
 def _moment_of(ticks: int) -> Rewrite:
-    digits = len(str(ticks)) - 1
-
     def moment(value: str) -> str | None:
         number = _integer(value)
         if number is None:
@@ -154,11 +160,25 @@ def _moment_of(ticks: int) -> Rewrite:
         day = _day_text(days)
         if day is None:
             return None
-        clock = f"{second // 3600:02}:{second // 60 % 60:02}:{second % 60:02}"
-        fraction = f"{rest:0{digits}}".rstrip("0")
-        return f'"{day}T{clock}{f".{fraction}" if fraction else ""}Z"'
+        return f'"{day}T{_clock(second, rest, ticks)}Z"'
 
     return moment
+
+
+def _time_of(ticks: int) -> Rewrite:
+    def time(value: str) -> str | None:
+        number = _integer(value)
+        if number is None or not 0 <= number <= _DAY_SECONDS * ticks:
+            return None
+        return f'"{_clock(*divmod(number, ticks), ticks)}"'
+
+    return time
+
+
+def _clock(second: int, rest: int, ticks: int) -> str:
+    fraction = str(ticks + rest)[1:].rstrip("0")
+    point = "." if fraction else ""
+    return f"{second // 3600:02}:{second // 60 % 60:02}:{second % 60:02}{point}{fraction}"
 
 
 def _day(value: str) -> str | None:
