@@ -27,8 +27,8 @@ PLACE = "_sluice_place"
 Signature = NDArray[np.uint8]
 
 #: What a column of single values can be.
-NATURALS = ("", "Int128", "Float64", "String", "Bool", "DateTime64(3, 'UTC')")
-_MIXED, _INTEGER, _FLOAT, _STRING, _BOOL, _TIME = range(len(NATURALS))
+NATURALS = ("", "Int128", "Float64", "String", "Bool", "DateTime64(3, 'UTC')", "Date32")
+_MIXED, _INTEGER, _FLOAT, _STRING, _BOOL, _TIME, _DAY = range(len(NATURALS))
 #: By `Kind`; null goes with everything.
 _NATURAL_OF = np.zeros(256, np.uint8)
 _NATURAL_OF[[Kind.INT, Kind.LONG, Kind.UINT, Kind.ULONG]] = _INTEGER
@@ -38,6 +38,7 @@ _COMMON = np.zeros(1 << len(NATURALS), np.uint8)
 _COMMON[[1 << natural for natural in range(len(NATURALS))]] = range(len(NATURALS))
 _COMMON[1 << _INTEGER | 1 << _FLOAT] = _FLOAT
 
+_DAY_MILLIS = 86_400_000
 #: Integers up to here are numbers of a Float64.
 _FLOAT_INTEGER_MAX = 1 << 53
 _SIGN = np.uint64(1 << 63)
@@ -93,6 +94,8 @@ def _naturals(nodes: Nodes, cells: Cells, messages: int) -> Signature:
     each = _NATURAL_OF[nodes.kinds[cells.nodes]]
     if cells.shape.is_float:
         each[each == _INTEGER] = _FLOAT
+    if cells.shape.is_date:
+        each[each == _TIME] = _DAY
     sets = np.zeros(messages, np.uint8)
     for natural in np.flatnonzero(np.bincount(each)).tolist():
         if natural:
@@ -209,6 +212,8 @@ def _leaf(
     elif natural == _FLOAT:
         floats = np.where(kinds == Kind.DOUBLE, bits.view(np.float64), _floats(nodes, cells))
         yield floats.tobytes()
+    elif natural == _DAY:
+        yield np.where(null, 0, bits // _DAY_MILLIS).astype(np.int32).tobytes()
     else:
         yield bits.tobytes()
 

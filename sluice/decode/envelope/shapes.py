@@ -34,6 +34,11 @@ class Shape:
         """Whether integers become floats, those beyond 2^53 rounded."""
         return self.target.startswith(("Float", "BFloat"))
 
+    @property
+    def is_date(self) -> bool:
+        """Whether timestamps become the day in UTC, as eBay's reader does it."""
+        return self.target in ("Date", "Date32")
+
 
 def shape_of(type_text: str) -> Shape:
     """What a column of this type takes."""
