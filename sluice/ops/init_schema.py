@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 from sluice.core.errors import TerminalError
 from sluice.core.load_spec import LINEAGE_TYPES
 from sluice.core.schema_ids import RegisteredSchema
-from sluice.decode.engine.types import parse_type
+from sluice.decode.engine.types import meant_type, parse_type
 from sluice.decode.schema.avro import AvroLayout
 from sluice.decode.schema.avro_schema import parse_avro
 from sluice.decode.schema.headed import UnsupportedSchemaError
@@ -17,7 +18,7 @@ from sluice.decode.schema.protobuf import compiled_schema, read_place
 from sluice.decode.schema.protobuf_columns import table_type
 from sluice.decode.schema.protobuf_compile import MAIN_FILE
 from sluice.decode.schema.registry import SchemaSource
-from sluice.ops.init_formats import Recognised, number_of
+from sluice.ops.init_formats import Recognised, number_of, recognise
 from sluice.ops.init_types import SampledColumn, is_a_name
 
 _FORMATS = {"AVRO": "AvroConfluent", "PROTOBUF": "ProtobufConfluent"}
@@ -27,7 +28,8 @@ _BY_HAND = "Write the configuration by hand: `sluice init` gives an example."
 def recognise_schemas(
     topic: str, numbers: Mapping[int, int], values: Sequence[bytes], registry: SchemaSource
 ) -> tuple[Recognised, list[SampledColumn]]:
-    """The format of messages with a registry's header, and a column for each field.
+    """The format of messages with a registry's header, and a column for each field; of JSON no
+    columns but records, whose values say more than their schema.
 
     A field that several schemas have gets the type that it has in the schema of most messages.
 
@@ -47,10 +49,16 @@ def recognise_schemas(
             )
         schemas[number] = found
     kinds = sorted({schema.kind for schema in schemas.values()})
+    if kinds == ["JSON"]:
+        bodies = [value[REGISTRY_HEADER_BYTES:] for value in values if number_of(value) is not None]
+        json = recognise(topic, bodies)
+        if json.records:
+            unreadable = json.unreadable + len(values) - len(bodies)
+            return replace(json, format="JSONConfluent", unreadable=unreadable), []
     if len(kinds) > 1 or kinds[0] not in _FORMATS:
         raise TerminalError(
             f"topic {topic}: its schemas are of kind {' and '.join(kinds)}; a topic is loaded "
-            "whose schemas are all AVRO, or all PROTOBUF",
+            "whose schemas are all AVRO, or all PROTOBUF, or JSON of objects",
             _BY_HAND,
         )
     types: dict[str, str] = {}
@@ -77,7 +85,7 @@ def _types(schema: RegisteredSchema, values: Sequence[bytes]) -> dict[str, str]:
     if schema.kind == "AVRO":
         parsed = parse_avro(schema.text, [text for _, text in schema.references])
         columns = AvroLayout(parsed, REGISTRY_HEADER_BYTES).columns
-        return {column.name: _without_null_tuple(column.type) for column in columns}
+        return {one.name: _without_null_tuple(meant_type(one.type)) for one in columns}
     files = compiled_schema(schema)
     types: dict[str, str] = {}
     places = Counter(read_place(value, REGISTRY_HEADER_BYTES, len(value)) for value in values)

@@ -119,11 +119,12 @@ def _look(wanted: Wanted, sample: Sample) -> tuple[Recognised, list[SampledColum
         )
     client = RegistryClient(wanted.registry)
     provide(wanted.registry.url, client)
-    return recognise_schemas(wanted.topic, numbers, sample.values, client)
+    found, columns = recognise_schemas(wanted.topic, numbers, sample.values, client)
+    return found, columns or _columns(found)
 
 
 def _columns(found: Recognised) -> list[SampledColumn]:
-    if not found.format.startswith("JSONEach"):
+    if found.format not in ("JSONEachRow", "JSONConfluent"):
         return columns_of_lines(found.names, found.lines)
     names = {name for record in found.records for name in record}
     columns = columns_of_records(found.records)

@@ -116,10 +116,23 @@ def test_without_a_registry_and_with_schemas_that_it_does_not_know(
         made(kafka, topic, "", registry)
 
 
-def test_a_kind_that_cannot_be_loaded_is_named(kafka: Kafka, registry: Registry) -> None:
+def test_json_with_a_schema(kafka: Kafka, registry: Registry, embedded_url: str) -> None:
     schema = '{"$schema": "http://json-schema.org/draft-07/schema#", "type": "object"}'
-    number = registry.register("j", schema, "JSON")
+    head = b"\0" + registry.register("j", schema, "JSON").to_bytes(4, "big")
     topic = kafka.topic()
-    kafka.produce(topic, [b"\0" + number.to_bytes(4, "big") + b"{}"])
+    rows = ['{"id":1,"note":null,"at":"2026-01-02T03:04:05Z"}', '{"id":2,"note":"x","tags":["a"]}']
+    kafka.produce(topic, [head + row.encode() for row in rows])
+    proposal = made(kafka, topic, embedded_url, registry)
+    types = created(embedded_url, proposal.statement)
+    assert types["id"] == "Int64" and types["note"] == "Nullable(String)"
+    assert types["at"].startswith("Nullable(DateTime64(3") and types["tags"] == "Array(String)"
+    assert 'format = "JSONConfluent"' in proposal.configuration
+
+
+def test_a_kind_that_cannot_be_loaded_is_named(kafka: Kafka, registry: Registry) -> None:
+    schema = '{"$schema": "http://json-schema.org/draft-07/schema#", "type": "array"}'
+    number = registry.register("k", schema, "JSON")
+    topic = kafka.topic()
+    kafka.produce(topic, [b"\0" + number.to_bytes(4, "big") + b"[1]"])
     with pytest.raises(TerminalError, match="its schemas are of kind JSON"):
         made(kafka, topic, "", registry)
