@@ -10,7 +10,7 @@ from sluice.core.formats import CHOICES
 SKIPPED = "-"
 
 #: Part of values, or of the format itself.
-_NO_DELIMITERS = frozenset("\"'\\\r\n.+-_:") | frozenset(map(chr, range(1, 9)))
+_NO_DELIMITERS = frozenset("\"'\\\r\n.+-_:")
 _NULL_MAX = 32
 
 

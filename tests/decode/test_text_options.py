@@ -18,6 +18,9 @@ def test_options() -> None:
     assert made(text_of("CSV", *columns, options=options), b"5;x;NULL;a,b") == [
         ["5", "a,b", None, 6]
     ]
+    for delimiter in ("\t", "\x01"):  # as Hive writes them
+        hive = text_of("CSV", options=(("delimiter", delimiter),))
+        assert made(hive, f"1{delimiter}a,b".encode()) == [["1", "a,b"]]
     tabs = text_of("TSV", *columns, options=(("columns", "`s`, id"),))
     assert made(tabs, b"x\t1", b"x\t1\t2") == [["1", "x", None, 2], PARSE]
     arrays = text_of("JSONCompactEachRow", *columns, options=(("columns", "n, -, id"),))
