@@ -35,6 +35,7 @@ _NAME_MAX = 48
 _TRIALS = 8
 _BAD_SHARE_MAX = 0.5
 _NO_KAFKA = '# kafka = { "security.protocol" = "SSL" }   # any property of librdkafka'
+_TEXT = re.compile(r"(?:LowCardinality\()?(?:Nullable\()?String\)*$")
 _TABLE = re.compile(r"[^A-Za-z0-9_]")
 
 
@@ -164,7 +165,7 @@ def try_out(
         bad = _decode(sample, found, columns, registry)
         misfits = {message.column for message in bad} - {""}
         wider = [
-            column.as_text() if column.name in misfits and "String" not in column.type else column
+            column.as_text() if column.name in misfits and not _TEXT.match(column.type) else column
             for column in columns
         ]
         if wider == columns:

@@ -9,8 +9,10 @@ import pytest
 
 from sluice.config import load
 from sluice.core.errors import ConfigurationError, TerminalError
-from sluice.ops.init_topic import Proposal, Wanted, propose
-from sluice.ops.sampling import spots, take_sample
+from sluice.ops.init_formats import recognise
+from sluice.ops.init_topic import Proposal, Wanted, propose, try_out
+from sluice.ops.init_types import columns_of_records
+from sluice.ops.sampling import Sample, spots, take_sample
 from tests.support.kafka import Kafka, Message
 
 EVENTS: list[Message] = [json.dumps({"id": n, "name": f"n{n}"}).encode() for n in range(200)]
@@ -91,3 +93,16 @@ def test_what_would_become_dead_letters_is_told(
         made = proposal(kafka, topic)
     assert "    name String" in made.statement
     assert "20 of the messages would become dead letters: not-one-object" in caplog.text
+
+
+def test_records_that_may_be_null_become_text_also_with_texts_inside() -> None:
+    events = [
+        {"before": None, "after": {"id": 1, "name": "a"}, "op": "c"},
+        {"before": {"id": 1, "name": "a"}, "after": None, "op": "d"},
+    ]
+    values = tuple(json.dumps(event).encode() for event in events * 5)
+    found = recognise("t", values)
+    sample = Sample("t", values, partitions=1, messages=len(values), tombstones=0)
+    columns = try_out(sample, found, columns_of_records(found.records))
+    types = {column.name: column.type for column in columns}
+    assert types == {"before": "Nullable(String)", "after": "Nullable(String)", "op": "String"}
