@@ -15,7 +15,7 @@ from typing import TypeVar
 from sluice.claims.stores import open_store
 from sluice.clickhouse.access import ClickHouseAccess
 from sluice.clickhouse.comparing import why_not_executable
-from sluice.config import Configuration, ConnectorConfiguration
+from sluice.config import Configuration, ConnectorConfiguration, FleetConfiguration
 from sluice.core.collector import relaxed_collector
 from sluice.core.errors import (
     ConfigurationError,
@@ -297,7 +297,7 @@ class _Assembly:
             group=configuration.group(connector.name),
             ledger_topic=configuration.ledger_topic,
             dead_letter_topic=configuration.dead_letters_topic,
-            owner=self._owner(),
+            owner=_owner_id(configuration, membership),
             dead_letter_bytes_max=min(bytes_max, 15 * 1024 * 1024),
             parking_topic=configuration.parking_topic,
             duplicates_topic=(
@@ -331,15 +331,6 @@ class _Assembly:
             members_max=configuration.batch.max_partitions,
         )
 
-    def _owner(self) -> str:
-        """Its id in records, another one after each start: of a member of a fleet it tells the
-        name."""
-        drawn, fleet = uuid.uuid4().hex, self.configuration.fleet
-        name = self.membership.name if self.membership else ""
-        if fleet is not None:
-            name = fleet.name(gethostname())
-        return owner_id(name, now_ms(), drawn[:2]) if name else f"run-{drawn[:10]}"
-
     def join_fleet(self) -> None:
         """Report, as a member of a fleet; does nothing where the driver is none.
 
@@ -348,16 +339,8 @@ class _Assembly:
         fleet, configuration = self.configuration.fleet, self.configuration
         if fleet is None:
             return
-        me = Identity(
-            fleet.name(gethostname()),
-            fleet.data_center,
-            fleet.members_max,
-            fleet.silent_after_seconds,
-            boot_id(),
-            now_ms(),
-        )
         member = FleetMember(
-            *(self.kafka, configuration.fleet_topic, me, self.names.owner),
+            *(self.kafka, configuration.fleet_topic, _identity(fleet), self.names.owner),
             *(now_ms, self.run.stopping),
         )
         member.start()
@@ -599,4 +582,24 @@ def _environment(assembly: _Assembly, specs: dict[str, str]) -> TaskEnvironment:
         claims=None if deduplication is None else store_access(deduplication),
         masked=frozenset(configuration.masked),
         is_traced=assembly.run.tracing is not None,
+    )
+
+
+def _owner_id(configuration: Configuration, membership: Membership | None) -> str:
+    """An id in records, another one after each start: of a member of a fleet it tells the name."""
+    drawn, fleet = uuid.uuid4().hex, configuration.fleet
+    name = membership.name if membership else ""
+    if fleet is not None:
+        name = fleet.name(gethostname())
+    return owner_id(name, now_ms(), drawn[:2]) if name else f"run-{drawn[:10]}"
+
+
+def _identity(fleet: FleetConfiguration) -> Identity:
+    return Identity(
+        fleet.name(gethostname()),
+        fleet.data_center,
+        fleet.members_max,
+        fleet.silent_after_seconds,
+        boot_id(),
+        now_ms(),
     )

@@ -199,11 +199,9 @@ class World(Inbox, Sources):
         self.own = {at.entry: table for at, table in self.tables.items()}
         self.group, self.ledger = dict[TopicPartition, Record](), list[LedgerEntry]()
         self.dead_letters, self.commits = list[DeadLetter](), list[Commit]()
-        self.jobs: list[Job] = []
-        self.cancelled: list[tuple[int, Job]] = []
+        self.jobs, self.cancelled = list[Job](), list[tuple[int, Job]]()
         self.environments: list[TaskEnvironment] = []
-        self.probes: list[tuple[int, Range]] = []
-        self.probed_in_parts: list[Collection[str]] = []
+        self.probes, self.probed_in_parts = list[tuple[int, Range]](), list[Collection[str]]()
         self.outages, self.gone = dict[str, str](), dict[str, str]()
         self.unreadable: set[TopicPartition] = set()
         self.script: Script = lambda world, assignment: world.load(assignment)
