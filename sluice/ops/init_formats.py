@@ -11,9 +11,10 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from sluice.core.errors import TerminalError
+from sluice.core.load_spec import Envelope
 
 #: A format is recognised if so many of the messages are in it; the others are told of.
-_SHARE = 0.8
+SHARE = 0.8
 #: Messages of several rows are the rule, and no accident, from this share on.
 _MANY_SHARE = 0.01
 _DELIMITERS = ("\t", ",", ";", "|")
@@ -39,6 +40,7 @@ class Recognised:
     :param lines: rows by position, where the format is text.
     :param names: of the fields by position.
     :param unreadable: messages in no format, or in another one.
+    :param envelope: what the rows were taken out of.
     """
 
     format: str
@@ -48,6 +50,7 @@ class Recognised:
     lines: list[list[Any]] = field(default_factory=list)
     names: tuple[str, ...] = ()
     unreadable: int = 0
+    envelope: Envelope = ""
 
 
 def recognise(topic: str, values: Sequence[bytes]) -> Recognised:
@@ -87,7 +90,7 @@ def _text(value: bytes) -> str | None:
 
 
 def _enough(part: int, values: Sequence[bytes]) -> bool:
-    return part >= _SHARE * len(values) and part > 0
+    return part >= SHARE * len(values) and part > 0
 
 
 def _json(topic: str, values: Sequence[bytes]) -> Recognised | None:

@@ -18,6 +18,7 @@ from sluice.decode.schema.protobuf import compiled_schema, read_place
 from sluice.decode.schema.protobuf_columns import table_type
 from sluice.decode.schema.protobuf_compile import MAIN_FILE
 from sluice.decode.schema.registry import SchemaSource
+from sluice.ops.init_envelopes import opened_types
 from sluice.ops.init_formats import Recognised, number_of, recognise
 from sluice.ops.init_types import SampledColumn, is_a_name
 
@@ -69,12 +70,13 @@ def recognise_schemas(
                 types.setdefault(name, text)
     except UnsupportedSchemaError as error:
         raise TerminalError(f"topic {topic}: schema {number}: {error}", _BY_HAND) from error
+    row = opened_types(types) if kinds == ["AVRO"] else None
     columns = [
         SampledColumn(name, text, len(values), len(values), text.startswith("Nullable("))
-        for name, text in types.items()
+        for name, text in (row or types).items()
         if is_a_name(name) and name not in LINEAGE_TYPES
     ]
-    return Recognised(_FORMATS[kinds[0]]), columns
+    return Recognised(_FORMATS[kinds[0]], envelope="debezium" if row else ""), columns
 
 
 def _types(schema: RegisteredSchema, values: Sequence[bytes]) -> dict[str, str]:

@@ -20,6 +20,7 @@ from sluice.decode.messages.origins import alone
 from sluice.decode.schema.registry import provide
 from sluice.kafka.clients import KafkaAccess
 from sluice.kafka.registry import RegistryAccess, RegistryClient
+from sluice.ops.init_envelopes import opened
 from sluice.ops.init_formats import Recognised, named_schemas, recognise
 from sluice.ops.init_schema import recognise_schemas
 from sluice.ops.init_table import ASSUMED, ServerFacts, ask_server, create_table, fitted
@@ -109,7 +110,7 @@ def _look(wanted: Wanted, sample: Sample) -> tuple[Recognised, list[SampledColum
     """The format of the sample, and its columns."""
     numbers = named_schemas(sample.values)
     if not numbers:
-        found = recognise(wanted.topic, sample.values)
+        found = opened(recognise(wanted.topic, sample.values))
         return found, _columns(found)
     if wanted.registry is None:
         shown = ", ".join(str(number) for number, _ in numbers.most_common(5))
@@ -121,6 +122,7 @@ def _look(wanted: Wanted, sample: Sample) -> tuple[Recognised, list[SampledColum
     client = RegistryClient(wanted.registry)
     provide(wanted.registry.url, client)
     found, columns = recognise_schemas(wanted.topic, numbers, sample.values, client)
+    found = opened(found)
     return found, columns or _columns(found)
 
 
@@ -209,6 +211,7 @@ def _decode(
         shards=("s1",),
         options=tuple(sorted(options.items())),
         rows=found.rows,
+        envelope=found.envelope,
     )
     try:
         decoder = make_decoder(spec)
@@ -264,6 +267,8 @@ def configuration_text(wanted: Wanted, found: Recognised, database: str, table: 
     more = f"target = {_text(table)}\n" if len(table) > _NAME_MAX else ""
     if found.rows == "many":
         more += 'rows = "many"                         # a message may hold several rows\n'
+    if found.envelope:
+        more += f"envelope = {_text(found.envelope)}                  # docs/RECIPES.md\n"
     if wanted.delivery != "block":
         more += f"delivery = {_text(wanted.delivery)}              # docs/DELIVERIES.md\n"
     if found.options:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
@@ -74,6 +75,35 @@ def test_avro_of_two_schemas(kafka: Kafka, registry: Registry, embedded_url: str
         "count": "Int32",
     }
     assert 'format = "AvroConfluent"' in proposal.configuration
+
+
+def test_events_of_debezium_in_avro(
+    kafka: Kafka, registry: Registry, embedded_url: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    name = {"name": "name", "type": ["null", "string"], "default": None}
+    values = [{"name": "id", "type": "long"}, name]
+    row = {"type": "record", "name": "Value", "fields": values}
+    sides = [
+        {"name": "before", "type": ["null", row], "default": None},
+        {"name": "after", "type": ["null", "Value"], "default": None},
+    ]
+    fields = [*sides, {"name": "op", "type": "string"}]
+    schema = json.dumps({"type": "record", "name": "Envelope", "fields": fields})
+    topic, client = kafka.topic(), SchemaRegistryClient({"url": registry.url})
+    where = SerializationContext(topic, MessageField.VALUE)
+    serializer = AvroSerializer(client, schema)
+    events = [
+        {"before": None, "after": {"id": 1, "name": "a"}, "op": "c"},
+        {"before": {"id": 1, "name": None}, "after": None, "op": "d"},
+    ]
+    kafka.produce(topic, [serializer(event, where) for event in events])
+    with caplog.at_level("WARNING", logger="sluice.init"):
+        proposal = made(kafka, topic, embedded_url, registry)
+    types = {"id": "Nullable(Int64)", "name": "Nullable(String)"}
+    assert created(embedded_url, proposal.statement) == types
+    assert "    __op String" in proposal.statement
+    assert 'envelope = "debezium"' in proposal.configuration
+    assert "dead letters" not in caplog.text
 
 
 def test_protobuf(kafka: Kafka, registry: Registry, embedded_url: str, tmp_path: Path) -> None:

@@ -96,13 +96,40 @@ def test_what_would_become_dead_letters_is_told(
 
 
 def test_records_that_may_be_null_become_text_also_with_texts_inside() -> None:
-    events = [
-        {"before": None, "after": {"id": 1, "name": "a"}, "op": "c"},
-        {"before": {"id": 1, "name": "a"}, "after": None, "op": "d"},
-    ]
+    events = [{"old": None, "new": {"id": 1, "name": "a"}}, {"old": {"name": "a"}, "new": None}]
     values = tuple(json.dumps(event).encode() for event in events * 5)
     found = recognise("t", values)
     sample = Sample("t", values, partitions=1, messages=len(values), tombstones=0)
     columns = try_out(sample, found, columns_of_records(found.records))
     types = {column.name: column.type for column in columns}
-    assert types == {"before": "Nullable(String)", "after": "Nullable(String)", "op": "String"}
+    assert types == {"old": "Nullable(String)", "new": "Nullable(String)"}
+
+
+@pytest.mark.parametrize("has_schema", [False, True], ids=["event alone", "in Connect's envelope"])
+def test_events_of_debezium_are_loaded_row_by_row(
+    kafka: Kafka, caplog: pytest.LogCaptureFixture, has_schema: bool
+) -> None:
+    events: list[dict[str, object]] = [
+        {"before": None, "after": {"id": 1, "name": "a"}, "op": "c", "ts_ms": 1},
+        {"before": {"id": 1, "name": "a"}, "after": {"id": 1, "name": "b"}, "op": "u", "ts_ms": 2},
+        {"before": {"id": 1, "name": None}, "after": None, "op": "d", "ts_ms": 3},
+    ]
+    wrapped = [{"schema": None, "payload": event} for event in events]
+    topic = kafka.topic()
+    kafka.produce(topic, [json.dumps(e).encode() for e in (wrapped if has_schema else events)])
+    with caplog.at_level("WARNING", logger="sluice.init"):
+        made = proposal(kafka, topic)
+    assert 'envelope = "debezium"' in made.configuration
+    for column in ("id Int64", "name Nullable(String)", "__op String"):
+        assert f"    {column}" in made.statement, made.statement
+    assert "dead letters" not in caplog.text
+
+
+def test_what_connect_wraps_is_loaded_without_its_schema(kafka: Kafka) -> None:
+    schema = {"type": "struct", "fields": [{"field": "id", "type": "int64"}]}
+    topic = kafka.topic()
+    values = [json.dumps({"schema": schema, "payload": {"id": n}}).encode() for n in range(5)]
+    kafka.produce(topic, list(values))
+    made = proposal(kafka, topic)
+    assert 'envelope = "connect"' in made.configuration and "    id Int64" in made.statement
+    assert "payload" not in made.statement
