@@ -15,6 +15,8 @@ from sluice.clickhouse.insert import query_id_prefix
 from sluice.clickhouse.probe import running_query_ids
 from sluice.clickhouse.schema import describe_table
 from sluice.clickhouse.vanishing import CannotTellError
+from sluice.core.claims import Deduplicate
+from sluice.core.ledger import Rest
 from sluice.core.load_spec import LoadSpec
 from sluice.core.ranges import Range, TopicPartition
 from sluice.core.records import Kind, Record
@@ -90,6 +92,39 @@ def test_each_range_has_an_answer_of_its_own(server: Server, database: str, spec
     }
     assert isinstance(found[3].error, DoubledRowsError)
     assert isinstance(found[4].error, CannotTellError)
+
+
+@pytest.mark.parametrize(
+    ("sorted_by", "deduplicates", "missing"),
+    [
+        ("id, _topic, _partition, _offset, _row, _source", True, ((4, 10),)),
+        ("id, _topic, _partition, _offset, _row, _source", False, ((0, 10),)),
+        ("id", True, ((0, 10),)),
+    ],
+    ids=["rows can be told", "nothing is left out", "rows cannot be told"],
+)
+def test_what_takes_everything_again_is_looked_at_where_a_repeat_may_leave_rows_out(
+    server: Server,
+    database: str,
+    spec: LoadSpec,
+    sorted_by: str,
+    deduplicates: bool,
+    missing: tuple[tuple[int, int], ...],
+) -> None:
+    """Another message may own the key of a row that is there, once the row's claim is over: sent
+    again, that message would count as a duplicate (R20, R22)."""
+    server.execute(f"DROP TABLE {database}.t")
+    server.execute(
+        f"CREATE TABLE {database}.t (id UInt64, _topic String, _partition UInt32, _offset UInt64, "
+        f"_row UInt32, _source String) ENGINE = ReplacingMergeTree ORDER BY ({sorted_by})"
+    )
+    rows = ", ".join(f"({o}, 'events', 1, {o}, 0, '{source_of(0)}')" for o in range(4))
+    server.execute(f"INSERT INTO {database}.t VALUES {rows}")
+    rule = Deduplicate(("id",), 3600, "scope") if deduplicates else None
+    table = replace(spec.tables[0], delivery="replacing", deduplicate=rule)
+    known: Rest = {"t": ((0, 10),)}
+    found = probed(server, replace(spec, tables=(table,)), [replace(sought(1), known=known)])
+    assert found[1].rest == {"t": missing}
 
 
 def test_a_range_that_may_still_be_inserted_waits_alone(

@@ -90,14 +90,18 @@ class Task:
         return report
 
     def probe(self, in_parts: Collection[str] = ()) -> ProbeFound:
-        """:param in_parts: see `ports.Prober`."""
+        """As when the lease is over.
+
+        :param in_parts: see `ports.Prober`.
+        """
         configuration = self.configuration
         found: queue.SimpleQueue[ProbeEnded] = queue.SimpleQueue()
         prober = ClickHouseProber(
             access_of(configuration), configuration.pipeline, kafka_access(configuration, "dc1")
         )
         try:
-            sought = Sought(self.block_range, self.record(), in_parts=in_parts)
+            record = replace(self.record(), deadline_ms=0)
+            sought = Sought(self.block_range, record, in_parts=in_parts)
             prober.submit([sought], self.spec, self.since_ms, found.put)
             return found.get(timeout=60).found[0]
         finally:
