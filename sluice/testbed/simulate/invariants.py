@@ -13,7 +13,7 @@ from typing import Any
 from sluice.core.anomalies import Judge
 from sluice.core.budget import TargetShard
 from sluice.core.instances import Place
-from sluice.core.load_spec import Column
+from sluice.core.load_spec import Column, LoadSpec, parse_spec
 from sluice.core.ranges import TopicPartition
 from sluice.core.records import Kind, Record, decode, encode
 from sluice.kafka.tail import LogMessage
@@ -25,7 +25,7 @@ from sluice.testbed.simulate.processes import DriverProcess, Records, in_words
 from sluice.testbed.simulate.scheduler import Process
 from sluice.testbed.simulate.world import World
 from sluice.verify.history import ledger_events
-from sluice.worker.assignment import Job
+from sluice.worker.assignment import Job, TaskEnvironment
 
 #: Kinds of records that insert under the tokens of the one before.
 _REPEATS = ("renew", "retext", "widen")
@@ -157,7 +157,9 @@ class Invariants:
 
     # R1 and R10: what is sent
 
-    def sent(self, driver: DriverProcess, job: Job, slots: int) -> None:
+    def sent(
+        self, driver: DriverProcess, job: Job, environment: TaskEnvironment, slots: int
+    ) -> None:
         """A driver gives a job to Spark."""
         if len(job.tasks) > slots:
             self._world.violate(f"{len(job.tasks)} tasks in a job for {slots} slots")
@@ -169,16 +171,25 @@ class Invariants:
                 self._violate(source, f"{record} is sent while its former task is out")
             self._out[driver, source] = job
             if record.kind is Kind.RENEW and not assignment.is_first:
-                self._check_look(driver, source, record)
+                spec = parse_spec(environment.specs[record.spec])
+                self._check_look(driver, source, record, spec)
         self.bundles.sent(job)
         self._check_holds(driver)
 
-    def _check_look(self, driver: DriverProcess, source: TopicPartition, record: Record) -> None:
-        """A range that came back is repeated on what the windows held since (R10)."""
+    def _check_look(
+        self, driver: DriverProcess, source: TopicPartition, record: Record, spec: LoadSpec
+    ) -> None:
+        """A range that came back is repeated on what the windows held since (R10). An entry that
+        its load spec parks has a counter from an earlier one, and is sent nothing (R13)."""
         back_at = self._back_at.get((driver, source), 0)
-        insert_counters = self._backgrounds[source]["marks"]
+        parked = {table.entry for table in spec.tables if table.parked}
+        inserted = {
+            name
+            for name in self._backgrounds[source]["marks"]
+            if TargetShard.of(name).entry not in parked
+        }
         for table in self._world.clickhouse.tables():
-            key = next((name for name in table.target_shards if name in insert_counters), None)
+            key = next((name for name in table.target_shards if name in inserted), None)
             told_at = self.looks.told_at(driver, table, back_at)
             if key is not None and told_at < back_at:
                 self._violate(

@@ -152,7 +152,7 @@ class Application:
             self._world.scheduler.at(1, lambda: finished(result))
             return
         invariants = self._parts.invariants
-        invariants.sent(self._driver, job, self.slots)
+        invariants.sent(self._driver, job, environment, self.slots)
 
         def ended(result: Any) -> None:
             del self._runs[id(job)]

@@ -21,6 +21,8 @@ from sluice.driver.start import Started, StartParts
 from sluice.driver.state import PartitionState, Probed
 from sluice.kafka.errors import KafkaUnavailableError
 from sluice.kafka.recorder import Recorder, TakeOver
+from sluice.testbed.simulate.invariants import Invariants
+from sluice.testbed.simulate.processes import DriverProcess
 from tests.driver.loop_world import World, table_spec
 
 P0, P1 = TopicPartition("a", 0), TopicPartition("b", 0)
@@ -104,6 +106,32 @@ def test_a_spec_is_executable_for_all_topics_that_need_it_or_for_none() -> None:
     start._load_specs(cast(StartParts, parts), view, started)
     assert list(started.specs) == [today.digest()]
     assert watched == []
+
+
+def test_what_is_parked_needs_no_look_at_its_window_before_a_repeat() -> None:
+    """The range was intended for both entries: it has a counter of each. Its task was refused by
+    one table, and a later load spec parks that entry, so the repeat inserts nothing there."""
+    told: list[str] = []
+    tables = [SimpleNamespace(target_shards=[f"{entry}/s1"]) for entry in ("t", "u")]
+    clickhouse = SimpleNamespace(tables=lambda: iter(tables))
+    world = SimpleNamespace(
+        clickhouse=clickhouse, now=2_000, excused={}, violate=told.append, plan=None
+    )
+    invariants = Invariants(cast(Any, world), cast(Any, None))
+    driver = cast(DriverProcess, object())
+    marks = {"t/s1": 0, "u/s1": 0}
+    invariants._backgrounds[P0] = {"marks": marks}
+    invariants._back_at[driver, P0] = 1_000
+    record = World([P0]).settled(P0).record
+    looked = {(driver, id(tables[0])): 1_500, (driver, id(tables[1])): 900}
+    invariants.looks._told_at.update(cast(Any, looked))
+    both = replace(World([P0]).spec, tables=(table_spec("t", ("a",)), table_spec("u", ("a",))))
+    parked = replace(both, tables=(both.tables[0], replace(both.tables[1], parked=True)))
+    invariants._check_look(driver, P0, record, parked)
+    assert told == []
+    invariants._check_look(driver, P0, record, both)
+    (violation,) = told
+    assert "on what u/s1 held before (R10)" in violation
 
 
 class Group(Recorder):
