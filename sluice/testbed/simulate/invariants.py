@@ -14,7 +14,7 @@ from sluice.core.anomalies import Judge
 from sluice.core.budget import TargetShard
 from sluice.core.instances import Place
 from sluice.core.load_spec import Column, LoadSpec, parse_spec
-from sluice.core.ranges import TopicPartition
+from sluice.core.ranges import EpochOffset, TopicPartition
 from sluice.core.records import Kind, Record, decode, encode
 from sluice.kafka.tail import LogMessage
 from sluice.testbed.simulate.bundle_rules import BundleRules
@@ -143,7 +143,8 @@ class Invariants:
         self._recorded: set[tuple[TopicPartition, str]] = set()
         self._out: dict[tuple[Process, TopicPartition], Job] = {}
         self._backgrounds: dict[TopicPartition, dict[str, Any]] = {}
-        self._cut: dict[TopicPartition, int] = {}
+        #: Where logs were cut that lack what is recorded, and their leaders' epochs since.
+        self._cut: dict[TopicPartition, EpochOffset] = {}
         #: When a driver's job with a partition came back.
         self._back_at: dict[tuple[Process, TopicPartition], int] = {}
         self._inserters = inserters
@@ -291,12 +292,23 @@ class Invariants:
         if record.kind is Kind.INTEND:
             self._check_size(source, record)
             self._check_insert_counters(source)
-            if record.epoch >= self._cut.get(source, 1 << 31):
-                self._world.violate(
-                    f"{source}: {record} is intended in a log that was cut below what was recorded"
-                )
+        self._check_cut(source, record)
         if before.in_doubt and record.begin == before.end:
             self._check_late_inserts(source, before, late_inserts)
+
+    def _check_cut(self, source: TopicPartition, record: Record) -> None:
+        """A partition does not go on in a log that lacks what is recorded (R16). A range of which
+        nobody inserted anything may become shorter (R12), or be given back (R19): where the log
+        holds all that is recorded then, nothing was loaded of what it lost, and it goes on."""
+        cut = self._cut.get(source)
+        if cut is None:
+            return
+        if record.end <= cut.offset:
+            del self._cut[source]
+        elif record.kind is Kind.INTEND and record.epoch >= cut.epoch:
+            self._world.violate(
+                f"{source}: {record} is intended in a log that was cut below what was recorded"
+            )
 
     def check_reservations(
         self, source: TopicPartition, records: Mapping[TopicPartition, Record]
@@ -385,9 +397,12 @@ class Invariants:
         if entry["kind"] in _REPEATS and now != before:
             self._violate(source, f"a {entry['kind']} has another background: {now}, was {before}")
 
-    def cut(self, source: TopicPartition, epoch: int) -> None:
-        """A log was cut below what is recorded; its leader is of this epoch."""
-        self._cut[source] = epoch
+    def cut(self, source: TopicPartition, at: EpochOffset) -> None:
+        """A log was cut below what is recorded.
+
+        :param at: where, and of which epoch its leader is since.
+        """
+        self._cut[source] = at
 
     # R11: what a probe looks at
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from sluice.core.ranges import TopicPartition
+from sluice.core.ranges import EpochOffset, TopicPartition
 from sluice.core.records import Record
 from sluice.testbed.simulate.columns import add_column
 from sluice.testbed.simulate.faults import NEMESIS, STOPPING, STORE
@@ -427,7 +427,7 @@ class KafkaFaults:
         world.cut_logs.add(source)
         before = log.end
         self._elect(rng.randrange(record.end), source)
-        self._invariants.cut(source, log.epoch)
+        self._invariants.cut(source, EpochOffset(log.end, log.epoch))
         self._producers.add(source, before - log.end + rng.randrange(1, 9))
 
     def _expire_messages(self) -> None:

@@ -11,7 +11,7 @@ import pytest
 
 from sluice.core.errors import ForeignHandsError, OwnerChangedError, TransientError
 from sluice.core.ledger import Background, Commit, CommittedOffset, LedgerView
-from sluice.core.ranges import TopicPartition, digest_of_rest
+from sluice.core.ranges import EpochOffset, TopicPartition, digest_of_rest
 from sluice.core.receipts import NeedsReservation, TooHeavy
 from sluice.core.records import Kind, Record, encode
 from sluice.driver import start
@@ -21,8 +21,10 @@ from sluice.driver.start import Started, StartParts
 from sluice.driver.state import PartitionState, Probed
 from sluice.kafka.errors import KafkaUnavailableError
 from sluice.kafka.recorder import Recorder, TakeOver
+from sluice.testbed.simulate.inserters import Inserters
 from sluice.testbed.simulate.invariants import Invariants
 from sluice.testbed.simulate.processes import DriverProcess
+from sluice.testbed.simulate.world import World as SimulatedWorld
 from tests.driver.loop_world import World, table_spec
 
 P0, P1 = TopicPartition("a", 0), TopicPartition("b", 0)
@@ -294,3 +296,30 @@ def test_a_range_that_is_cut_shorter_after_its_lease_is_reserved_anew() -> None:
     ).updates
     assert (step.record.kind, step.record.end) == (Kind.SHORTEN, 5)
     assert step.background.insert_counters == {"t/s1": 2}
+
+
+@pytest.mark.parametrize(
+    ("kind", "end", "is_lacking"),
+    [(Kind.SHORTEN, 17, False), (Kind.SHORTEN, 18, True), (Kind.SETTLE, 0, False)],
+)
+def test_a_log_that_was_cut_lacks_what_is_recorded_and_nothing_else(
+    kind: Kind, end: int, is_lacking: bool
+) -> None:
+    """A range of which nobody inserted anything was cut at 17 while it was in doubt. If it becomes
+    shorter, or is given back, the log holds all that is recorded, and the partition goes on."""
+    world = SimulatedWorld(1, 0.0, 0)
+    invariants = Invariants(world, Inserters(world))
+    intended = replace(
+        World([P0]).settled(P0).record, kind=Kind.INTEND, batch=1, attempt=1, end=27, epoch=0
+    )
+    invariants.cut(P0, EpochOffset(17, 1))
+    less = replace(intended, kind=kind, batch=2, end=end)
+    settled = replace(less, kind=Kind.SETTLE, batch=3, begin=end, deadline_ms=0)
+    more = replace(intended, batch=4, begin=end, end=30, epoch=1)
+    entry = {"topic": "a", "partition": 0, "kind": "intend", "marks": {}, "since_ms": 0}
+    invariants.background_recorded({**entry, "begin": end})
+    for before, after in ((intended, less), (less, settled), (settled, more)):
+        invariants.committed(P0, before, after, [])
+    lacks = [what for what in world.violations if "cut below what was recorded" in what]
+    assert bool(lacks) == is_lacking, world.violations
+    assert world.violations == lacks
