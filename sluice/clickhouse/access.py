@@ -7,10 +7,11 @@ from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from sluice.clickhouse.http import Server
-from sluice.clickhouse.password import read_password
 from sluice.clickhouse.tls import Tls
+from sluice.core.errors import ConfigurationError
+from sluice.core.secret_source import SecretSource
 
-#: A server refuses the password, and its file still has that one: it is asked on for so long.
+#: A server refuses the password, and its source still has that one: it is asked on for so long.
 PATIENCE_SECONDS = 60.0
 
 
@@ -19,7 +20,7 @@ class ClickHouseAccess:
     """How to reach the shards. Travels to the workers; holds the password in the clear.
 
     :param shards: URLs of the replicas of each shard, in order of preference.
-    :param password_file: where the password is read from again; "": nowhere.
+    :param source: where the password is read from again; None: nowhere.
     :param patience_seconds: see `Server`.
     :param tls: of https.
     :param quorums: by shard, how many replicas have to have a block; a shard that is not named
@@ -36,7 +37,7 @@ class ClickHouseAccess:
     user: str
     password: str = field(repr=False)
     durability: Literal["quorum", "single"]
-    password_file: str = ""
+    source: SecretSource | None = None
     patience_seconds: float = 0.0
     tls: Tls = field(default_factory=Tls)
     quorums: Mapping[str, int] = field(default_factory=dict)
@@ -53,7 +54,7 @@ class ClickHouseAccess:
             url,
             self.user,
             self.password,
-            password_file=self.password_file,
+            source=self.source,
             patience_seconds=self.patience_seconds,
             tls=self.tls,
         )
@@ -63,12 +64,12 @@ class ClickHouseAccess:
         return replace(self, patience_seconds=PATIENCE_SECONDS)
 
     def renewed(self) -> ClickHouseAccess:
-        """With what the password's file says now, if it can be read here."""
-        if not self.password_file:
+        """With what the password's source says now, if it can be read here."""
+        if not self.source:
             return self
         try:
-            return replace(self, password=read_password(self.password_file))
-        except (OSError, UnicodeDecodeError):
+            return replace(self, password=self.source.latest())
+        except ConfigurationError:
             return self
 
     def taking(self, shard: str, *, is_replicated: bool = True) -> tuple[str, ...]:

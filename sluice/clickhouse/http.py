@@ -7,7 +7,6 @@ block arrive long after the lease (H8).
 
 from __future__ import annotations
 
-import contextlib
 import http.client
 import json
 import time
@@ -32,7 +31,7 @@ from sluice.clickhouse.connection import (
     reason_of,
 )
 from sluice.clickhouse.insert import InsertPlan
-from sluice.clickhouse.password import REFUSED_CODES, read_password, refusals
+from sluice.clickhouse.password import REFUSED_CODES, Login
 from sluice.clickhouse.reactions import (
     NETWORK_HINT,
     ServerError,
@@ -40,10 +39,10 @@ from sluice.clickhouse.reactions import (
     error_from_reply,
     nothing_sent,
     reply_lost,
-    while_it_changes,
 )
 from sluice.clickhouse.tls import Tls
 from sluice.core.errors import ConfigurationError
+from sluice.core.secret_source import SecretSource
 
 CONNECT_TIMEOUT_SECONDS = 5.0
 PING_TIMEOUT_SECONDS = 5.0
@@ -74,9 +73,8 @@ class Server:
 
     :param url: http(s)://host:port; the user and password in it are used if none are given.
     :param password: sent in a header only; never part of a message.
-    :param password_file: see `password`: what it holds when the server refuses the password is
-        tried next.
-    :param patience_seconds: a refused password is transient for so long, where it is in a file.
+    :param source: what it says when the server refuses the password is tried next.
+    :param patience_seconds: a refused password is transient for so long, where it has a source.
     :param tls: of https.
     :raises ConfigurationError: a URL that is not http or https.
     """
@@ -87,7 +85,7 @@ class Server:
         user: str = "",
         password: str = "",
         *,
-        password_file: str = "",
+        source: SecretSource | None = None,
         patience_seconds: float = 0.0,
         tls: Tls | None = None,
         connect_timeout_seconds: float = CONNECT_TIMEOUT_SECONDS,
@@ -101,10 +99,12 @@ class Server:
                 'Write shards like { s1 = ["http://host:8123"] }; https is 8443 as a rule.',
             ) from None
         self.connects = 0
-        self._user = user or unquote(parts.username or "")
-        self._password = password or unquote(parts.password or "")
-        self._password_file = password_file
-        self._patience_seconds = patience_seconds
+        self._login = Login(
+            user or unquote(parts.username or ""),
+            password or unquote(parts.password or ""),
+            source,
+            patience_seconds,
+        )
         self._tls = tls or Tls()
         self._connect_timeout_seconds = connect_timeout_seconds
         self._connection: http.client.HTTPConnection | None = None
@@ -117,7 +117,7 @@ class Server:
         return self._address.url
 
     def __repr__(self) -> str:
-        return f"Server({self.url!r}, user={self._user!r})"
+        return f"Server({self.url!r}, user={self._login.user!r})"
 
     def __enter__(self) -> Server:
         return self
@@ -127,7 +127,7 @@ class Server:
 
     def take_password(self, password: str) -> None:
         """The next requests carry this one."""
-        self._password = password
+        self._login.password = password
 
     def close(self) -> None:
         """Close the connection; the next call opens another."""
@@ -181,9 +181,9 @@ class Server:
             connection = self._connect("query")
             reply = self._exchange("query", connection, request, timeout_seconds, True)
         if reply.status != 200 or reply.header_code:
-            sent = self._password
+            sent = self._login.password
             refusal = self._reply_error("query", reply, read_only=True)
-            if sent != self._password:
+            if sent != self._login.password:
                 return self.query(sql, parameters, settings, timeout_seconds)
             raise refusal
         try:
@@ -231,7 +231,9 @@ class Server:
         """
         what = f"insert into {plan.target}"
         request = Request(
-            self._address.path + plan.path, plan.body, {**self._headers(), **dict(plan.headers)}
+            self._address.path + plan.path,
+            plan.body,
+            {**self._login.headers(), **dict(plan.headers)},
         )
         connection = self._ping(what, PING_TIMEOUT_SECONDS)
         seconds = min(timeout_seconds, lease())
@@ -333,15 +335,7 @@ class Server:
 
     def _statement(self, text: str, settings: Mapping[str, str] | None) -> Request:
         keys = urlencode({**_QUERY_SETTINGS, **(settings or {})})
-        return Request(f"{self._address.path}/?{keys}", (text.encode(),), self._headers())
-
-    def _headers(self) -> dict[str, str | bytes]:
-        headers: dict[str, str | bytes] = {"User-Agent": "sluice"}
-        if self._user:
-            headers["X-ClickHouse-User"] = self._user.encode()
-        if self._password:
-            headers["X-ClickHouse-Key"] = self._password.encode()
-        return headers
+        return Request(f"{self._address.path}/?{keys}", (text.encode(),), self._login.headers())
 
     def _reply_error(self, what: str, reply: Reply, *, read_only: bool) -> ServerError:
         code, text = reply.header_code, reply.text
@@ -350,33 +344,15 @@ class Server:
             text = text[max(text.rfind("Code: "), 0) :]
         if code is None and (found := code_in_text(text)) is not None:
             code = str(found)
-        if self._password:
-            text = text.replace(self._password, "***")
         error = error_from_reply(
             url=self.url,
             what=what,
             status=reply.status,
             header_code=code,
-            text=text,
+            text=self._login.masked(text),
             read_only=read_only,
         )
-        if self._password_file and error.code in REFUSED_CODES and not self._is_final():
-            return while_it_changes(error, self._password_file)
-        return error
-
-    def _is_final(self) -> bool:
-        """Whether a refusal of the password is; else the next request carries what the file says.
-
-        On a machine that has no such file it is what the driver read there.
-        """
-        refused = refusals(self._password_file)
-        with contextlib.suppress(OSError, UnicodeDecodeError):
-            said = read_password(self._password_file)
-            if said != self._password:
-                self._password = said
-                refused.forget()
-                return False
-        return refused.is_final(self._patience_seconds, time.monotonic())
+        return self._login.refused(error) if error.code in REFUSED_CODES else error
 
 
 def pieces(

@@ -328,8 +328,13 @@ def reply_lost(url: str, what: str, name: str, why: str, read_only: bool) -> Ser
     return build_error(reaction, 0, url, f"{what} on {url}: no answer: {why}", read_only)
 
 
-def while_it_changes(error: ServerError, password_file: str) -> ServerError:
-    """A refused password that may be on its way, to the server or into its file: transient."""
-    hint = f"The password is read from {password_file} again; correct it there, or on the server."
+def while_it_changes(error: ServerError, source: str, why: str) -> ServerError:
+    """A refused password that may be on its way, to the server or into its source: transient.
+
+    :param why: the source could not be read; "": it could.
+    """
+    hint = f"The password is read from {source} again; correct it there, or on the server."
+    if why:
+        hint = f"{hint} Now {why}."
     reaction = Reaction("transient", "back-off", error.name, hint)
     return build_error(reaction, error.code, error.url, error.message)

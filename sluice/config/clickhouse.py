@@ -171,7 +171,6 @@ class ClickHouseConfiguration(Section):
     """The cluster that the rows go to.
 
     :param cluster: None: the replicas of each shard stand in the file.
-    :param password_file: holds the password instead, and may change; "": `password` is it.
     :param quorum: so many replicas of a shard have to have a block; "auto": most of those it
         names. This and the next two are of no meaning with durability = "single".
     :param quorum_timeout_seconds: for so long the server waits for them.
@@ -189,7 +188,6 @@ class ClickHouseConfiguration(Section):
     shards: Annotated[tuple[ShardConfiguration, ...], PlainValidator(_shards)] = ()
     user: Text = "default"
     password: SecretText = field(default_factory=Secret)
-    password_file: FileName = ""
     tls: CertificatesConfiguration = field(default_factory=CertificatesConfiguration)
     durability: Durability = "quorum"
     quorum: Annotated[Quorum, PlainValidator(_a_quorum)] = 2
@@ -222,8 +220,6 @@ class ClickHouseConfiguration(Section):
                 "shards",
                 _NO_CLUSTER_SHARDS if self.cluster else _NO_SHARDS,
             )
-        if self.password_file and "password" in written:
-            yield "password_file", "stands beside password; keep one of them"
         urls = [url for shard in self.shards for url in shard.replicas]
         if "tls" in written and urls and not any(url.startswith("https:") for url in urls):
             yield "tls", "is of no use: no URL in shards begins with https"

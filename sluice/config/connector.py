@@ -11,7 +11,7 @@ from pydantic import PlainValidator
 
 from sluice.config.findings import RefusedError
 from sluice.config.properties import properties_but, refuse_kafka_property
-from sluice.config.secret import Secret, reveal_all
+from sluice.config.secret import Secret, known_of, reveal_all
 from sluice.config.section import Conflict, Listed, Section
 from sluice.config.values import Brokers, Name, Pattern, Text, Topic, shown
 from sluice.core.load_spec import Commit
@@ -110,11 +110,11 @@ class ConnectorConfiguration(Section):
         """What reads the ranges: "native" or "librdkafka"."""
         if self.reader != "auto":
             return self.reader
-        return "librdkafka" if any(wire_refusals(self.properties())) else "native"
+        return "librdkafka" if any(wire_refusals(known_of(self.kafka))) else "native"
 
     def conflicts(self, written: Mapping[str, Any]) -> Iterator[Conflict]:
         if not self.topics and not self.topic_pattern:
             yield "topics", "is missing"
         if self.reader == "native":
-            for name, reason in wire_refusals(self.properties()):
+            for name, reason in wire_refusals(known_of(self.kafka)):
                 yield ("kafka", name), reason

@@ -99,7 +99,6 @@ class DeduplicationConfiguration(Section):
     :param store: the URL of a Redis, or "local": a directory of this machine. "" in the file:
         "local" where the workers run on this machine, else there is none.
     :param path: the directory of the local store; "" with another.
-    :param password_file: holds the password instead; "": `password` is it.
     :param ca_file: certificates that the store's certificate is checked against; "": those that
         the machine trusts.
     :param topic: gets copies of duplicates where an entry says "topic"; "" for the default.
@@ -108,7 +107,6 @@ class DeduplicationConfiguration(Section):
     store: Annotated[str, BeforeValidator(_a_store)] = ""
     path: FileName = ""
     password: SecretText = field(default_factory=Secret)
-    password_file: FileName = ""
     ca_file: FileName = ""
     topic: Topic = ""
 
@@ -123,10 +121,8 @@ class DeduplicationConfiguration(Section):
         return f"{LOCAL}:{self.path}" if self.is_local else self.store
 
     def conflicts(self, written: Mapping[str, Any]) -> Iterator[Conflict]:
-        if self.password_file and "password" in written:
-            yield "password_file", "stands beside password; keep one of them"
         if self.store in ("", LOCAL):
-            for key in ("password", "password_file", "ca_file"):
+            for key in ("password", "ca_file"):
                 if key in written:
                     yield key, "is of no use: the local store is a directory of this machine"
             return

@@ -54,7 +54,10 @@ shards = { s1 = ["http://localhost:8123"] }   # shards by name: partition p of K
 # max_replica_queue = 1000            # with a longer replication queue
 user = "default"
 # password = "${CLICKHOUSE_PASSWORD}"
-# password_file = "clickhouse-password" # instead: its first line, read again when it is refused
+                                      # instead { file = "clickhouse-password" }: its first line;
+                                      # { command = ["pass", "show", "clickhouse"] }: what that
+                                      # prints. Either is asked again when a server refuses it.
+                                      # So every password, token and property of Kafka
 # tls = { ca = "ca.pem", certificate = "client.pem", key = "client.key" }   # of https URLs, each
                                       # where it is needed; also key_password
 max_inflight_inserts = 32             # at once into one table on one replica, at most
@@ -131,7 +134,7 @@ topic = "sluice.orders.decisions"     # default: sluice.<pipeline>.decisions
                                       # "redis-sentinel://one:26379,two:26379/name",
                                       # "redis-cluster://one:6379,two:6379"
 # path = "sluice-claims"              # that directory; this one, beside this file, is the default
-# password_file = "redis-password"    # of a Redis; or password = "${REDIS_PASSWORD}"
+# password = { file = "redis-password" }   # of a Redis; or "${REDIS_PASSWORD}"
 # ca_file = "ca.pem"                  # for rediss: what its certificate is checked against
 # topic = "sluice.orders.duplicates"  # for duplicates = "topic"; sluice.<pipeline>.duplicates
 

@@ -7,13 +7,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from pydantic import PlainValidator
+from pydantic import PlainValidator, ValidationInfo
 
 from sluice.config.findings import RefusedError
 from sluice.config.interpolation import BROKEN, ResolvedText
-from sluice.config.secret import Secret, is_secret_name
+from sluice.config.secret import MASK, Secret, is_secret_name
 from sluice.config.section import Conflict, refuse_all
-from sluice.config.values import a_table, shown
+from sluice.config.values import a_source, a_table, shown
 
 
 def _a_property(value: object) -> str:
@@ -29,11 +29,18 @@ def _flatten(values: dict[str, Any], prefix: str = "") -> list[tuple[str, Any]]:
     """Dotted names, whether the user quoted them or not: {a: {b: 1}} is a.b = 1."""
     pairs: list[tuple[str, Any]] = []
     for key, value in values.items():
-        if isinstance(value, dict):
+        if isinstance(value, dict) and not _is_source(prefix + key, value):
             pairs += _flatten(value, f"{prefix}{key}.")
         else:
             pairs.append((prefix + key, value))
     return pairs
+
+
+def _is_source(name: str, value: dict[str, Any]) -> bool:
+    """Whether a table says where a secret is read from. Names of Spark may end so, too."""
+    if name.startswith("spark"):
+        return isinstance(value.get("command"), list)
+    return bool(value) and value.keys() <= {"file", "command"}
 
 
 def properties_but(refuse: Callable[[str, str], str | None]) -> PlainValidator:
@@ -42,14 +49,17 @@ def properties_but(refuse: Callable[[str, str], str | None]) -> PlainValidator:
     :param refuse: why a property must not be set, by its name and value; None if it may.
     """
 
-    def read(written: object) -> dict[str, str | Secret]:
+    def read(written: object, info: ValidationInfo) -> dict[str, str | Secret]:
         properties: dict[str, str | Secret] = {}
         refused: list[Conflict] = []
         for name, value in _flatten(a_table(written)):
             if value is BROKEN:
                 continue
+            source = None
             try:
-                text = _a_property(value)
+                if isinstance(value, dict):
+                    source = a_source(value, name, info)
+                text = MASK if source else _a_property(value)
             except RefusedError as refusal:
                 refused.append(((name,), str(refusal)))
                 continue
@@ -57,7 +67,8 @@ def properties_but(refuse: Callable[[str, str], str | None]) -> PlainValidator:
             if reason is not None:
                 refused.append(((name,), reason))
             is_hidden = isinstance(value, ResolvedText) and value.is_from_environment
-            properties[name] = Secret(text) if is_hidden or is_secret_name(name) else text
+            is_hidden = is_hidden or source is not None or is_secret_name(name)
+            properties[name] = Secret(source or text) if is_hidden else text
         refuse_all(refused)
         return properties
 

@@ -16,9 +16,10 @@ from urllib.parse import urlsplit
 from pydantic import AfterValidator, BeforeValidator, PlainValidator, ValidationInfo
 
 from sluice.config.findings import RefusedError
-from sluice.config.interpolation import ResolvedText
+from sluice.config.interpolation import BROKEN, ResolvedText
 from sluice.config.quantities import format_duration, format_size, parse_duration, parse_size
 from sluice.config.secret import Secret
+from sluice.core.secret_source import SecretSource
 
 Quantity = TypeVar("Quantity", int, float)
 
@@ -75,11 +76,34 @@ def a_table(value: object) -> dict[str, Any]:
     return value
 
 
-def a_secret(value: object) -> Secret:
-    """A string that is never printed; it may be empty."""
+def a_secret(value: object, info: ValidationInfo) -> Secret:
+    """A string that is never printed, which may be empty, or where it is read from."""
+    if isinstance(value, dict):
+        return Secret(a_source(value, str(info.field_name), info))
     if not isinstance(value, str):
-        raise RefusedError("must be a string")
+        raise RefusedError(f"must be a string, or {_SOURCES}")
     return Secret(str(value))
+
+
+_SOURCES = '{ file = "NAME" } or { command = ["PROGRAM", "ARGUMENT"] }'
+
+
+def a_source(value: dict[str, Any], key: str, info: ValidationInfo) -> SecretSource:
+    """A file or a command that a secret is read from.
+
+    :param key: of the secret, for messages.
+    """
+    match value:
+        case {"file": str(name), **rest} if name and not rest:
+            return SecretSource(key, file=beside_the_file(name, info))
+        case {"command": [str(program), *arguments], **rest} if program and not rest:
+            if not all(isinstance(each, str) or each is BROKEN for each in arguments):
+                raise RefusedError("must have strings only in its command")
+            if getattr(program, "is_from_environment", False):
+                raise RefusedError("must name its program without a variable: errors show it")
+            found = beside_the_file(program, info) if "/" in program else str(program)
+            return SecretSource(key, command=(found, *map(str, arguments)))
+    raise RefusedError(f"must be {_SOURCES}")
 
 
 def a_name(value: object) -> str:

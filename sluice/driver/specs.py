@@ -31,7 +31,7 @@ from sluice.core.topics import matches, takes
 from sluice.decode.version import decoder_version
 from sluice.driver.delivery import require_delivery
 from sluice.driver.event_keys import required_columns
-from sluice.driver.login import login_of, password_of
+from sluice.driver.login import login_of
 from sluice.driver.shards import on_shard
 from sluice.driver.topology import resolved
 from sluice.kafka.clients import KafkaAccess
@@ -283,10 +283,9 @@ def registry_access(configuration: Configuration) -> RegistryAccess | None:
 def store_access(deduplication: DeduplicationConfiguration) -> StoreAccess:
     """How to reach the store of claims, password in the clear.
 
-    :raises ConfigurationError: the file of the password cannot be used.
+    :raises ConfigurationError: the password cannot be had.
     """
-    password = password_of("deduplication", deduplication.password, deduplication.password_file)
-    return StoreAccess(deduplication.url, password, deduplication.ca_file)
+    return StoreAccess(deduplication.url, deduplication.password.reveal(), deduplication.ca_file)
 
 
 def lineage_columns(table: TableConfiguration, facts: TableFacts) -> tuple[str, ...]:

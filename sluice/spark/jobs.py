@@ -142,7 +142,7 @@ class SparkJobs:
         context = self._context
         group = self._groups[id(job)] = f"sluice-{uuid.uuid4().hex}"
         context.setJobGroup(group, job.description, interruptOnCancel=True)
-        # The file of the password may be on the driver's machine only.
+        # What the password is read from may be on the driver's machine only.
         environment = replace(environment, clickhouse=environment.clickhouse.renewed())
         # The ranges of a task are packed together: they share records' words and classes.
         packed = self._in_tasks([pickle.dumps(task) for task in job.tasks], _loader(environment))

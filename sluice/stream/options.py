@@ -9,9 +9,9 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from sluice.clickhouse.access import ClickHouseAccess
-from sluice.clickhouse.password import read_password
 from sluice.clickhouse.tls import Tls
 from sluice.core.errors import ConfigurationError
+from sluice.core.secret_source import SecretSource
 from sluice.core.suggestions import suggest
 
 PASSWORD_VARIABLE = "CLICKHOUSE_PASSWORD"
@@ -91,20 +91,16 @@ def read_options(given: Mapping[str, str]) -> SinkOptions:
 
 def _access(values: Mapping[str, Any]) -> ClickHouseAccess:
     password = os.environ.get(PASSWORD_VARIABLE, "")
+    source = None
     if file := values["password_file"]:
-        try:
-            password = read_password(file)
-        except (OSError, UnicodeDecodeError) as error:
-            raise ConfigurationError(
-                f"option password_file: {file} cannot be read: {error}",
-                "Name a file that Spark's driver can read.",
-            ) from None
+        source = SecretSource("option password_file", file)
+        password = source.latest()
     return ClickHouseAccess(
         _shards(values["url"], values["shards"]),
         values["user"],
         password,
         "single",
-        values["password_file"],
+        source,
         tls=Tls(values["ca"], values["certificate"], values["key"]),
     )
 

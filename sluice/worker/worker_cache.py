@@ -202,7 +202,7 @@ class WorkerCache:
         """The connection to a replica, with the password that the driver has read last."""
         if url not in self.servers:
             self.servers[url] = environment.clickhouse.connect(url)
-        elif environment.clickhouse.password_file:
+        elif environment.clickhouse.source:
             self.servers[url].take_password(environment.clickhouse.password)
         return self.servers[url]
 

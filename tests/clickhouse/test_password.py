@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,8 +10,10 @@ import pytest
 
 from sluice.clickhouse.http import Server
 from sluice.clickhouse.insert import plan_insert
-from sluice.clickhouse.password import Refusals, read_password
+from sluice.clickhouse.password import Refusals
+from sluice.core import secret_source
 from sluice.core.errors import TerminalError, TransientError
+from sluice.core.secret_source import SecretSource
 from sluice.testbed.local.cluster.server import ClickHouseServer, Settings
 from tests.clickhouse.helpers import count, native
 from tests.support.world import wait_for
@@ -25,6 +26,10 @@ def user(password: str) -> str:
         f"<loader><password>{password}</password><profile>default</profile><quota>default</quota>"
         "<networks><ip>::/0</ip></networks></loader>"
     )
+
+
+def source(file: Path) -> SecretSource:
+    return SecretSource("password", file=str(file))
 
 
 @pytest.fixture(scope="module")
@@ -62,7 +67,7 @@ def test_a_query_goes_on_with_what_the_file_says_now(
 ) -> None:
     file = tmp_path / "password"
     file.write_text("first\n")
-    with Server(clickhouse.url, "loader", "first", password_file=str(file)) as server:
+    with Server(clickhouse.url, "loader", "first", source=source(file)) as server:
         assert server.query("SELECT 1 AS one") == [{"one": 1}]
         change(clickhouse, "second")
         file.write_text("second\nof the first line only\n")
@@ -75,7 +80,7 @@ def test_an_insert_is_sent_again_by_its_caller(
     table = f"t{uuid.uuid4().hex[:8]}"
     file = tmp_path / "password"
     file.write_text("first")
-    with Server(clickhouse.url, "loader", "first", password_file=str(file)) as server:
+    with Server(clickhouse.url, "loader", "first", source=source(file)) as server:
         server.execute(f"CREATE TABLE {table} (id UInt64) ENGINE = MergeTree ORDER BY id")
         with Server(clickhouse.url) as other:  # `default`, who needs no password
             block = native(other, "SELECT toUInt64(1) AS id")
@@ -95,7 +100,7 @@ def test_a_password_that_stays_wrong_is_refused_for_good(
     file = tmp_path / "password"
     file.write_text("other")
     with (
-        Server(clickhouse.url, "loader", "other", password_file=str(file)) as server,
+        Server(clickhouse.url, "loader", "other", source=source(file)) as server,
         pytest.raises(TerminalError, match="WRONG_PASSWORD") as raised,
     ):
         server.query("SELECT 1")
@@ -107,9 +112,7 @@ def test_the_file_may_come_later_than_the_server(
 ) -> None:
     file = tmp_path / "password"
     file.write_text("first")
-    server = Server(
-        clickhouse.url, "loader", "first", password_file=str(file), patience_seconds=LONG
-    )
+    server = Server(clickhouse.url, "loader", "first", source=source(file), patience_seconds=LONG)
     change(clickhouse, "second")
     with server:
         for _ in range(3):
@@ -127,7 +130,7 @@ def test_where_there_is_no_file_the_password_is_handed_over(
         clickhouse.url,
         "loader",
         "first",
-        password_file=str(tmp_path / "nowhere"),
+        source=source(tmp_path / "nowhere"),
         patience_seconds=LONG,
     )
     change(clickhouse, "second")
@@ -136,6 +139,32 @@ def test_where_there_is_no_file_the_password_is_handed_over(
             server.query("SELECT 1")
         server.take_password("second")
         assert server.query("SELECT 1 AS one") == [{"one": 1}]
+
+
+def test_a_command_is_run_again_when_its_password_is_refused(
+    clickhouse: ClickHouseServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(secret_source, "REST_SECONDS", 0.0)
+    file = tmp_path / "password"
+    file.write_text("first\n")
+    command = SecretSource("password", command=("cat", str(file)))
+    servers = [
+        Server(clickhouse.url, "loader", command.latest(), source=command, patience_seconds=LONG)
+        for _ in range(2)
+    ]
+    assert servers[0].query("SELECT 1 AS one") == [{"one": 1}]
+    change(clickhouse, "second")
+    file.unlink()
+    with pytest.raises(TransientError, match="WRONG_PASSWORD") as raised:
+        servers[0].query("SELECT 1")
+    assert "the command cat ended with exit code 1" in raised.value.hint
+    file.write_text("second\n")
+    assert servers[0].query("SELECT 2 AS two") == [{"two": 2}]
+    file.unlink()  # the other one takes what was said meanwhile
+    assert servers[1].query("SELECT 2 AS two") == [{"two": 2}]
+    assert command.latest() == "second"
+    for server in servers:
+        server.close()
 
 
 def test_refusals_are_final_when_they_have_lasted() -> None:
@@ -147,10 +176,3 @@ def test_refusals_are_final_when_they_have_lasted() -> None:
     refused.forget()
     assert not refused.is_final(60, 1761)
     assert Refusals().is_final(0, 5)
-
-
-@pytest.mark.parametrize("text", ["s3 crét", "s3 crét\n", "s3 crét\r\nmore"])
-def test_the_first_line_is_the_password(text: str, tmp_path: Path) -> None:
-    file = tmp_path / "password"
-    file.write_bytes(text.encode())
-    assert read_password(str(file)) == "s3 crét", json.dumps(text)

@@ -9,6 +9,7 @@ import pytest
 from sluice.config import DeduplicationConfiguration, Secret
 from sluice.config.example import EXAMPLE
 from sluice.core.claims import Deduplicate
+from sluice.core.secret_source import SecretSource
 from tests.config.support import MINIMAL, changed, findings_of, load_text
 
 DEDUPLICATE = 'deduplicate = { key = ["source", "id"], window = "7d" }\n'
@@ -79,9 +80,11 @@ def test_the_directory_of_the_local_store(tmp_path: Path) -> None:
 
 def test_a_store_that_no_table_uses(tmp_path: Path) -> None:
     assert load_text(tmp_path, MINIMAL).deduplication is None
-    section = with_section('store = "redis://host:1"\npassword_file = "p"', MINIMAL)
+    section = with_section('store = "redis://host:1"\npassword = { file = "p" }', MINIMAL)
     found = load_text(tmp_path, section).deduplication
-    assert found is not None and found.password_file == str(tmp_path / "p")
+    assert found is not None and found.password.source == SecretSource(
+        "password", file=str(tmp_path / "p")
+    )
 
 
 def test_the_example_shows_what_it_says(tmp_path: Path) -> None:
@@ -92,9 +95,13 @@ def test_the_example_shows_what_it_says(tmp_path: Path) -> None:
     assert found == load_text(tmp_path, text).deduplication
     assert found is not None and found.path == str(tmp_path / "sluice-claims")
     far = text.replace('# store = "local"', 'store = "rediss://host:6379"')
-    far = far.replace('# password_file = "r', 'password_file = "r').replace("# ca_file", "ca_file")
+    far = far.replace('# password = { file = "r', 'password = { file = "r').replace(
+        "# ca_file", "ca_file"
+    )
     found = load_text(tmp_path, far).deduplication
-    assert found is not None and found.password_file == str(tmp_path / "redis-password")
+    assert found is not None and found.password.source == SecretSource(
+        "password", file=str(tmp_path / "redis-password")
+    )
 
 
 #: (what stands in the table instead, key in the message, words in the message)
@@ -174,18 +181,13 @@ SECTION = [
     ('store = "redis://loader:a@b@host"', "store", "move it to deduplication.password"),
     ('store = "redis://host:1"\npath = "a"', "path", 'only store = "local" has a directory'),
     ('store = "redis://host:1"\nca_file = "a"', "ca_file", 'write rediss for "redis" in'),
-    (
-        'store = "redis://host:1"\npassword = "a"\npassword_file = "b"',
-        "password_file",
-        "keep one of them",
-    ),
     ('store = "local"\npassword = "a"', "password", "is of no use: the local store is a directory"),
-    ('password_file = "a"', "password_file", "is of no use"),
+    ('password = { file = "a" }', "password", "is of no use"),
     ('store = "local"\nca_file = "a"', "ca_file", "is of no use"),
     (
         'url = "redis://host"',
         "url",
-        "known here: ca_file, password, password_file, path, store, topic",
+        "known here: ca_file, password, path, store, topic",
     ),
 ]
 

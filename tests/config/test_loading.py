@@ -10,6 +10,7 @@ from sluice.config import ClickHouseConfiguration, GroupStart, Secret, ShardConf
 from sluice.config.example import EXAMPLE
 from sluice.core.dead_letters import DeadLetterLimit
 from sluice.core.errors import ConfigurationError
+from sluice.core.secret_source import SecretSource
 from tests.config.support import MINIMAL, changed, load_text
 
 
@@ -155,11 +156,13 @@ def test_the_example_loads_without_an_environment(tmp_path: Path) -> None:
 def test_files_are_named_relative_to_the_configuration(tmp_path: Path) -> None:
     text = changed(
         "[clickhouse]",
-        '[clickhouse]\npassword_file = "secrets/password"\n'
+        '[clickhouse]\npassword = { file = "secrets/password" }\n'
         'tls = { ca = "/etc/ca.pem", certificate = "client.pem", key_password = "x" }',
     ).replace("http://localhost", "https://localhost")
     clickhouse = load_text(tmp_path, text).clickhouse
-    assert clickhouse.password_file == str(tmp_path / "secrets/password")
+    assert clickhouse.password.source == SecretSource(
+        "password", file=str(tmp_path / "secrets/password")
+    )
     assert clickhouse.tls.ca == "/etc/ca.pem"
     assert clickhouse.tls.certificate == str(tmp_path / "client.pem")
     assert clickhouse.tls.key == ""
@@ -168,7 +171,7 @@ def test_files_are_named_relative_to_the_configuration(tmp_path: Path) -> None:
 
 
 def test_the_commented_lines_of_the_example_load_too(tmp_path: Path) -> None:
-    text = EXAMPLE.replace("# password =", "password =").replace("# [http]", "[http]")
+    text = EXAMPLE.replace("# password =", "password =", 1).replace("# [http]", "[http]")
     text = text.replace("# listen", "listen")
     example = load_text(tmp_path, text, {"CLICKHOUSE_PASSWORD": "x"})
     assert example.clickhouse.password == Secret("x")

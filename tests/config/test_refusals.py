@@ -175,9 +175,33 @@ CASES = [
     ("[clickhouse]", "[clickhouse]\npassword = 7", "clickhouse.password", "must be a string"),
     (
         "[clickhouse]",
-        '[clickhouse]\npassword = "a"\npassword_file = "b"',
-        "clickhouse.password_file",
-        "keep one of them",
+        '[clickhouse]\npassword = { file = "a", command = ["b"] }',
+        "clickhouse.password",
+        'must be { file = "NAME" } or { command = ["PROGRAM", "ARGUMENT"] }',
+    ),
+    (
+        "[clickhouse]",
+        "[clickhouse]\npassword = { command = [] }",
+        "clickhouse.password",
+        "must be { file",
+    ),
+    (
+        "[clickhouse]",
+        '[clickhouse]\npassword = { command = ["a", 1] }',
+        "clickhouse.password",
+        "must have strings only in its command",
+    ),
+    (
+        "[batch]",
+        'kafka = { "sasl.password" = { command = "pass show kafka" } }\n[batch]',
+        'connector[dc1].kafka."sasl.password"',
+        "must be { file",
+    ),
+    (
+        "[batch]",
+        'kafka = { "group.id" = { command = ["pass"] } }\n[batch]',
+        'connector[dc1].kafka."group.id"',
+        "is not yours to set",
     ),
     ("[clickhouse]", '[clickhouse]\ntls = { ca = "a" }', "clickhouse.tls", "begins with https"),
     (

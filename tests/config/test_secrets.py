@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import dataclasses
 import json
+import pickle
 import traceback
 from pathlib import Path
 
@@ -48,6 +49,34 @@ def test_repr_masks_and_properties_reveal(tmp_path: Path) -> None:
     assert configuration.clickhouse.password.reveal() == SECRET
 
 
+def test_secrets_of_commands_and_files_are_read_when_they_are_needed(tmp_path: Path) -> None:
+    runs, script = tmp_path / "runs", tmp_path / "vault"
+    script.write_text(f'#!/bin/sh\necho "$1" >> {runs}\necho "{SECRET}"\n')
+    script.chmod(0o700)
+    (tmp_path / "token").write_text(f"{SECRET}\n")
+    kafka = """kafka = { "sasl.password" = { command = ["./vault", "of ${USER}"] }, \
+"sasl.username" = { file = "token" }, "security.protocol" = "SASL_SSL" }
+[registry]
+url = "http://a:1"
+token = { file = "token" }
+[spark]
+conf = { spark.x = { command = ["./vault", "spark"] }, spark.y.file = "y" }
+[batch]"""
+    text = changed("[batch]", kafka)
+    text = changed("[clickhouse]", '[clickhouse]\npassword = { command = ["./vault", "c"] }', text)
+    configuration = pickle.loads(pickle.dumps(load_text(tmp_path, text, {"USER": "me"})))
+    assert not runs.exists()
+    assert configuration.registry.token.reveal() == SECRET
+    (connector,) = configuration.connectors
+    properties = {"sasl.password": SECRET, "sasl.username": SECRET, "security.protocol": "SASL_SSL"}
+    assert connector.properties() == connector.properties() == properties
+    assert configuration.spark.properties() == {"spark.x": SECRET, "spark.y.file": "y"}
+    assert configuration.spark.secret_names == {"spark.x"}
+    assert configuration.clickhouse.password.reveal() == SECRET
+    assert runs.read_text() == "of me\nspark\nc\n"
+    assert SECRET not in repr(configuration)
+
+
 @pytest.mark.parametrize(
     ("old", "new"),
     [
@@ -58,6 +87,8 @@ def test_repr_masks_and_properties_reveal(tmp_path: Path) -> None:
         ("[clickhouse]", f'[clickhouse]\npasword = "{SECRET}"'),
         ("[clickhouse]", f'[clickhouse]\npassword = ["{SECRET}"]'),
         ("[clickhouse]", f'[clickhouse]\npassword = "{SECRET}${{NOPE}}"'),
+        ("[clickhouse]", '[clickhouse]\npassword = { command = ["${SECRET}"] }'),
+        ("[clickhouse]", '[clickhouse]\npassword = { command = ["a", "${SECRET}"], file = "b" }'),
         ("[clickhouse]", '[clickhouse]\ndatabase = "${SECRET} x"'),
         ("http://localhost:8123", f"http://bob:{SECRET}@localhost:8123"),
         ("http://localhost:8123", f"http://bob:a/{SECRET}@localhost:8123"),

@@ -101,12 +101,13 @@ def test_access_to_the_store(tmp_path: Path) -> None:
     assert local is not None
     assert store_access(local) == StoreAccess(f"local:{tmp_path}/sluice-claims")
     section = (
-        '[deduplication]\nstore = "rediss://host:1"\npassword_file = "secret"\nca_file = "ca.pem"\n'
+        '[deduplication]\nstore = "rediss://host:1"\nca_file = "ca.pem"\n'
+        'password = { file = "secret" }\n'
     )
     far = configured(tmp_path, '"id"', table=section).deduplication
     assert far is not None
     (tmp_path / "secret").write_text("hunter2\n")
     assert store_access(far) == StoreAccess("rediss://host:1", "hunter2", str(tmp_path / "ca.pem"))
     (tmp_path / "secret").write_text("\n")
-    with pytest.raises(ConfigurationError, match=r"^deduplication.password_file: .* is empty"):
+    with pytest.raises(ConfigurationError, match=r"^password: .*secret has an empty first line"):
         store_access(far)

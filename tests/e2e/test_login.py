@@ -74,7 +74,7 @@ def test_a_password_changes_while_rows_are_loaded(
     configuration = world.configure(
         {table: [topic]},
         url=url,
-        clickhouse=f'user = "loader"\npassword_file = "password"\n[clickhouse.tls]\n'
+        clickhouse=f'user = "loader"\npassword = {{ file = "password" }}\n[clickhouse.tls]\n'
         f'ca = "{authority.certificate}"\ncertificate = "{certificate}"\nkey = "{key}"\n'
         'key_password = "locked"\n',
     )
@@ -111,7 +111,7 @@ def test_a_wrong_password_ends_the_start_with_words(
     configuration = world.configure(
         {table: [topic]},
         url=url,
-        clickhouse=f'user = "loader"\npassword_file = "password"\n[clickhouse.tls]\n'
+        clickhouse=f'user = "loader"\npassword = {{ file = "password" }}\n[clickhouse.tls]\n'
         f'ca = "{authority.certificate}"\ncertificate = "{certificate}"\nkey = "{key}"\n',
     )
     driver = world.run(configuration)

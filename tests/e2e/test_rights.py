@@ -70,7 +70,7 @@ SECRETS = {
     "key_password": "planted-password-of-a-key",
     "spark": "planted-property-of-spark",
 }
-PASSWORD_FILE = 'password_file = "password"\n'
+PASSWORD_FILE = 'password = { file = "password" }\n'
 WINDOW = "SETTINGS non_replicated_deduplication_window = 1000"
 
 
