@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from sluice.clickhouse.http import Server
+from sluice.clickhouse.password import Login
 from sluice.clickhouse.tls import Tls
 from sluice.core.errors import ConfigurationError
 from sluice.core.secret_source import SecretSource
@@ -20,7 +21,9 @@ class ClickHouseAccess:
     """How to reach the shards. Travels to the workers; holds the password in the clear.
 
     :param shards: URLs of the replicas of each shard, in order of preference.
+    :param user: "" with a token, which says who it is.
     :param source: where the password is read from again; None: nowhere.
+    :param bearer: the password is a token.
     :param patience_seconds: see `Server`.
     :param tls: of https.
     :param quorums: by shard, how many replicas have to have a block; a shard that is not named
@@ -39,6 +42,7 @@ class ClickHouseAccess:
     durability: Literal["quorum", "single"]
     source: SecretSource | None = None
     patience_seconds: float = 0.0
+    bearer: bool = False
     tls: Tls = field(default_factory=Tls)
     quorums: Mapping[str, int] = field(default_factory=dict)
     quorum_timeout_seconds: float = 25.0
@@ -55,9 +59,14 @@ class ClickHouseAccess:
             self.user,
             self.password,
             source=self.source,
+            bearer=self.bearer,
             patience_seconds=self.patience_seconds,
             tls=self.tls,
         )
+
+    def headers(self) -> dict[str, str | bytes]:
+        """What says to a server who asks."""
+        return Login(self.user, self.password, bearer=self.bearer).headers()
 
     def patient(self) -> ClickHouseAccess:
         """For what runs on and on, while passwords change."""

@@ -63,7 +63,7 @@ def proxy_named(url: str, tls: Tls) -> str:
         connection.close()
 
 
-def answers_before_the_body(url: str, tls: Tls, credentials: Mapping[str, str]) -> Timing:
+def answers_before_the_body(url: str, tls: Tls, credentials: Mapping[str, str | bytes]) -> Timing:
     """Send half of a request that the server refuses by its head alone.
 
     It must be the last of its connection: else a server reads the whole body before it refuses.
@@ -92,7 +92,11 @@ def answers_before_the_body(url: str, tls: Tls, credentials: Mapping[str, str]) 
 
 
 def begins_before_the_end(
-    url: str, tls: Tls, path: str, credentials: Mapping[str, str], is_running: Callable[[], bool]
+    url: str,
+    tls: Tls,
+    path: str,
+    credentials: Mapping[str, str | bytes],
+    is_running: Callable[[], bool],
 ) -> bool:
     """Send the beginning of an insert, and look whether the server has begun with it.
 
@@ -132,7 +136,10 @@ def _connect(url: str, tls: Tls) -> http.client.HTTPConnection:
 
 
 def _send_head(
-    connection: http.client.HTTPConnection, path: str, headers: Mapping[str, str], body_bytes: int
+    connection: http.client.HTTPConnection,
+    path: str,
+    headers: Mapping[str, str | bytes],
+    body_bytes: int,
 ) -> None:
     connection.sock.settimeout(PATIENCE_SECONDS)
     connection.putrequest("POST", path, skip_accept_encoding=True)

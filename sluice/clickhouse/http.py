@@ -74,6 +74,7 @@ class Server:
     :param url: http(s)://host:port; the user and password in it are used if none are given.
     :param password: sent in a header only; never part of a message.
     :param source: what it says when the server refuses the password is tried next.
+    :param bearer: the password is a token, and says who the user is.
     :param patience_seconds: a refused password is transient for so long, where it has a source.
     :param tls: of https.
     :raises ConfigurationError: a URL that is not http or https.
@@ -86,6 +87,7 @@ class Server:
         password: str = "",
         *,
         source: SecretSource | None = None,
+        bearer: bool = False,
         patience_seconds: float = 0.0,
         tls: Tls | None = None,
         connect_timeout_seconds: float = CONNECT_TIMEOUT_SECONDS,
@@ -104,6 +106,7 @@ class Server:
             password or unquote(parts.password or ""),
             source,
             patience_seconds,
+            bearer,
         )
         self._tls = tls or Tls()
         self._connect_timeout_seconds = connect_timeout_seconds
@@ -352,7 +355,9 @@ class Server:
             text=self._login.masked(text),
             read_only=read_only,
         )
-        return self._login.refused(error) if error.code in REFUSED_CODES else error
+        # A proxy in front that looks at tokens knows no codes.
+        is_refused = error.code in REFUSED_CODES or reply.status == 401
+        return self._login.refused(error) if is_refused else error
 
 
 def pieces(

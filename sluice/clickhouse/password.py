@@ -57,16 +57,28 @@ class Login:
 
     :param source: what it says when the server refuses the password is tried next.
     :param patience_seconds: a refused password is transient for so long, where it has a source.
+    :param bearer: the password is a token; a server takes no user beside it.
     """
 
     user: str
     password: str = field(repr=False)
     source: SecretSource | None = None
     patience_seconds: float = 0.0
+    bearer: bool = False
 
     def headers(self) -> dict[str, str | bytes]:
-        """Of a request."""
+        """Of a request.
+
+        :raises ConfigurationError: the password has several lines.
+        """
+        if "\n" in self.password or "\r" in self.password:
+            raise ConfigurationError(
+                "the password or token of ClickHouse has several lines, which no HTTP header can",
+                "Give it in one line.",
+            )
         headers: dict[str, str | bytes] = {"User-Agent": "sluice"}
+        if self.bearer:
+            return {**headers, "Authorization": b"Bearer " + self.password.encode()}
         if self.user:
             headers["X-ClickHouse-User"] = self.user.encode()
         if self.password:

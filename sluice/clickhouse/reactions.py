@@ -89,7 +89,14 @@ _KEEPER = "Check ZooKeeper or Keeper and the server's session with it (system.re
 _LOAD = "The server is short of a resource; it is asked again later. Look at its memory and disk."
 _DISK = "Make room on that server's disk; its blocks go to other replicas meanwhile, if there are."
 _SCHEMA = "Compare the table with what the pipeline sends (`sluice doctor`), then fix either."
-_LOGIN = "Correct `user` and `password` in [clickhouse], or the user's rights on the server."
+_LOGIN = (
+    "Correct `user` and `password`, or `token`, in [clickhouse], or the user's rights on the "
+    "server."
+)
+_NO_TOKENS = (
+    "This server takes no tokens; ClickHouse Cloud does, and builds that say so. Write `user` and "
+    "`password` in [clickhouse] instead of `token`."
+)
 _RIGHTS = (
     "GRANT what it names to Sluice's user; `sluice doctor` names each right that is missing, and "
     "`--grants` prints all of them."
@@ -192,6 +199,13 @@ _WORKER = re.compile(r"while executing '?(\w+)", re.IGNORECASE)
 
 #: Codes that mean two things: (code, pattern in the text, reaction); the first match wins.
 TEXT_REACTIONS: tuple[tuple[int, re.Pattern[str], Reaction], ...] = (
+    *(
+        (code, re.compile(words), _terminal("AUTHENTICATION_FAILED", _NO_TOKENS))
+        for code, words in (
+            (516, "'Bearer' HTTP Authorization scheme is not supported"),
+            (1000, "Basic authentication expected"),  # of 18.16
+        )
+    ),
     (
         252,
         re.compile(r"too many partitions", re.IGNORECASE),

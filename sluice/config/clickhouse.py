@@ -171,6 +171,7 @@ class ClickHouseConfiguration(Section):
     """The cluster that the rows go to.
 
     :param cluster: None: the replicas of each shard stand in the file.
+    :param token: a JWT, shown as a bearer token instead of user and password.
     :param quorum: so many replicas of a shard have to have a block; "auto": most of those it
         names. This and the next two are of no meaning with durability = "single".
     :param quorum_timeout_seconds: for so long the server waits for them.
@@ -188,6 +189,7 @@ class ClickHouseConfiguration(Section):
     shards: Annotated[tuple[ShardConfiguration, ...], PlainValidator(_shards)] = ()
     user: Text = "default"
     password: SecretText = field(default_factory=Secret)
+    token: SecretText = field(default_factory=Secret)
     tls: CertificatesConfiguration = field(default_factory=CertificatesConfiguration)
     durability: Durability = "quorum"
     quorum: Annotated[Quorum, PlainValidator(_a_quorum)] = 2
@@ -220,6 +222,11 @@ class ClickHouseConfiguration(Section):
                 "shards",
                 _NO_CLUSTER_SHARDS if self.cluster else _NO_SHARDS,
             )
+        if "token" in written:
+            if not self.token:
+                yield "token", "must not be empty"
+            if "user" in written or "password" in written:
+                yield "token", "stands beside user or password; keep one way"
         urls = [url for shard in self.shards for url in shard.replicas]
         if "tls" in written and urls and not any(url.startswith("https:") for url in urls):
             yield "tls", "is of no use: no URL in shards begins with https"

@@ -58,6 +58,7 @@ user = "default"
                                       # { command = ["pass", "show", "clickhouse"] }: what that
                                       # prints. Either is asked again when a server refuses it.
                                       # So every password, token and property of Kafka
+# token = { file = "clickhouse-token" }   # instead of user and password: a JWT, as of Cloud
 # tls = { ca = "ca.pem", certificate = "client.pem", key = "client.key" }   # of https URLs, each
                                       # where it is needed; also key_password
 max_inflight_inserts = 32             # at once into one table on one replica, at most

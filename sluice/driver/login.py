@@ -1,4 +1,4 @@
-"""How servers let Sluice in: who it is, its password, and what https needs."""
+"""How servers let Sluice in: who it is, its password or token, and what https needs."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ def login_of(configuration: Configuration) -> ClickHouseAccess:
     """How to reach the servers that the configuration names, password in the clear; no server is
     asked. Shards whose replicas are to be asked have none.
 
-    :raises ConfigurationError: the password, or a file of certificates, cannot be had.
+    :raises ConfigurationError: password or token, or a file of certificates, cannot be had.
     """
     clickhouse = configuration.clickhouse
     files = clickhouse.tls
@@ -21,12 +21,14 @@ def login_of(configuration: Configuration) -> ClickHouseAccess:
         urls += clickhouse.cluster.servers
     if any(url.startswith("https:") for url in urls):
         tls.context()
+    shown = clickhouse.token or clickhouse.password
     return ClickHouseAccess(
         shards={shard.name: shard.replicas for shard in clickhouse.shards},
-        user=clickhouse.user,
-        password=clickhouse.password.reveal(),
+        user="" if clickhouse.token else clickhouse.user,
+        password=shown.reveal(),
         durability=clickhouse.durability,
-        source=clickhouse.password.source,
+        source=shown.source,
+        bearer=bool(clickhouse.token),
         tls=tls,
         quorums={shard.name: clickhouse.quorum_of(shard) for shard in clickhouse.shards},
         quorum_timeout_seconds=clickhouse.quorum_timeout_seconds,

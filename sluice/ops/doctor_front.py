@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from sluice.clickhouse.access import ClickHouseAccess
@@ -140,9 +140,7 @@ def _check_buffering(
     tables: Sequence[TableFacts],
 ) -> None:
     """Whether what is sent arrives while it is sent."""
-    credentials = {"User-Agent": "sluice", "X-ClickHouse-User": access.user}
-    if access.password:
-        credentials["X-ClickHouse-Key"] = access.password
+    credentials = access.headers()
     try:
         # Twice, since a server may be busy once.
         is_late = all(
@@ -176,7 +174,7 @@ def _begins_an_insert(
     server: Server,
     capabilities: Capabilities,
     tables: Sequence[TableFacts],
-    credentials: dict[str, str],
+    credentials: Mapping[str, str | bytes],
 ) -> bool:
     """Whether the server begins with an insert while it is still being sent; True, too, where
     there is no table to try it with. A proxy that keeps connections open makes the server read

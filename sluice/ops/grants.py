@@ -25,6 +25,9 @@ Kind = Literal["topic", "group", "transactional-id", "cluster"]
 
 #: Who only looks needs these; without them a check is a warning.
 DOCTOR = "sluice doctor"
+#: Stands for who it is, where the file does not say.
+_NAME = "NAME"
+_OF_A_TOKEN = f": the token says who the user is; give them to a role of its claims, for {_NAME}"
 _AUDIT, _LETTERS = "sluice audit", "sluice dead-letters"
 
 
@@ -108,17 +111,18 @@ class ClickHouseRight:
     def statement(self, user: str, privileges: Iterable[str] = ()) -> str:
         """The GRANT.
 
+        :param user: "": a token says who it is, and the file does not show it.
         :param privileges: of all; (): all of them.
         """
         given = ", ".join(privileges or self.privileges)
-        return f"GRANT {given} ON {self.on} TO {identifier(user)}"
+        return f"GRANT {given} ON {self.on} TO {identifier(user or _NAME)}"
 
 
 def kafka_user(connector: ConnectorConfiguration) -> str:
     """The name in the principal, as far as the file shows it: of a certificate or a ticket brokers
     make one by rules of their own."""
     name = connector.kafka.get("sasl.username")
-    return name if isinstance(name, str) and name else "NAME"
+    return name if isinstance(name, str) and name else _NAME
 
 
 def script(configuration: Configuration, tables: Mapping[str, TableFacts]) -> Iterator[str]:
@@ -132,10 +136,12 @@ def script(configuration: Configuration, tables: Mapping[str, TableFacts]) -> It
             yield f"# {_purpose(right)}"
             yield right.statement(connector.brokers, kafka_user(connector))
     yield ""
-    yield "-- ClickHouse"
+    clickhouse = configuration.clickhouse
+    yield f"-- ClickHouse{_OF_A_TOKEN if clickhouse.token else ''}"
+    user = "" if clickhouse.token else clickhouse.user
     for grant in _merged(clickhouse_rights(configuration, tables)):
         yield f"-- {_purpose(grant)}, on each server of {', '.join(grant.shards)}"
-        yield f"{grant.statement(configuration.clickhouse.user)};"
+        yield f"{grant.statement(user)};"
 
 
 _Right = TypeVar("_Right", KafkaRight, ClickHouseRight)

@@ -11,6 +11,7 @@ import pytest
 from sluice.clickhouse.http import Server
 from sluice.clickhouse.insert import plan_insert
 from sluice.clickhouse.password import Refusals
+from sluice.clickhouse.reactions import reaction_to
 from sluice.core import secret_source
 from sluice.core.errors import TerminalError, TransientError
 from sluice.core.secret_source import SecretSource
@@ -165,6 +166,18 @@ def test_a_command_is_run_again_when_its_password_is_refused(
     assert command.latest() == "second"
     for server in servers:
         server.close()
+
+
+def test_a_server_that_takes_no_tokens(clickhouse: ClickHouseServer) -> None:
+    newer = "Invalid authentication: 'Bearer' HTTP Authorization scheme is not supported"
+    hint = reaction_to(516, newer).hint
+    with (
+        Server(clickhouse.url, "", "a.j.w", bearer=True) as server,
+        pytest.raises(TerminalError) as caught,
+    ):
+        server.query("SELECT 1")
+    assert caught.value.hint == hint
+    assert "takes no tokens" in hint and "a.j.w" not in str(caught.value)
 
 
 def test_refusals_are_final_when_they_have_lasted() -> None:

@@ -203,6 +203,13 @@ CASES = [
         'connector[dc1].kafka."group.id"',
         "is not yours to set",
     ),
+    ("[clickhouse]", '[clickhouse]\ntoken = ""', "clickhouse.token", "must not be empty"),
+    (
+        "[clickhouse]",
+        '[clickhouse]\ntoken = "a"\nuser = "b"',
+        "clickhouse.token",
+        "stands beside user or password",
+    ),
     ("[clickhouse]", '[clickhouse]\ntls = { ca = "a" }', "clickhouse.tls", "begins with https"),
     (
         "[clickhouse]",
