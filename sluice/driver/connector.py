@@ -304,6 +304,7 @@ class _Assembly:
                 configuration.duplicates_topic if configuration.keeps_duplicates else ""
             ),
             transaction_timeout_ms=TRANSACTION_MS if membership is None else TRANSACTION_MS_SHARED,
+            is_shared=membership is not None,
         )
         self.monitor = WindowMonitor(self.clickhouse, self.spec, now_ms)
         self.monitor.start()

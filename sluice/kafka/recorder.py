@@ -119,7 +119,7 @@ class Recorder:
             other, where = owner_in(now), f"{source} of group {self.names.group}"
             if other not in (self.names.owner, GENESIS):
                 raise OwnerChangedError(f"{where} belongs to {other}", owner=other)
-            if other == self.names.owner and _batch_in(now) > record.batch:
+            if self.names.is_shared and other == self.names.owner and _batch_in(now) > record.batch:
                 raise OwnerChangedError(f"{where} was taken over, and given back")
             different[source] = (
                 f"{source}: the group {self.names.group} holds {shown(now)}, "

@@ -55,6 +55,8 @@ class RecorderNames:
     #: Where entries that are decisions stand, too; "" for who decides nothing.
     decisions_topic: str = ""
     transaction_timeout_ms: int = 60_000
+    #: With other members of a fleet, who may give back what they have taken over (R25).
+    is_shared: bool = False
 
     def topic_of(self, letter: DeadLetter) -> str:
         """Where a dead letter goes: none is lost for a topic that is not named any more."""

@@ -125,6 +125,7 @@ def test_status(answers: Answers, config: str, capsys: pytest.CaptureFixture[str
         "owner",
         "shards",
         "frozen",
+        "frozen_replicas",
     ]
 
 

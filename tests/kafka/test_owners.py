@@ -305,8 +305,12 @@ def test_what_was_handed_over_proves_nothing_of_its_transaction() -> None:
 
 
 def test_what_came_back_while_this_one_slept_was_another_ones_meanwhile() -> None:
+    shared = Scripted({P0: at(replace(MINE, batch=9))})
+    shared.names = replace(shared.names, is_shared=True)
     with pytest.raises(OwnerChangedError, match="given back"):
-        Scripted({P0: at(replace(MINE, batch=9))}).differences({P0: MINE})
+        shared.differences({P0: MINE})
+    alone = Scripted({P0: at(replace(MINE, batch=9))}).differences({P0: MINE})
+    assert set(alone) == {P0}  # nobody gives back to who shares with nobody
     rolled_back = Scripted({P0: at(MINE)}).differences({P0: replace(MINE, batch=9)})
     assert set(rolled_back) == {P0}
 

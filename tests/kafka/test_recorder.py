@@ -254,7 +254,7 @@ def test_who_was_fenced_while_kafka_was_away_initialises_before_it_looks(
     successor = group.recorder("b")
     taken = successor.take_over(group.sources)
 
-    def fails(self: object) -> None:
+    def fails(self: object, sources: object) -> None:
         raise KafkaUnavailableError("simulated: no answer")
 
     with monkeypatch.context() as patch:

@@ -71,6 +71,7 @@ def test_settled_and_in_doubt(kafka: Kafka, tmp_path: Path) -> None:
         "owner",
         "shards",
         "frozen",
+        "frozen_replicas",
     ]
     assert list(asdict(first)["intent"]) == ["kind", "begin", "end", "state"]
     pipeline.close()

@@ -10,7 +10,6 @@ import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
-from types import SimpleNamespace
 from typing import Any
 
 from sluice.clickhouse import window
@@ -365,23 +364,6 @@ def _stop_on_half_a_view() -> AbstractContextManager[None]:
     return patched((start, "_refuse_change", lambda *_: None))
 
 
-def _checkpoint_without_a_look() -> AbstractContextManager[None]:
-    """A checkpoint speaks of partitions that another driver may have (R5)."""
-    real = recording.RoundRecorder._unchanged
-
-    def unchanged(self: Any, updates: Any, now_ms: int) -> Any:
-        checkpoints, self.checkpoints = (
-            self.checkpoints,
-            SimpleNamespace(is_due=lambda now_ms: False),
-        )
-        try:
-            return real(self, updates, now_ms)
-        finally:
-            self.checkpoints = checkpoints
-
-    return patched((recording.RoundRecorder, "_unchanged", unchanged))
-
-
 @contextmanager
 def nothing() -> Iterator[None]:
     """The real code as it is."""
@@ -416,7 +398,6 @@ PLANTED: dict[str, Plant] = {
     "window-never-forgets": _window_never_forgets,
     "no-late-inserts": _no_late_inserts,
     "stop-on-half-a-view": _stop_on_half_a_view,
-    "checkpoint-without-a-look": _checkpoint_without_a_look,
     **BUNDLE_BUGS,
     **TABLE_BUGS,
     **REPLACING_BUGS,
