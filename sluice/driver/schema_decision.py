@@ -118,9 +118,11 @@ def may_change_spec(facts: Facts, widened: LoadSpec | None) -> bool:
         return False
     then = {table.entry: table for table in facts.recorded.tables_of(facts.topic)}
     now = {table.entry: table for table in facts.current.tables_of(facts.topic)}
-    return then.keys() == now.keys() and all(
-        then[entry] == now[entry] for entry in outdated.inserted
-    )
+    if then.keys() != now.keys():
+        return False
+    if any(then[entry].parked and not now[entry].parked for entry in now):
+        return False  # the range's reservation counts at no hold on that window (R10)
+    return all(then[entry] == now[entry] for entry in outdated.inserted)
 
 
 def open_fields(facts: Facts) -> Wanted:

@@ -29,6 +29,10 @@ OTHER_U = spec_of(GROWING, table_spec("u", ("a",), "day"))
 ONLY_T = spec_of(GROWING)
 KNOWING = spec_of(replace(GROWING, schemas=(1, 2)), table_spec("u", ("a",)))
 
+PARKING = replace(
+    RECORDED, tables=tuple(replace(each, parked=each.entry == "u") for each in RECORDED.tables)
+)
+
 FIELDS = Outdated("t", "fields", (), fields={"t": (NewField("x", "string"),)})
 SCHEMAS = Outdated("t", "schemas", (), schemas={"t": UnknownSchemas((3,), (1, 2), 1, 10)})
 REFUSED = Outdated("t", "other columns", ())
@@ -77,6 +81,10 @@ CASES: dict[str, tuple[Facts, Decision]] = {
     "a table was altered": (facts(altered=True), Probe()),
     "its load spec is not executable any more": (facts(recorded=None, altered=True), Probe()),
     "a refused first attempt": (facts(REFUSED, now=GROWN), Change(Kind.CHANGE_SPEC, GROWN)),
+    "an entry that is parked no more has no insert counter in this range": (
+        facts(REFUSED, now=GROWN, recorded=PARKING),
+        Keep(),
+    ),
     "although its table was altered": (
         facts(REFUSED, now=GROWN, altered=True),
         Change(Kind.CHANGE_SPEC, GROWN),
