@@ -99,7 +99,8 @@ WHOLE = avro_file([1, 2])
         (WHOLE[:-1], "ends too early"),
         (WHOLE + b"\x02", "ends too early"),
         (WHOLE[:-20] + b"\xff" + WHOLE[-19:], ""),
-        (WHOLE[:-1] + b"\0", "does not end where it says"),
+        # The sync marker is drawn by the writer: no constant is sure to differ from its end.
+        (WHOLE[:-1] + bytes([WHOLE[-1] ^ 1]), "does not end where it says"),
         (WHOLE.replace(b'"string"', b'"strinG"'), "unknown type strinG"),
         (WHOLE.replace(b"avro.schema", b"avro.schemA"), "has no schema"),
         (avro_file([1], "deflate").replace(b"deflate", b"bzip222"), "bzip222"),

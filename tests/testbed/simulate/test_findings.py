@@ -21,6 +21,7 @@ from sluice.driver.start import Started, StartParts
 from sluice.driver.state import PartitionState, Probed
 from sluice.kafka.errors import KafkaUnavailableError
 from sluice.kafka.recorder import Recorder, TakeOver
+from sluice.kafka.transactions import RecorderNames
 from sluice.testbed.simulate.inserters import Inserters
 from sluice.testbed.simulate.invariants import Invariants
 from sluice.testbed.simulate.processes import DriverProcess
@@ -141,7 +142,7 @@ class Group(Recorder):
 
     def __init__(self, held: Mapping[TopicPartition, CommittedOffset | None]) -> None:
         self.held = dict(held)
-        self.names = cast(Any, SimpleNamespace(owner="me", group="g"))
+        self.names = RecorderNames("g", "ledger", "dead", "me")
 
     def committed(self, sources: Any) -> Any:
         return {source: self.held[source] for source in sources}
