@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
@@ -137,6 +138,8 @@ class Broker:
         self.pending: dict[TopicPartition, Transaction] = {}
         self.epochs: dict[str, int] = {}
         self.transactions: dict[str, Transaction] = {}
+        #: How many transactions of an id are decided, and not yet carried out.
+        self._deciding: Counter[str] = Counter()
         self.unreachable_until = 0
         self.timed_out: Callable[[Transaction], None] = lambda transaction: None
         #: Called when a transaction is decided, before anything of it is visible.
@@ -157,9 +160,10 @@ class Broker:
 
         :returns: the new epoch; None while a commit is being carried out: ask again.
         """
-        transaction = self.transactions.get(identity)
-        if transaction is not None and transaction.state == "committing":
+        # Also one before the last that was begun: the coordinator hears of that one afterwards.
+        if self._deciding[identity]:
             return None
+        transaction = self.transactions.get(identity)
         self.epochs[identity] = self.epochs.get(identity, -1) + 1
         if transaction is not None:
             self._abort(transaction)
@@ -195,6 +199,7 @@ class Broker:
         if transaction.state != "open":
             return transaction.state in ("committing", "committed")
         transaction.state = "committing"
+        self._deciding[transaction.identity] += 1
         self.decided(transaction)
         logs = list(transaction.logs)
         # The markers of offsets and of messages travel separately.
@@ -220,6 +225,7 @@ class Broker:
         self.group.update(transaction.offsets)
         self._forget(transaction)
         transaction.state = "committed"
+        self._deciding[transaction.identity] -= 1
 
     def _forget(self, transaction: Transaction) -> None:
         for source in transaction.offsets:
