@@ -243,7 +243,7 @@ class Invariants:
                 or any(self.bundles.is_too_heavy(*item) for item in each.records.items())
             )
         )
-        usable = table.shape.window_blocks // 2
+        usable = self._usable(table)
         for key, each in able.items():
             first = table.entries_since(key)
             if first > 0 and first + waiting > usable:
@@ -255,6 +255,14 @@ class Invariants:
                     f"{in_words(each.records)} may be inserted again into {table.shape.name} "
                     f"after {first} entries and {waiting} more, beyond {usable} (I6)",
                 )
+
+    def _usable(self, table: Table) -> int:
+        """Of a window, by all that is recorded. Who was succeeded, and goes on with a partition
+        that its successor has not seen yet, is another writer to that one, and the other half is
+        for such (R10)."""
+        world, entries = self._world, table.shape.window_blocks
+        owners = {world.owner_of(source) for source in world.broker.group} - {None}
+        return entries // 2 if world.plan.members or len(owners) <= 1 else entries
 
     def _is_settled(self, source: TopicPartition, end: int) -> bool:
         """Whether all blocks of a range are stored, as far as there are any."""
@@ -313,9 +321,11 @@ class Invariants:
     def check_reservations(
         self, source: TopicPartition, records: Mapping[TopicPartition, Record]
     ) -> None:
-        """A new range reserves no more than what is left of half of a window: by all that may still
-        insert, and by what came into it since the oldest of them (R10)."""
-        world = self._world
+        """A new range reserves no more than what is left of half of a window: by all of its driver
+        that may still insert, and by what came into it since the oldest of them (R10)."""
+        world, owner = self._world, records[source].owner
+        if not world.plan.members:
+            records = {of: each for of, each in records.items() if each.owner == owner}
         for table in world.clickhouse.tables():
             key = " and ".join(table.target_shards)
             insert_counters = {
