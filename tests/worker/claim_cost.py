@@ -30,7 +30,7 @@ from sluice.decode.keys.kept import kept
 from sluice.decode.messages.buffer import MessageBuffer
 from sluice.decode.messages.origins import Origin, Origins
 from sluice.testbed.local.orders import Orders, Shape
-from sluice.testbed.simulate.patches import patched
+from sluice.testbed.simulate.planting import patched
 from sluice.worker import claiming
 from sluice.worker.assignment import Assignment
 from sluice.worker.bundle import Bundle

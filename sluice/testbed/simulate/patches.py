@@ -27,6 +27,7 @@ from sluice.driver import (
 from sluice.kafka import ledger, reader, recorder, transactions
 from sluice.testbed.simulate import clients, columns, decoding, driver, fleet, store, wire
 from sluice.testbed.simulate.parts import Parts
+from sluice.testbed.simulate.planting import patched
 from sluice.testbed.simulate.spark import Worker, bundle_loader
 from sluice.testbed.simulate.world import World
 from sluice.worker import (
@@ -55,19 +56,6 @@ class _CacheOfWorker:
         worker = self._world.process
         assert isinstance(worker, Worker)
         return getattr(worker.cache, name)
-
-
-@contextmanager
-def patched(*changes: tuple[Any, str, Any]) -> Iterator[None]:
-    """Attributes replaced for a while."""
-    before = [(owner, name, getattr(owner, name)) for owner, name, _ in changes]
-    try:
-        for owner, name, value in changes:
-            setattr(owner, name, value)
-        yield
-    finally:
-        for owner, name, value in reversed(before):
-            setattr(owner, name, value)
 
 
 @contextmanager

@@ -30,7 +30,7 @@ from sluice.driver import (
     start,
 )
 from sluice.driver.ports import ShardWindow
-from sluice.driver.record_updates import Budget, RecordPlanner, settle
+from sluice.driver.record_updates import Budget, RecordPlanner
 from sluice.driver.state import Answered, Holds, PartitionState
 from sluice.kafka import reader, recorder, transactions
 from sluice.kafka.dead_letters import wrap
@@ -39,29 +39,26 @@ from sluice.testbed.simulate import wire
 from sluice.testbed.simulate.clients import SimulatedLog, SimulatedProducer
 from sluice.testbed.simulate.decoding import DecodedRows, VersionedDecoder
 from sluice.testbed.simulate.kafka import Stored
-from sluice.testbed.simulate.patches import patched
 from sluice.testbed.simulate.planted_bundles import BUNDLE_BUGS
 from sluice.testbed.simulate.planted_claims import CLAIM_BUGS
 from sluice.testbed.simulate.planted_rules import RULE_BUGS
 from sluice.testbed.simulate.planted_staging import STAGING_BUGS
 from sluice.testbed.simulate.planted_tables import REPLACING_BUGS, TABLE_BUGS
+from sluice.testbed.simulate.planting import Bugs, patched
 from sluice.worker import bundle, inserting, leases
 
-Plant = Callable[[], AbstractContextManager[None]]
+#: All but those of a fleet, by name.
+PLANTED = Bugs()
 
 
-def _settle_before_acknowledgement() -> AbstractContextManager[None]:
+@PLANTED.instead_of(inserting, "_insert_into")
+def settle_before_acknowledgement(real: Any, *parts: Any) -> Any:
     """An insert without an answer counts as loaded."""
-    real = inserting._insert_into
-
-    def insert_into(*parts: Any) -> Receipt:
-        try:
-            return real(*parts)
-        except InDoubtError:
-            table, decoded, token = parts[4], parts[6], parts[7]
-            return Receipt(table.entry, table.target, "s1", token, decoded.rows, 0, "", "", 1, 0)
-
-    return patched((inserting, "_insert_into", insert_into))
+    try:
+        return real(*parts)
+    except InDoubtError:
+        table, decoded, token = parts[4], parts[6], parts[7]
+        return Receipt(table.entry, table.target, "s1", token, decoded.rows, 0, "", "", 1, 0)
 
 
 def _token_of(change: Callable[[dict[str, Any]], dict[str, Any]]) -> AbstractContextManager[None]:
@@ -69,12 +66,14 @@ def _token_of(change: Callable[[dict[str, Any]], dict[str, Any]]) -> AbstractCon
     return patched((bundle, "block_token", lambda **parts: real(**change(parts))))
 
 
-def _token_without_table() -> AbstractContextManager[None]:
+@PLANTED.plant
+def token_without_table() -> AbstractContextManager[None]:
     """Two tables' blocks of one range share a token (H18)."""
     return _token_of(lambda parts: {**parts, "entry": "", "target": ""})
 
 
-def _token_without_partition() -> AbstractContextManager[None]:
+@PLANTED.plant
+def token_without_partition() -> AbstractContextManager[None]:
     """Equal ranges of two partitions share a token."""
 
     def change(parts: dict[str, Any]) -> dict[str, Any]:
@@ -85,18 +84,21 @@ def _token_without_partition() -> AbstractContextManager[None]:
     return _token_of(change)
 
 
-def _token_with_attempt() -> AbstractContextManager[None]:
+@PLANTED.plant
+def token_with_attempt() -> AbstractContextManager[None]:
     """Each attempt inserts under a token of its own."""
     numbers = itertools.count()
     return _token_of(lambda parts: {**parts, "pipeline": f"p{next(numbers)}"})
 
 
-def _probe_token_without_digest() -> AbstractContextManager[None]:
+@PLANTED.plant
+def probe_token_without_digest() -> AbstractContextManager[None]:
     """What a probe found missing is loaded under the token of the whole range (H18)."""
     return _token_of(lambda parts: {**parts, "rest": ""})
 
 
-def _other_cut_on_replay() -> AbstractContextManager[None]:
+@PLANTED.plant
+def other_cut_on_replay() -> AbstractContextManager[None]:
     """A repeat reads one message less, as if rows decided the cut (H9)."""
     seen: set[Range] = set()
 
@@ -109,7 +111,8 @@ def _other_cut_on_replay() -> AbstractContextManager[None]:
     return _reading(cut)
 
 
-def _replay_beyond_the_range() -> AbstractContextManager[None]:
+@PLANTED.plant
+def replay_beyond_the_range() -> AbstractContextManager[None]:
     """A repeat reads on to what is there by now."""
     seen: set[Range] = set()
 
@@ -135,18 +138,15 @@ def _reading(changed: Callable[[Any, Range], Range]) -> AbstractContextManager[N
     return patched((reader.RangeReader, "read_ranges", read_ranges))
 
 
-def _take_over_under_own_id() -> AbstractContextManager[None]:
+@PLANTED.instead_of(recorder.Recorder, "finish_take_over")
+def take_over_under_own_id(real: Any, self: Any, take_over: Any, commit: Any) -> None:
     """The first record is committed under the new owner's id (H1)."""
-    real = recorder.Recorder.finish_take_over
-
-    def finish(self: Any, take_over: Any, commit: Any) -> None:
-        take_over.producers.update(dict.fromkeys(take_over.producers, self._own_producer()))
-        real(self, take_over, commit)
-
-    return patched((recorder.Recorder, "finish_take_over", finish))
+    take_over.producers.update(dict.fromkeys(take_over.producers, self._own_producer()))
+    real(self, take_over, commit)
 
 
-def _take_over_without_fencing() -> AbstractContextManager[None]:
+@PLANTED.plant
+def take_over_without_fencing() -> AbstractContextManager[None]:
     """A take-over reads and records without initialising the old owner's id first."""
 
     def take_over(self: Any, sources: Any, owner_of: Any = None) -> Any:
@@ -168,56 +168,46 @@ def _take_over_without_fencing() -> AbstractContextManager[None]:
     )
 
 
-def _unstable_reads() -> AbstractContextManager[None]:
+@PLANTED.instead_of(recorder, "make_consumer")
+def unstable_reads(real: Any, *_: Any, **__: Any) -> Any:
     """Offsets are read without waiting for open transactions (H5)."""
-
-    def make_consumer(*_: Any, **__: Any) -> Any:
-        return recorder.make_unstable_reader(None, "")  # type: ignore[attr-defined, arg-type]
-
-    return patched((recorder, "make_consumer", make_consumer))
+    return recorder.make_unstable_reader(None, "")  # type: ignore[attr-defined, arg-type]
 
 
-def _no_read_before_record() -> AbstractContextManager[None]:
+@PLANTED.plant
+def no_read_before_record() -> AbstractContextManager[None]:
     """What the group holds is not compared before a record (H2)."""
     return patched((recorder.Recorder, "differences", lambda self, expected: {}))
 
 
-def _dead_letters_outside_transaction() -> AbstractContextManager[None]:
+@PLANTED.instead_of(transactions, "_write")
+def dead_letters_outside_transaction(real: Any, producer: SimulatedProducer, content: Any) -> None:
     """Dead letters are sent by themselves before the settle."""
-    real = transactions._write
-
-    def write(producer: SimulatedProducer, content: Any) -> None:
-        log = producer._world.broker.topics[content.names.dead_letter_topic][0]
-        for letter in content.commit.dead_letters:
-            wrapped = wrap(letter, content.names.dead_letter_bytes_max)
-            log.append(Stored(wrapped.value, wrapped.key, tuple(wrapped.headers)))
-        real(producer, replace(content, commit=replace(content.commit, dead_letters=())))
-
-    return patched((transactions, "_write", write))
+    log = producer._world.broker.topics[content.names.dead_letter_topic][0]
+    for letter in content.commit.dead_letters:
+        wrapped = wrap(letter, content.names.dead_letter_bytes_max)
+        log.append(Stored(wrapped.value, wrapped.key, tuple(wrapped.headers)))
+    real(producer, replace(content, commit=replace(content.commit, dead_letters=())))
 
 
-def _dead_letters_uncut() -> AbstractContextManager[None]:
+@PLANTED.instead_of(transactions, "wrap")
+def dead_letters_uncut(_: Any, letter: DeadLetter, message_bytes_max: int) -> Any:
     """A dead letter larger than its topic takes is not cut (H21)."""
-
-    def uncut(letter: DeadLetter, message_bytes_max: int) -> Any:
-        return wrap(letter, 1 << 30)
-
-    return patched((transactions, "wrap", uncut))
+    return wrap(letter, 1 << 30)
 
 
-def _begin_instead_of_end() -> AbstractContextManager[None]:
+@PLANTED.instead_of(round_planner, "settle")
+def begin_instead_of_end(
+    real: Any, state: PartitionState, owner: str, batch: int, now_ms: int
+) -> Any:
     """A settle commits where its range began."""
-    real = settle
-
-    def early(state: PartitionState, owner: str, batch: int, now_ms: int) -> Any:
-        step = real(state, owner, batch, now_ms)
-        record = replace(step.record, begin=state.record.begin, end=state.record.begin)
-        return replace(step, record=record)
-
-    return patched((round_planner, "settle", early))
+    step = real(state, owner, batch, now_ms)
+    record = replace(step.record, begin=state.record.begin, end=state.record.begin)
+    return replace(step, record=record)
 
 
-def _lease_checked_too_early() -> AbstractContextManager[None]:
+@PLANTED.plant
+def lease_checked_too_early() -> AbstractContextManager[None]:
     """The lease is checked when the task starts, not before each insert."""
     real = leases.HeldLease.__init__
 
@@ -231,12 +221,14 @@ def _lease_checked_too_early() -> AbstractContextManager[None]:
     )
 
 
-def _servers_clock_is_not_asked() -> AbstractContextManager[None]:
+@PLANTED.plant
+def servers_clock_is_not_asked() -> AbstractContextManager[None]:
     """The lease is measured by the worker's clock alone (R9)."""
     return patched((wire.SimulatedServer, "clock_ms", lambda self: None))
 
 
-def _budget_in_blocks() -> AbstractContextManager[None]:
+@PLANTED.plant
+def budget_in_blocks() -> AbstractContextManager[None]:
     """The window is counted in blocks, not in ClickHouse partitions of blocks (H7)."""
     real = VersionedDecoder.decode
 
@@ -257,7 +249,8 @@ def _budget_in_blocks() -> AbstractContextManager[None]:
     )
 
 
-def _insert_counters_of_the_repeat() -> AbstractContextManager[None]:
+@PLANTED.plant
+def insert_counters_of_the_repeat() -> AbstractContextManager[None]:
     """Each renewal takes new insert counters, as if nothing had been inserted before it."""
     real, see_real = RecordPlanner.renew, RecordPlanner.see_windows
     insert_counters: dict[str, int] = {}
@@ -285,7 +278,8 @@ def _insert_counters_of_the_repeat() -> AbstractContextManager[None]:
     return patched((RecordPlanner, "see_windows", see_windows), (RecordPlanner, "renew", renew))
 
 
-def _todays_configuration() -> AbstractContextManager[None]:
+@PLANTED.plant
+def todays_configuration() -> AbstractContextManager[None]:
     """A replay executes today's decoder and keys, whatever the record says (H10)."""
     return patched(
         (connector, "why_not_executable", lambda *_: None),
@@ -294,53 +288,46 @@ def _todays_configuration() -> AbstractContextManager[None]:
     )
 
 
-def _shorten_after_insert() -> AbstractContextManager[None]:
+@PLANTED.instead_of(report_handler.ReportHandler, "_take_report")
+def shorten_after_insert(
+    real: Any, self: Any, state: PartitionState, report: TaskReport, now_ms: int
+) -> Any:
     """A range is shortened although somebody may have inserted it."""
-    real = report_handler.ReportHandler._take_report
-
-    def take_report(self: Any, state: PartitionState, report: TaskReport, now_ms: int) -> Any:
-        effects = real(self, state, report, now_ms)
-        failed = isinstance(report.outcome, Failed)
-        if failed and state.stopped is None and state.block_range.span > 1:
-            state.stage = Answered(TooHeavy(state.record.begin + 1, 0))
-        return effects
-
-    return patched((report_handler.ReportHandler, "_take_report", take_report))
+    effects = real(self, state, report, now_ms)
+    failed = isinstance(report.outcome, Failed)
+    if failed and state.stopped is None and state.block_range.span > 1:
+        state.stage = Answered(TooHeavy(state.record.begin + 1, 0))
+    return effects
 
 
-def _cached_watermark() -> AbstractContextManager[None]:
+@PLANTED.plant
+def cached_watermark() -> AbstractContextManager[None]:
     """Ranges are planned up to the log's end, beyond what is stable (H20)."""
     return patched((SimulatedLog, "stable_ends", SimulatedLog.log_ends))
 
 
-def _range_before_intent() -> AbstractContextManager[None]:
+@PLANTED.instead_of(recording.RoundRecorder, "record")
+def range_before_intent(real: Any, self: Any, steps: Any, specs: Any, now_ms: int) -> Any:
     """A range is loaded whose record was not committed (R1)."""
-    real = recording.RoundRecorder.record
-
-    def record(self: Any, steps: Any, specs: Any, now_ms: int) -> Any:
-        before = {step.source: step for step in steps if step.record.kind is Kind.INTEND}
-        done = real(self, steps, specs, now_ms)
-        if not done:
-            for source, step in before.items():
-                state = self._states[source]
-                if state.stopped is None and state.loaded is None and not state.record.in_doubt:
-                    state.record = step.record
-                    done.append(state)
-        return done
-
-    return patched((recording.RoundRecorder, "record", record))
+    before = {step.source: step for step in steps if step.record.kind is Kind.INTEND}
+    done = real(self, steps, specs, now_ms)
+    if not done:
+        for source, step in before.items():
+            state = self._states[source]
+            if state.stopped is None and state.loaded is None and not state.record.in_doubt:
+                state.record = step.record
+                done.append(state)
+    return done
 
 
-def _unknown_commit_is_lost() -> AbstractContextManager[None]:
+@PLANTED.instead_of(recorder.Recorder, "_find_out")
+def unknown_commit_is_lost(_: Any, self: Any, commit: Any, expected: Any) -> None:
     """A commit of unknown outcome counts as not committed (H6)."""
-
-    def find_out(self: Any, commit: Any, expected: Any) -> None:
-        raise KafkaUnavailableError("the transaction was not committed")
-
-    return patched((recorder.Recorder, "_find_out", find_out))
+    raise KafkaUnavailableError("the transaction was not committed")
 
 
-def _window_never_forgets() -> AbstractContextManager[None]:
+@PLANTED.plant
+def window_never_forgets() -> AbstractContextManager[None]:
     """A range in doubt is always repeated, whatever the windows say (H7)."""
     return patched(
         (Budget, "take_again", lambda *_: True),
@@ -349,17 +336,14 @@ def _window_never_forgets() -> AbstractContextManager[None]:
     )
 
 
-def _no_late_inserts() -> AbstractContextManager[None]:
+@PLANTED.instead_of(Holds, "at")
+def no_late_inserts(real: Any, self: Holds, *parts: Any) -> Any:
     """Late inserts of settled ranges are forgotten by the budget (R10)."""
-    real = Holds.at
-
-    def at(self: Holds, *parts: Any) -> Any:
-        return real(Holds(ended=self.ended), *parts)
-
-    return patched((Holds, "at", at))
+    return real(Holds(ended=self.ended), *parts)
 
 
-def _stop_on_half_a_view() -> AbstractContextManager[None]:
+@PLANTED.plant
+def stop_on_half_a_view() -> AbstractContextManager[None]:
     """Group and ledger are compared although somebody recorded in between (R4)."""
     return patched((start, "_refuse_change", lambda *_: None))
 
@@ -370,38 +354,5 @@ def nothing() -> Iterator[None]:
     yield
 
 
-#: Name -> what it breaks.
-PLANTED: dict[str, Plant] = {
-    "settle-before-acknowledgement": _settle_before_acknowledgement,
-    "token-without-table": _token_without_table,
-    "token-without-partition": _token_without_partition,
-    "token-with-attempt": _token_with_attempt,
-    "probe-token-without-digest": _probe_token_without_digest,
-    "other-cut-on-replay": _other_cut_on_replay,
-    "replay-beyond-the-range": _replay_beyond_the_range,
-    "take-over-under-own-id": _take_over_under_own_id,
-    "take-over-without-fencing": _take_over_without_fencing,
-    "unstable-reads": _unstable_reads,
-    "no-read-before-record": _no_read_before_record,
-    "dead-letters-outside-transaction": _dead_letters_outside_transaction,
-    "dead-letters-uncut": _dead_letters_uncut,
-    "begin-instead-of-end": _begin_instead_of_end,
-    "lease-checked-too-early": _lease_checked_too_early,
-    "servers-clock-is-not-asked": _servers_clock_is_not_asked,
-    "budget-in-blocks": _budget_in_blocks,
-    "insert-counters-of-the-repeat": _insert_counters_of_the_repeat,
-    "todays-configuration": _todays_configuration,
-    "shorten-after-insert": _shorten_after_insert,
-    "cached-watermark": _cached_watermark,
-    "range-before-intent": _range_before_intent,
-    "unknown-commit-is-lost": _unknown_commit_is_lost,
-    "window-never-forgets": _window_never_forgets,
-    "no-late-inserts": _no_late_inserts,
-    "stop-on-half-a-view": _stop_on_half_a_view,
-    **BUNDLE_BUGS,
-    **TABLE_BUGS,
-    **REPLACING_BUGS,
-    **RULE_BUGS,
-    **CLAIM_BUGS,
-    **STAGING_BUGS,
-}
+for _bugs in (BUNDLE_BUGS, TABLE_BUGS, REPLACING_BUGS, RULE_BUGS, CLAIM_BUGS, STAGING_BUGS):
+    PLANTED.update(_bugs)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from contextlib import AbstractContextManager
 from dataclasses import replace
 from typing import Any
@@ -13,13 +13,14 @@ from sluice.core.bundles import Member
 from sluice.driver import bundling, recording
 from sluice.driver.state import Holds, PartitionState
 from sluice.testbed.simulate.decoding import DecodedRows, VersionedDecoder, with_rows
-from sluice.testbed.simulate.patches import patched
+from sluice.testbed.simulate.planting import Bugs, patched
 from sluice.worker import bundle
 
-Plant = Callable[[], AbstractContextManager[None]]
+BUNDLE_BUGS = Bugs()
 
 
-def _incomplete_bundle_is_sent() -> AbstractContextManager[None]:
+@BUNDLE_BUGS.plant
+def incomplete_bundle_is_sent() -> AbstractContextManager[None]:
     """What is left of a bundle is sent under its name."""
     return patched(
         (bundling, "is_whole_bundle", lambda members: True),
@@ -27,7 +28,8 @@ def _incomplete_bundle_is_sent() -> AbstractContextManager[None]:
     )
 
 
-def _rows_in_order_of_arrival() -> AbstractContextManager[None]:
+@BUNDLE_BUGS.plant
+def rows_in_order_of_arrival() -> AbstractContextManager[None]:
     """The rows of a bundle's members stand in the order in which a broker sent them."""
     real, turn = VersionedDecoder.decode, itertools.count()
 
@@ -42,12 +44,14 @@ def _rows_in_order_of_arrival() -> AbstractContextManager[None]:
     return patched((VersionedDecoder, "decode", decode))
 
 
-def _members_are_recorded_one_by_one() -> AbstractContextManager[None]:
+@BUNDLE_BUGS.plant
+def members_are_recorded_one_by_one() -> AbstractContextManager[None]:
     """The records of a bundle are written in several transactions."""
     return patched((recording, "bounded", lambda updates: updates[:1]))
 
 
-def _bundle_named_by_its_partitions() -> AbstractContextManager[None]:
+@BUNDLE_BUGS.plant
+def bundle_named_by_its_partitions() -> AbstractContextManager[None]:
     """The digest says nothing of offsets."""
     real = bundles.bundle_name
 
@@ -58,50 +62,27 @@ def _bundle_named_by_its_partitions() -> AbstractContextManager[None]:
     return patched((bundles, "bundle_name", bundle_name), (bundling, "bundle_name", bundle_name))
 
 
-def _given_back_while_it_may_land() -> AbstractContextManager[None]:
+@BUNDLE_BUGS.instead_of(bundling, "_dissolved")
+def given_back_while_it_may_land(real: Any, members: list[PartitionState], *more: Any) -> Any:
     """A bundle that is no more is planned anew although some task may have inserted it."""
-    real = bundling._dissolved
-
-    def dissolved(members: list[PartitionState], *more: Any) -> Any:
-        for state in members:
-            state.untouched = True
-        return real(members, *more)
-
-    return patched((bundling, "_dissolved", dissolved))
+    for state in members:
+        state.untouched = True
+    return real(members, *more)
 
 
-def _each_member_keeps_its_lease() -> AbstractContextManager[None]:
+@BUNDLE_BUGS.instead_of(bundling, "_as_first")
+def each_member_keeps_its_lease(real: Any, state: PartitionState, update: Any, attempt: int) -> Any:
     """A new attempt renews the lease of the first member only."""
-    real = bundling._as_first
-
-    def as_first(state: PartitionState, update: Any, attempt: int) -> Any:
-        found = real(state, update, attempt)
-        if state.source == update.source:
-            return found
-        return replace(found, record=replace(found.record, deadline_ms=state.record.deadline_ms))
-
-    return patched((bundling, "_as_first", as_first))
+    found = real(state, update, attempt)
+    if state.source == update.source:
+        return found
+    return replace(found, record=replace(found.record, deadline_ms=state.record.deadline_ms))
 
 
-def _all_bundles_are_one_hold() -> AbstractContextManager[None]:
+@BUNDLE_BUGS.instead_of(Holds, "at")
+def all_bundles_are_one_hold(
+    real: Any, self: Holds, target_shard: Any, states: list[PartitionState], now_ms: int
+) -> Any:
     """Of all bundles that may still be inserted one counts against the window."""
-    real = Holds.at
-
-    def at(self: Holds, target_shard: Any, states: list[PartitionState], now_ms: int) -> Any:
-        bundled = [state for state in states if state.record.bundle]
-        return real(
-            self, target_shard, [s for s in states if s not in bundled] + bundled[:1], now_ms
-        )
-
-    return patched((Holds, "at", at))
-
-
-BUNDLE_BUGS: dict[str, Plant] = {
-    "incomplete-bundle-is-sent": _incomplete_bundle_is_sent,
-    "rows-in-order-of-arrival": _rows_in_order_of_arrival,
-    "members-are-recorded-one-by-one": _members_are_recorded_one_by_one,
-    "bundle-named-by-its-partitions": _bundle_named_by_its_partitions,
-    "given-back-while-it-may-land": _given_back_while_it_may_land,
-    "each-member-keeps-its-lease": _each_member_keeps_its_lease,
-    "all-bundles-are-one-hold": _all_bundles_are_one_hold,
-}
+    bundled = [state for state in states if state.record.bundle]
+    return real(self, target_shard, [s for s in states if s not in bundled] + bundled[:1], now_ms)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from contextlib import AbstractContextManager
 from dataclasses import replace
 from typing import Any
@@ -14,10 +13,13 @@ from sluice.driver.inheriting import Heir, named_by, record_at
 from sluice.driver.start import first_records
 from sluice.kafka.offsets import owner_in
 from sluice.kafka.recorder import Recorder, TakeOver
-from sluice.testbed.simulate.patches import patched
+from sluice.testbed.simulate.planting import Bugs, patched
+
+FLEET_BUGS = Bugs()
 
 
-def _take_over_without_fencing_the_dead() -> AbstractContextManager[None]:
+@FLEET_BUGS.plant
+def dead_are_fenced_after_reading() -> AbstractContextManager[None]:
     """Who is thought dead is fenced only after what it left was read."""
 
     def inherit(self: Any, dead: Any, sources: Any) -> TakeOver:
@@ -35,7 +37,8 @@ def _take_over_without_fencing_the_dead() -> AbstractContextManager[None]:
     return patched((Recorder, "inherit", inherit), (Recorder, "finish_take_over", late))
 
 
-def _handed_over_in_doubt() -> AbstractContextManager[None]:
+@FLEET_BUGS.plant
+def handed_over_in_doubt() -> AbstractContextManager[None]:
     """A range that is loaded goes to another owner with the record that only repeats it."""
     real = recording.RoundRecorder.record
 
@@ -54,18 +57,15 @@ def _handed_over_in_doubt() -> AbstractContextManager[None]:
     )
 
 
-def _not_forgotten() -> AbstractContextManager[None]:
+@FLEET_BUGS.instead_of(recording.RoundRecorder, "_committed")
+def handed_over_and_not_forgotten(real: Any, self: Any, update: Any, record: Any) -> Any:
     """Who has handed a partition over goes on with what it knows of it."""
-    real = recording.RoundRecorder._committed
-
-    def committed(self: Any, update: Any, record: Any) -> Any:
-        self._states[update.source].hands_to = ""
-        return real(self, update, record)
-
-    return patched((recording.RoundRecorder, "_committed", committed))
+    self._states[update.source].hands_to = ""
+    return real(self, update, record)
 
 
-def _taken_without_reading_the_owner() -> AbstractContextManager[None]:
+@FLEET_BUGS.plant
+def taken_without_reading_the_owner() -> AbstractContextManager[None]:
     """A partition that should be one's own is, whatever its record names."""
 
     def is_given(self: Any, source: Any, at: Any, held: Any) -> bool:
@@ -86,22 +86,8 @@ def _taken_without_reading_the_owner() -> AbstractContextManager[None]:
     return patched((Heir, "_is_given", is_given), (Heir, "_step", step), (Heir, "_adopt", adopt))
 
 
-def _own_id_initialised() -> AbstractContextManager[None]:
+@FLEET_BUGS.instead_of(Recorder, "inherit")
+def own_id_initialised_by_a_take_over(real: Any, self: Any, dead: Any, sources: Any) -> Any:
     """A take-over beside the loop initialises the loop's own id, too."""
-    real = Recorder.inherit
-
-    def inherit(self: Any, dead: Any, sources: Any) -> TakeOver:
-        self._own_producer()
-        return real(self, dead, sources)
-
-    return patched((Recorder, "inherit", inherit))
-
-
-#: Name -> what it breaks.
-FLEET_BUGS: dict[str, Callable[[], AbstractContextManager[None]]] = {
-    "dead-are-fenced-after-reading": _take_over_without_fencing_the_dead,
-    "handed-over-in-doubt": _handed_over_in_doubt,
-    "handed-over-and-not-forgotten": _not_forgotten,
-    "taken-without-reading-the-owner": _taken_without_reading_the_owner,
-    "own-id-initialised-by-a-take-over": _own_id_initialised,
-}
+    self._own_producer()
+    return real(self, dead, sources)

@@ -4,7 +4,6 @@ not know the rules would make them; see `planted`."""
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from contextlib import AbstractContextManager
 from dataclasses import replace
 from typing import Any
@@ -12,7 +11,7 @@ from typing import Any
 from sluice.clickhouse import http
 from sluice.clickhouse.access import ClickHouseAccess
 from sluice.clickhouse.reactions import nothing_sent
-from sluice.core import budget, lease
+from sluice.core import lease
 from sluice.core.budget import Hold, WindowState
 from sluice.core.errors import SluiceError
 from sluice.driver import (
@@ -23,7 +22,6 @@ from sluice.driver import (
     recording,
     remembering,
     round_planner,
-    start,
     state,
 )
 from sluice.driver.freezing import Freezing
@@ -34,38 +32,31 @@ from sluice.driver.state import Holds, PartitionState
 from sluice.kafka import recorder, transactions
 from sluice.kafka.errors import UnknownCommitError
 from sluice.testbed.simulate import wire
-from sluice.testbed.simulate.patches import patched
+from sluice.testbed.simulate.planting import Bugs, patched
 from sluice.worker import inserting, leases, loading
 
-Plant = Callable[[], AbstractContextManager[None]]
+RULE_BUGS = Bugs()
 
 
-def _newest_hold_only() -> AbstractContextManager[None]:
+@RULE_BUGS.instead_of(record_updates, "room")
+def newest_hold_only(real: Any, window: WindowState, holds: Any, ended: int = 0) -> Any:
     """Entries are counted since the newest hold on a window instead of the oldest."""
-    real = budget.room
-
-    def room(window: WindowState, holds: Any, ended: int = 0) -> int:
-        held = list(holds)
-        newest = max((hold.insert_counter for hold in held), default=window.insert_counter)
-        return real(window, [Hold(newest, hold.reservation) for hold in held], ended)
-
-    return patched((record_updates, "room", room))
+    held = list(holds)
+    newest = max((hold.insert_counter for hold in held), default=window.insert_counter)
+    return real(window, [Hold(newest, hold.reservation) for hold in held], ended)
 
 
-def _largest_reservation_only() -> AbstractContextManager[None]:
+@RULE_BUGS.instead_of(record_updates, "room")
+def largest_reservation_only(real: Any, window: WindowState, holds: Any, ended: int = 0) -> Any:
     """Of all reservations that may still land only the largest counts."""
-    real = budget.room
-
-    def room(window: WindowState, holds: Any, ended: int = 0) -> int:
-        held = list(holds)
-        most = max((hold.reservation for hold in held), default=0)
-        first = [Hold(hold.insert_counter, 0) for hold in held]
-        return real(window, first, ended) - most
-
-    return patched((record_updates, "room", room))
+    held = list(holds)
+    most = max((hold.reservation for hold in held), default=0)
+    first = [Hold(hold.insert_counter, 0) for hold in held]
+    return real(window, first, ended) - most
 
 
-def _no_grace_after_the_lease() -> AbstractContextManager[None]:
+@RULE_BUGS.plant
+def no_grace_after_the_lease() -> AbstractContextManager[None]:
     """A lease is over everywhere as soon as it is over here."""
 
     def has_expired(deadline: int, now_ms: int) -> bool:
@@ -75,81 +66,68 @@ def _no_grace_after_the_lease() -> AbstractContextManager[None]:
     return patched(*((module, "has_expired", has_expired) for module in modules))
 
 
-def _late_inserts_are_not_recorded() -> AbstractContextManager[None]:
+@RULE_BUGS.instead_of(record_updates, "settling")
+def late_inserts_are_not_recorded(real: Any, found: PartitionState, now_ms: int) -> Any:
     """The ledger does not learn of inserts that may come late."""
-    real = record_updates.settling
-
-    def settling(found: PartitionState, now_ms: int) -> Any:
-        entries, *others = real(found, now_ms)
-        return tuple(e for e in entries if e.body["type"] != "suspect"), *others
-
-    return patched((record_updates, "settling", settling))
+    entries, *others = real(found, now_ms)
+    return tuple(e for e in entries if e.body["type"] != "suspect"), *others
 
 
-def _late_inserts_end_with_their_lease() -> AbstractContextManager[None]:
+@RULE_BUGS.instead_of(Holds, "forget")
+def late_inserts_end_with_their_lease(
+    real: Any, self: Holds, now_ms: int, read_started_ms: int
+) -> None:
     """A late insert is forgotten when its lease ends, while a server may still store it."""
-    real = Holds.forget
-
-    def forget(self: Holds, now_ms: int, read_started_ms: int) -> None:
-        real(self, now_ms, read_started_ms)
-        self.late_inserts = [
-            late_insert for late_insert in self.late_inserts if late_insert.deadline_ms > now_ms
-        ]
-
-    return patched((Holds, "forget", forget))
+    real(self, now_ms, read_started_ms)
+    self.late_inserts = [
+        late_insert for late_insert in self.late_inserts if late_insert.deadline_ms > now_ms
+    ]
 
 
-def _inserts_outlive_their_lease() -> AbstractContextManager[None]:
+@RULE_BUGS.instead_of(leases.HeldLease, "check")
+def inserts_outlive_their_lease(real: Any, self: Any, *parts: Any) -> float:
     """The lease is checked before the POST, and does not end it (I1)."""
-    real = leases.HeldLease.check
-
-    def check(self: Any, *parts: Any) -> float:
-        real(self, *parts)
-        return math.inf
-
-    return patched((leases.HeldLease, "check", check))
+    real(self, *parts)
+    return math.inf
 
 
-def _unknown_status_is_success() -> AbstractContextManager[None]:
+@RULE_BUGS.instead_of(http, "exchange")
+def unknown_status_is_success(_: Any, *parts: Any) -> Any:
     """319 after the headers were sent counts as OK."""
-
-    def exchange(*parts: Any) -> Any:
-        reply = wire.exchange(*parts)
-        if reply.status == 200 and b"Code: 319" in reply.body:
-            return replace(reply, header_code=None, body=b"")
-        return reply
-
-    return patched((http, "exchange", exchange))
+    reply = wire.exchange(*parts)
+    if reply.status == 200 and b"Code: 319" in reply.body:
+        return replace(reply, header_code=None, body=b"")
+    return reply
 
 
-def _errors_after_the_headers_are_not_read() -> AbstractContextManager[None]:
+@RULE_BUGS.instead_of(http, "exchange")
+def errors_after_the_headers_are_not_read(
+    _: Any, connection: Any, request: Any, timeout: float
+) -> Any:
     """A reply that begins with 200 counts as OK."""
-
-    def exchange(connection: Any, request: Any, timeout: float) -> Any:
-        reply = wire.exchange(connection, request, timeout)
-        is_insert = "INSERT" in request.path
-        return replace(reply, header_code=None, body=b"") if is_insert else reply
-
-    return patched((http, "exchange", exchange))
+    reply = wire.exchange(connection, request, timeout)
+    is_insert = "INSERT" in request.path
+    return replace(reply, header_code=None, body=b"") if is_insert else reply
 
 
-def _undelivered_is_not_dropped() -> AbstractContextManager[None]:
+@RULE_BUGS.plant
+def undelivered_is_not_dropped() -> AbstractContextManager[None]:
     """What a server has not taken when the POST ends goes on being sent."""
     return patched(
         (http, "drop", lambda connection: None), (http, "give_up_after", lambda *_: None)
     )
 
 
-def _lost_answers_are_transient() -> AbstractContextManager[None]:
+@RULE_BUGS.instead_of(http, "reply_lost")
+def lost_answers_are_transient(
+    _: Any, url: str, what: str, name: str, why: str, read_only: bool
+) -> SluiceError:
     """An insert without an answer is thought not to have been sent."""
-
-    def reply_lost(url: str, what: str, name: str, why: str, read_only: bool) -> SluiceError:
-        return nothing_sent(url, what, name, why)
-
-    return patched((http, "reply_lost", reply_lost))
+    return nothing_sent(url, what, name, why)
 
 
-def _probe_ignores_running_inserts() -> AbstractContextManager[None]:
+@RULE_BUGS.plant
+def probe_ignores_running_inserts() -> AbstractContextManager[None]:
     """A probe that has found the lease over looks while a server still stores."""
     return patched(
         (probing, "running_query_ids", lambda *_: []),
@@ -157,30 +135,27 @@ def _probe_ignores_running_inserts() -> AbstractContextManager[None]:
     )
 
 
-def _probe_looks_into_one_shard() -> AbstractContextManager[None]:
+@RULE_BUGS.instead_of(probing.ClickHouseProber, "_look")
+def probe_looks_into_one_shard(real: Any, self: Any, probe: Any, table: Any, since_ms: int) -> None:
     """What lies in other shards counts as missing."""
-    real = probing.ClickHouseProber._look
-
-    def look(self: Any, probe: Any, table: Any, since_ms: int) -> None:
-        real(self, probe, replace(table, shards=table.shards[:1]), since_ms)
-
-    return patched((probing.ClickHouseProber, "_look", look))
+    real(self, probe, replace(table, shards=table.shards[:1]), since_ms)
 
 
-def _renewals_are_young() -> AbstractContextManager[None]:
+@RULE_BUGS.instead_of(RecordPlanner, "renew")
+def renewals_are_young(
+    real: Any,
+    self: RecordPlanner,
+    found: PartitionState,
+    now_ms: int,
+    reservation: int | None = None,
+) -> Any:
     """The age of a block is counted from its last renewal on."""
-    real = RecordPlanner.renew
-
-    def renew(
-        self: RecordPlanner, found: PartitionState, now_ms: int, reservation: int | None = None
-    ) -> Any:
-        step = real(self, found, now_ms, reservation)
-        return replace(step, background=replace(step.background, since_ms=now_ms))
-
-    return patched((RecordPlanner, "renew", renew))
+    step = real(self, found, now_ms, reservation)
+    return replace(step, background=replace(step.background, since_ms=now_ms))
 
 
-def _age_does_not_matter() -> AbstractContextManager[None]:
+@RULE_BUGS.plant
+def age_does_not_matter() -> AbstractContextManager[None]:
     """Windows that forget by time are thought not to."""
     return patched(
         (remembering, "still_young", lambda *_: True),
@@ -188,21 +163,16 @@ def _age_does_not_matter() -> AbstractContextManager[None]:
     )
 
 
-def _insert_counters_are_stamped_after_reading() -> AbstractContextManager[None]:
+@RULE_BUGS.instead_of(WindowMonitor, "_read_target_shard")
+def insert_counters_are_stamped_after_reading(real: Any, self: Any, *parts: Any) -> Any:
     """What is inserted while an insert counter is read counts as seen by it."""
-    real = WindowMonitor._read_target_shard
-
-    def read_target_shard(self: Any, *parts: Any) -> Any:
-        found = real(self, *parts)
-        now_ms = self._now_ms()
-        return {
-            target_shard: replace(w, read_started_ms=now_ms) for target_shard, w in found.items()
-        }
-
-    return patched((WindowMonitor, "_read_target_shard", read_target_shard))
+    found = real(self, *parts)
+    now_ms = self._now_ms()
+    return {target_shard: replace(w, read_started_ms=now_ms) for target_shard, w in found.items()}
 
 
-def _nobody_looks_at_windows() -> AbstractContextManager[None]:
+@RULE_BUGS.plant
+def nobody_looks_at_windows() -> AbstractContextManager[None]:
     """A repeat, or a failover, is sent without a look at what came into the window since."""
     return patched(
         (inserting, "_require_remembered", lambda *_: None),
@@ -211,52 +181,49 @@ def _nobody_looks_at_windows() -> AbstractContextManager[None]:
     )
 
 
-def _successors_get_no_time() -> AbstractContextManager[None]:
+@RULE_BUGS.plant
+def successors_get_no_time() -> AbstractContextManager[None]:
     """Who is fenced takes over again at once, also from a successor."""
     return patched((recorder, "SUCCESSOR_PATIENCE_SECONDS", 0.0))
 
 
-def _cuts_are_not_looked_for() -> AbstractContextManager[None]:
+@RULE_BUGS.plant
+def cuts_are_not_looked_for() -> AbstractContextManager[None]:
     """A log whose leader has changed is thought to hold what it held."""
     return patched((connector, "find_cuts", lambda *_: {}))
 
 
-def _former_leaders_are_believed() -> AbstractContextManager[None]:
+@RULE_BUGS.plant
+def former_leaders_are_believed() -> AbstractContextManager[None]:
     """Whatever leader answers, its end counts."""
     return patched((TopicObserver, "_drop_unverified", lambda self, ends: iter(())))
 
 
-def _stopped_commits_count() -> AbstractContextManager[None]:
+@RULE_BUGS.instead_of(transactions, "_commit")
+def stopped_commits_count(real: Any, producer: Any, stop: Any) -> None:
     """A commit that was interrupted counts as done."""
-    real = transactions._commit
-
-    def commit(producer: Any, stop: Any) -> None:
-        try:
-            real(producer, stop)
-        except UnknownCommitError:
-            return
-
-    return patched((transactions, "_commit", commit))
+    try:
+        real(producer, stop)
+    except UnknownCommitError:
+        return
 
 
-def _second_attempts_insert() -> AbstractContextManager[None]:
+@RULE_BUGS.plant
+def second_attempts_insert() -> AbstractContextManager[None]:
     """A task that Spark started again inserts without a look of the driver."""
     return patched((loading, "_refused", lambda *_: None))
 
 
-def _take_over_drops_late_inserts() -> AbstractContextManager[None]:
+@RULE_BUGS.instead_of(connector, "take_over")
+def take_over_drops_late_inserts(real: Any, *parts: Any, **named: Any) -> Any:
     """A successor does not take in what the ledger says of late inserts."""
-    real = start.take_over
-
-    def take_over(*parts: Any, **named: Any) -> Any:
-        started = real(*parts, **named)
-        started.late_inserts = []
-        return started
-
-    return patched((connector, "take_over", take_over))
+    started = real(*parts, **named)
+    started.late_inserts = []
+    return started
 
 
-def _old_looks_are_good_enough() -> AbstractContextManager[None]:
+@RULE_BUGS.plant
+def old_looks_are_good_enough() -> AbstractContextManager[None]:
     """A range is repeated on what the windows held before it came back."""
     real = remembering.why_forgotten
 
@@ -269,7 +236,8 @@ def _old_looks_are_good_enough() -> AbstractContextManager[None]:
     )
 
 
-def _restarted_servers_are_believed() -> AbstractContextManager[None]:
+@RULE_BUGS.plant
+def restarted_servers_are_believed() -> AbstractContextManager[None]:
     """A plain table's server that was started again is thought to have all that it knows."""
     return patched(
         (remembering, "is_same_run", lambda *_: True),
@@ -277,51 +245,21 @@ def _restarted_servers_are_believed() -> AbstractContextManager[None]:
     )
 
 
-def _probe_does_not_wait_for_replicas() -> AbstractContextManager[None]:
+@RULE_BUGS.plant
+def probe_does_not_wait_for_replicas() -> AbstractContextManager[None]:
     """A probe looks at a replica that is behind."""
     return patched((probing, "why_not_in_sync", lambda *_: ""))
 
 
-def _what_is_frozen_is_sent() -> AbstractContextManager[None]:
+@RULE_BUGS.plant
+def what_is_frozen_is_sent() -> AbstractContextManager[None]:
     """A freeze keeps new ranges back, and repeats ranges in doubt (R23)."""
     return patched((Freezing, "of", lambda freezing, state: ()))
 
 
-def _frozen_replicas_are_sent_blocks() -> AbstractContextManager[None]:
+@RULE_BUGS.instead_of(ClickHouseAccess, "taking")
+def frozen_replicas_are_sent_blocks(
+    real: Any, access: ClickHouseAccess, shard: str, **_: bool
+) -> tuple[str, ...]:
     """A replica that is frozen gets no blocks (R23)."""
-
-    def all_of(access: ClickHouseAccess, shard: str, **_: bool) -> tuple[str, ...]:
-        return access.shards[shard]
-
-    return patched((ClickHouseAccess, "taking", all_of))
-
-
-RULE_BUGS: dict[str, Plant] = {
-    "what-is-frozen-is-sent": _what_is_frozen_is_sent,
-    "frozen-replicas-are-sent-blocks": _frozen_replicas_are_sent_blocks,
-    "renewals-are-young": _renewals_are_young,
-    "second-attempts-insert": _second_attempts_insert,
-    "newest-hold-only": _newest_hold_only,
-    "largest-reservation-only": _largest_reservation_only,
-    "no-grace-after-the-lease": _no_grace_after_the_lease,
-    "late-inserts-are-not-recorded": _late_inserts_are_not_recorded,
-    "late-inserts-end-with-their-lease": _late_inserts_end_with_their_lease,
-    "inserts-outlive-their-lease": _inserts_outlive_their_lease,
-    "unknown-status-is-success": _unknown_status_is_success,
-    "errors-after-the-headers-are-not-read": _errors_after_the_headers_are_not_read,
-    "undelivered-is-not-dropped": _undelivered_is_not_dropped,
-    "lost-answers-are-transient": _lost_answers_are_transient,
-    "probe-ignores-running-inserts": _probe_ignores_running_inserts,
-    "probe-looks-into-one-shard": _probe_looks_into_one_shard,
-    "age-does-not-matter": _age_does_not_matter,
-    "insert-counters-are-stamped-after-reading": _insert_counters_are_stamped_after_reading,
-    "nobody-looks-at-windows": _nobody_looks_at_windows,
-    "successors-get-no-time": _successors_get_no_time,
-    "cuts-are-not-looked-for": _cuts_are_not_looked_for,
-    "former-leaders-are-believed": _former_leaders_are_believed,
-    "take-over-drops-late-inserts": _take_over_drops_late_inserts,
-    "old-looks-are-good-enough": _old_looks_are_good_enough,
-    "restarted-servers-are-believed": _restarted_servers_are_believed,
-    "probe-does-not-wait-for-replicas": _probe_does_not_wait_for_replicas,
-    "stopped-commits-count": _stopped_commits_count,
-}
+    return access.shards[shard]

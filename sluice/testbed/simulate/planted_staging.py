@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import AbstractContextManager
 from dataclasses import replace
 from types import SimpleNamespace
@@ -14,12 +14,15 @@ from sluice.clickhouse.moving import Claim
 from sluice.clickhouse.sql import qualified
 from sluice.clickhouse.staging import COLUMN_EXISTS, StagingTable, done_statement, marker_name
 from sluice.driver import staging as collecting
-from sluice.testbed.simulate.patches import patched
+from sluice.testbed.simulate.planting import Bugs, patched
 from sluice.worker import filling, loading, sealed, staging
 from sluice.worker.bundle import Bundle
 
+STAGING_BUGS = Bugs()
 
-def _blocks_named_by_attempt() -> AbstractContextManager[None]:
+
+@STAGING_BUGS.plant
+def staged_blocks_named_by_attempt() -> AbstractContextManager[None]:
     """Each attempt has a marker of its own, so none finds what is sealed."""
     numbers = itertools.count()
 
@@ -29,7 +32,8 @@ def _blocks_named_by_attempt() -> AbstractContextManager[None]:
     return patched((staging, "marker_name", name))
 
 
-def _moved_without_a_claim() -> AbstractContextManager[None]:
+@STAGING_BUGS.plant
+def staged_moved_without_a_claim() -> AbstractContextManager[None]:
     """Whoever finds a stored block moves it under the name that it has."""
 
     move = moving.Mover.move
@@ -44,17 +48,20 @@ def _moved_without_a_claim() -> AbstractContextManager[None]:
     )
 
 
-def _what_is_still_there_was_not_moved() -> AbstractContextManager[None]:
+@STAGING_BUGS.plant
+def staged_what_is_still_there_was_not_moved() -> AbstractContextManager[None]:
     """A stored block is believed, whatever became of its server meanwhile (H25)."""
     return patched((Claim, "is_clear", lambda self, run: True))
 
 
-def _markers_go_with_their_range() -> AbstractContextManager[None]:
+@STAGING_BUGS.plant
+def staged_markers_go_with_their_range() -> AbstractContextManager[None]:
     """A marker is dropped as soon as its range is settled."""
     return patched((collecting, "has_expired", lambda *_: True), (collecting, "SEE_EVERY_MS", 0))
 
 
-def _stored_blocks_of_others_go_at_once() -> AbstractContextManager[None]:
+@STAGING_BUGS.plant
+def staged_blocks_of_others_go_at_once() -> AbstractContextManager[None]:
     """A driver drops what an attempt has filled and not sealed yet, and what it has sealed."""
 
     return patched((collecting, "to_drop", _stored_ones), (collecting, "SWEEP_EVERY_SECONDS", 1.0))
@@ -64,52 +71,43 @@ def _stored_ones(tables: Any, *_: Any) -> list[StagingTable]:
     return [table for table in tables if table.attempt]
 
 
-def _staged_token_with_rest() -> AbstractContextManager[None]:
+@STAGING_BUGS.plant
+def staged_token_with_rest() -> AbstractContextManager[None]:
     """After a probe of another table the block has another name, and is filled again."""
     return patched((Bundle, "staged_token", Bundle.token))
 
 
-def _done_before_moved() -> AbstractContextManager[None]:
+@STAGING_BUGS.instead_of(staging.StagedBlock, "_move_all")
+def staged_done_before_moved(move_all: Any, self: Any) -> Any:
     """The marker says that a block is moved before it is."""
-    move_all = staging.StagedBlock._move_all
-
-    def early(self: Any) -> bool:
-        if not self._marker.is_done:
-            self._run(done_statement(self._table.database, self._marker_name), COLUMN_EXISTS)
-        return move_all(self)
-
-    return patched((staging.StagedBlock, "_move_all", early))
+    if not self._marker.is_done:
+        self._run(done_statement(self._table.database, self._marker_name), COLUMN_EXISTS)
+    return move_all(self)
 
 
-def _dropped_before_done() -> AbstractContextManager[None]:
+@STAGING_BUGS.instead_of(moving.Mover, "move")
+def staged_dropped_before_done(move: Any, self: Any, name: str, claim: Claim | None) -> Any:
     """What is moved is dropped before the marker says so: nobody can tell it from what is lost."""
-    move = moving.Mover.move
-
-    def drop_at_once(self: Any, name: str, claim: Claim | None) -> str | None:
-        held = move(self, name, claim)
-        if held is not None:
-            self.statements.run(f"DROP TABLE {qualified(self.statements.database, held)}")
-        return held
-
-    return patched((moving.Mover, "move", drop_at_once))
+    held = move(self, name, claim)
+    if held is not None:
+        self.statements.run(f"DROP TABLE {qualified(self.statements.database, held)}")
+    return held
 
 
-def _gone_is_moved() -> AbstractContextManager[None]:
+@STAGING_BUGS.instead_of(sealed.Sealed, "marker")
+def staged_gone_is_moved(read: Any, self: Any) -> Any:
     """A stored block that is not there counts as moved."""
-    read = sealed.Sealed.marker
-
-    def older(self: Any) -> Any:
-        return replace(read(self), rows_behind=None)
-
-    return patched((sealed.Sealed, "marker", older))
+    return replace(read(self), rows_behind=None)
 
 
-def _claimed_by_another_is_moved() -> AbstractContextManager[None]:
+@STAGING_BUGS.plant
+def staged_claimed_by_another_is_moved() -> AbstractContextManager[None]:
     """A table that another attempt has claimed since has nothing left to move."""
     return patched((moving.Mover, "_require_claimed", lambda self, name: None))
 
 
-def _views_are_not_moved() -> AbstractContextManager[None]:
+@STAGING_BUGS.plant
+def staged_views_are_not_moved() -> AbstractContextManager[None]:
     """Only what is for the target is moved, and not what views made of it."""
 
     def tables(self: Any) -> list[StagingTable]:
@@ -119,29 +117,9 @@ def _views_are_not_moved() -> AbstractContextManager[None]:
     return patched((filling.Filling, "stored", tables))
 
 
-def _moved_before_all_are_sealed() -> AbstractContextManager[None]:
+@STAGING_BUGS.instead_of(loading, "seal_blocks")
+def staged_moved_before_all_are_sealed(seal: Any, *told: Any) -> Iterator[Any]:
     """Each table of a range is moved as soon as its block is sealed."""
-    seal = staging.seal_blocks
-
-    def at_once(*told: Any) -> Iterator[Any]:
-        for block in seal(*told):
-            block.move()
-            yield block
-
-    return patched((loading, "seal_blocks", at_once))
-
-
-STAGING_BUGS: dict[str, Callable[[], AbstractContextManager[None]]] = {
-    "staged-blocks-named-by-attempt": _blocks_named_by_attempt,
-    "staged-moved-without-a-claim": _moved_without_a_claim,
-    "staged-what-is-still-there-was-not-moved": _what_is_still_there_was_not_moved,
-    "staged-markers-go-with-their-range": _markers_go_with_their_range,
-    "staged-blocks-of-others-go-at-once": _stored_blocks_of_others_go_at_once,
-    "staged-token-with-rest": _staged_token_with_rest,
-    "staged-done-before-moved": _done_before_moved,
-    "staged-dropped-before-done": _dropped_before_done,
-    "staged-gone-is-moved": _gone_is_moved,
-    "staged-claimed-by-another-is-moved": _claimed_by_another_is_moved,
-    "staged-views-are-not-moved": _views_are_not_moved,
-    "staged-moved-before-all-are-sealed": _moved_before_all_are_sealed,
-}
+    for block in seal(*told):
+        block.move()
+        yield block
