@@ -28,7 +28,7 @@ from sluice.config.values import (
 )
 from sluice.core.claims import Deduplicate
 from sluice.core.dynamic import COLUMNS_MAX, DynamicColumns
-from sluice.core.formats import ENVELOPED, FORMATS, OPTIONS
+from sluice.core.formats import ENVELOPED, FORMATS, OPTIONS, check_option
 from sluice.core.load_spec import (
     KAFKA_COLUMNS,
     Compression,
@@ -42,7 +42,6 @@ from sluice.core.load_spec import (
     Tombstones,
 )
 from sluice.core.suggestions import suggest
-from sluice.core.text_options import check_option
 from sluice.core.topics import takes
 
 #: Ways to say where a column comes from, and what each is called in the text.

@@ -1,4 +1,6 @@
-"""The formats that a table entry may name, and the options of each. Pure facts."""
+"""The formats that a table entry may name, and the options of each: what those of the text formats
+say, and which values make sense. Pure.
+"""
 
 from __future__ import annotations
 
@@ -83,3 +85,115 @@ FORMATS = {one.name: one for one in _FORMATS}
 def needs_registry(format_name: str, options: Iterable[tuple[str, str]]) -> bool:
     """Whether messages cannot be read without their schemas in a registry."""
     return FORMATS[format_name].needs_registry or ("validate", "true") in options
+
+
+#: In `columns`, for a value of the message that no column takes.
+SKIPPED = "-"
+
+#: Part of values, or of the format itself.
+_NO_DELIMITERS = frozenset("\"'\\\r\n.+-_:")
+_NULL_MAX = 32
+
+
+def column_names(value: str) -> tuple[str, ...]:
+    """The names in an option `columns`: separated by commas, in backquotes if need be.
+
+    :raises ValueError: with a sentence about what is wrong.
+    """
+    names: list[str] = []
+    rest = value
+    while True:
+        rest = rest.lstrip()
+        if rest.startswith("`"):
+            end = rest.find("`", 1)
+            if end < 0:
+                raise ValueError("a backquote is not closed")
+            name, rest = rest[1:end], rest[end + 1 :].lstrip()
+            if rest and not rest.startswith(","):
+                raise ValueError(f"between {name!r} and the next column stands no comma")
+            rest = rest[1:] if rest else ""
+            more = bool(rest.strip())
+        else:
+            name, comma, rest = rest.partition(",")
+            name, more = name.strip(), bool(comma)
+            if any(symbol.isspace() for symbol in name):
+                raise ValueError(
+                    f"{name!r} is not a column's name; types are the table's, so only names stand "
+                    "here, separated by commas (a name with a space in backquotes)"
+                )
+        if not name:
+            raise ValueError("a name is missing; names are separated by commas")
+        names.append(name)
+        if not more:
+            break
+    doubled = sorted({name for name in names if name != SKIPPED and names.count(name) > 1})
+    if doubled:
+        raise ValueError(f"column {doubled[0]} stands there twice")
+    return tuple(names)
+
+
+def delimiter_of(value: str) -> str:
+    """The character that an option `delimiter` names.
+
+    :raises ValueError: with a sentence about what is wrong.
+    """
+    if len(value) != 1 or not value.isascii():
+        raise ValueError(f"{value!r} is not one ASCII character")
+    if value in _NO_DELIMITERS or value.isalnum() or value == "\0":
+        raise ValueError(
+            f"{value!r} cannot separate values: it is part of them; use , ; | or a tab"
+        )
+    return value
+
+
+def null_text(value: str) -> str:
+    """The text that an option `null` names.
+
+    :raises ValueError: with a sentence about what is wrong.
+    """
+    if not value or len(value) > _NULL_MAX:
+        raise ValueError(f"{value!r} is not a text of 1 to {_NULL_MAX} characters")
+    if not value.isascii() or not value.isprintable() or "'" in value or '"' in value:
+        raise ValueError(f"{value!r} must be printable ASCII without quotes")
+    return value
+
+
+def check_option(format_name: str, name: str, value: str) -> None:
+    """Whether an option of a format makes sense; its name is known to be one.
+
+    :raises ValueError: with a sentence about what is wrong.
+    """
+    choices = CHOICES.get(name, (value,))
+    if value not in choices:
+        raise ValueError(f"{value!r} is not possible; use {' or '.join(map(repr, choices))}")
+    if format_name not in TEXT_FORMATS:
+        return
+    if name == "columns":
+        column_names(value)
+    elif name == "delimiter":
+        delimiter_of(value)
+    elif name == "null" and delimiter_like(value):
+        raise ValueError(f"{value!r} would be cut: it contains a separator")
+    elif name == "null":
+        null_text(value)
+
+
+def delimiter_like(value: str) -> bool:
+    """Whether a text for null contains what separates values."""
+    return any(symbol in value for symbol in ",;|\t\n\r")
+
+
+def first_problem(format_name: str, options: Iterable[tuple[str, str]]) -> str:
+    """What is wrong with the options of a text format, "" if nothing is."""
+    for name, value in options:
+        try:
+            check_option(format_name, name, value)
+        except ValueError as error:
+            return f"option {name}: {error}"
+    return ""
+
+
+#: The formats that these options belong to.
+TEXT_FORMATS = (
+    *("JSONEachRow", "JSONCompactEachRow", "CSV", "CSVWithNames", "TSV", "TSVWithNames", "TSKV"),
+)

@@ -7,13 +7,13 @@ from dataclasses import dataclass, replace
 
 from sluice.core.errors import TerminalError
 from sluice.core.formats import FORMATS as KNOWN
+from sluice.core.formats import first_problem
 from sluice.core.load_spec import TableSpec
-from sluice.core.text_options import first_problem
 from sluice.decode.engine.keys import with_null
 from sluice.decode.mapping.mapped import MappedFormat, is_mapped
+from sluice.decode.messages.decoded import TableDecoder
 from sluice.decode.messages.format import TypedFormat
 from sluice.decode.messages.framing import BYTES, JSON_ARRAYS, JSON_OBJECTS, Framing
-from sluice.decode.messages.port import TableDecoder
 from sluice.decode.text.decoders import json_array_decoder, json_object_decoder, line_decoder
 from sluice.decode.typed.decoder import TypedDecoder
 from sluice.decode.values.steps import Step, SteppedDecoder

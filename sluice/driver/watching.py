@@ -16,9 +16,8 @@ from dataclasses import replace
 
 from sluice.clickhouse.access import ClickHouseAccess
 from sluice.clickhouse.http import Server
-from sluice.clickhouse.replicas import refuse_other_table
 from sluice.clickhouse.schema import describe_table
-from sluice.clickhouse.topology import read_condition
+from sluice.clickhouse.topology import read_condition, refuse_other_table
 from sluice.config import Configuration
 from sluice.core.errors import SluiceError
 from sluice.core.health import Condition, ReplicaHealth, changes, judged

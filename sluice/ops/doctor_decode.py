@@ -115,7 +115,7 @@ def _look_at_keys(found: Examination, table: TableSpec, columns: tuple[str, ...]
 
 
 def _look_at_sharding(found: Examination, table: TableSpec, columns: tuple[str, ...]) -> None:
-    from sluice.decode.sharding.function import check_sharding, sharding_key
+    from sluice.decode.sharding.splitter import check_sharding, sharding_key
 
     assert table.sharding is not None
     try:

@@ -16,7 +16,7 @@ from sluice.clickhouse.vanishing import lacking_in_key
 from sluice.core.errors import TerminalError, TransientError
 from sluice.core.load_spec import SOURCE, Sharding
 from sluice.core.ranges import TopicPartition
-from sluice.decode.sharding.function import sharding_key
+from sluice.decode.sharding.splitter import sharding_key
 from sluice.driver.specs import carries
 from sluice.verify.audit_chunk import Counts
 

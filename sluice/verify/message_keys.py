@@ -15,9 +15,9 @@ from sluice.core.ranges import Interval, TopicPartition
 from sluice.decode.formats import make_decoder
 from sluice.decode.keys.hashing import RowKeys
 from sluice.decode.messages.buffer import MessageBuffer
+from sluice.decode.messages.decoded import TableDecoder
 from sluice.decode.messages.framing import Framing
 from sluice.decode.messages.origins import alone
-from sluice.decode.messages.port import TableDecoder
 from sluice.decode.schema.registry import UnknownSchemasError, provide
 from sluice.kafka.registry import RegistryAccess, RegistryClient
 from sluice.worker.routing import Router

@@ -11,8 +11,8 @@ from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field, replace
 
 from sluice.clickhouse.reactions import KEEPER_CODES, ServerError, may_still_land, name_of
-from sluice.clickhouse.replicas import ReplicaAwayError
 from sluice.clickhouse.schema import OtherColumnsError
+from sluice.clickhouse.topology import ReplicaAwayError
 from sluice.core.errors import InDoubtError, SluiceError, TerminalError
 from sluice.core.receipts import Receipt
 from sluice.core.replicas import Breaker

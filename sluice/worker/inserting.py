@@ -20,9 +20,9 @@ from sluice.clickhouse.reactions import (
     is_too_many_partitions,
     may_lack_part,
 )
-from sluice.clickhouse.replicas import refuse_other_table
 from sluice.clickhouse.schema import TableFacts, check_header, describe_table
 from sluice.clickhouse.statements import wait_for_earlier
+from sluice.clickhouse.topology import refuse_other_table
 from sluice.clickhouse.window import read_insert_counter, read_server_run, tables_with_windows
 from sluice.core.budget import TargetShard, WindowState, still_remembered, still_young
 from sluice.core.bundles import replica_number

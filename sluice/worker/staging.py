@@ -29,7 +29,6 @@ from sluice.clickhouse.moving import (
 )
 from sluice.clickhouse.parts import crowding
 from sluice.clickhouse.reactions import ServerError
-from sluice.clickhouse.replicas import refuse_other_table
 from sluice.clickhouse.schema import TableFacts, check_header, describe_table
 from sluice.clickhouse.sql import qualified
 from sluice.clickhouse.staging import (
@@ -44,6 +43,7 @@ from sluice.clickhouse.staging import (
     why_not_staged,
 )
 from sluice.clickhouse.statements import Statements
+from sluice.clickhouse.topology import refuse_other_table
 from sluice.clickhouse.vanishing import why_rows_go
 from sluice.core.errors import InDoubtError, SluiceError, TerminalError, TransientError
 from sluice.core.load_spec import TableSpec, lacking_lineage

@@ -18,8 +18,8 @@ from sluice.core.replicas import Breaker
 from sluice.decode.formats import make_decoder
 from sluice.decode.keys.hashing import RowKeys
 from sluice.decode.messages.buffer import MessageBuffer
+from sluice.decode.messages.decoded import TableDecoder
 from sluice.decode.messages.framing import Framing
-from sluice.decode.messages.port import TableDecoder
 from sluice.decode.schema.registry import provide
 from sluice.decode.sharding.splitter import Splitter
 from sluice.decode.version import decoder_version

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from sluice.core.text_options import SKIPPED, column_names, delimiter_of, first_problem, null_text
+from sluice.core.formats import SKIPPED, column_names, delimiter_of, first_problem, null_text
 
 
 def test_names_are_separated_by_commas() -> None:

@@ -13,10 +13,8 @@ from hypothesis import strategies as st
 
 from sluice.core.load_spec import Column, TableSpec
 from sluice.decode.engine.session import run
-from sluice.decode.envelope.format import EnvelopeFormat
-from sluice.decode.envelope.rows import TIMESTAMP_MAX
-from sluice.decode.envelope.shapes import Shape, shape_of
-from sluice.decode.envelope.statement import read_statement
+from sluice.decode.envelope.format import EnvelopeFormat, read_statement
+from sluice.decode.envelope.rows import TIMESTAMP_MAX, Shape, shape_of
 from sluice.decode.messages.buffer import MessageBuffer
 from sluice.decode.messages.fault import Fault
 from sluice.decode.messages.framing import BYTES

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from sluice.core.load_spec import Column
+from sluice.decode.engine.conversions import member_for
 from sluice.decode.engine.types import parse_type
-from sluice.decode.engine.variants import member_for
 from tests.decode.avro_support import SCHEMAS, URL, body, framed, record
 from tests.decode.connect_support import made
 from tests.decode.protobuf_support import message_class

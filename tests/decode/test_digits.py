@@ -10,8 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sluice.core.load_spec import Column
-from sluice.decode.messages.buffer import MessageBuffer
-from sluice.decode.messages.digits import has_long_run, shorten_digits
+from sluice.decode.messages.buffer import MessageBuffer, has_long_run, shorten_digits
 from sluice.decode.text.decoder import Decoder
 from tests.decode.support import fill, table
 

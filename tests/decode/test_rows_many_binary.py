@@ -10,9 +10,8 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from sluice.core.load_spec import Column
-from sluice.decode.messages.decoded import Decoded
+from sluice.decode.messages.decoded import Decoded, TableDecoder
 from sluice.decode.messages.fault import Fault
-from sluice.decode.messages.port import TableDecoder
 from sluice.decode.sequential import row_binary
 from sluice.decode.sequential.msgpack import message_pack
 from tests.decode.support import FIRST_OFFSET, LINEAGE, rows, table

@@ -13,7 +13,7 @@ import pytest
 
 from sluice.core.load_spec import Column
 from sluice.decode.engine.session import run
-from sluice.decode.messages.port import TableDecoder
+from sluice.decode.messages.decoded import TableDecoder
 from tests.decode.support import rows
 from tests.decode.typed_support import typed_decode, typed_decoder, typed_outcome, written
 

@@ -17,8 +17,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from sluice.decode.engine.dates import says_year, without_year
 from sluice.decode.engine.session import literal, run
-from sluice.decode.engine.years import says_year, without_year
 from sluice.decode.messages.buffer import MessageBuffer
 from sluice.decode.messages.marked import buffer_of, memory_file
 from sluice.decode.messages.moments import QuickLook

@@ -9,10 +9,9 @@ from sluice.core.load_spec import Column
 from sluice.decode.engine.session import run
 from sluice.decode.formats import typed_decoder as decoder_of_typed
 from sluice.decode.messages.buffer import MessageBuffer
-from sluice.decode.messages.decoded import Decoded
+from sluice.decode.messages.decoded import Decoded, TableDecoder
 from sluice.decode.messages.framing import BYTES
 from sluice.decode.messages.origins import alone
-from sluice.decode.messages.port import TableDecoder
 from tests.decode.support import fill, rows, table
 
 SETTINGS = "SETTINGS session_timezone='UTC', allow_suspicious_low_cardinality_types=1"

@@ -16,8 +16,7 @@ from hypothesis import strategies as st
 import sluice.kafka.reader as contract
 from sluice.core.errors import SluiceError
 from sluice.core.ranges import Range
-from sluice.decode.messages.buffer import MessageBuffer
-from sluice.decode.messages.digits import has_long_run
+from sluice.decode.messages.buffer import MessageBuffer, has_long_run
 from sluice.kafka.errors import StalledError
 from sluice.kafka.reader import Wanted
 from sluice.kafka.wire import fetches, unpacking

@@ -16,9 +16,9 @@ from sluice.clickhouse.reactions import (
     reaction_to,
     reply_lost,
 )
-from sluice.clickhouse.replicas import ReplicaAwayError, refuse_other_table
 from sluice.clickhouse.schema import Dependent, OtherColumnsError, TableFacts
 from sluice.clickhouse.statements import EarlierAttemptRunsError, wait_for_earlier
+from sluice.clickhouse.topology import ReplicaAwayError, refuse_other_table
 from sluice.core.errors import InDoubtError, SluiceError, TerminalError, TransientError
 from sluice.core.lease import LeaseOverError
 from sluice.core.load_spec import TableSpec

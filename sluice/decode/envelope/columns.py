@@ -13,8 +13,7 @@ from numpy.typing import NDArray
 
 from sluice.decode.engine.native import column_head, varint
 from sluice.decode.engine.session import declared, identifier, literal
-from sluice.decode.envelope.rows import Cells, RowReader, Statement
-from sluice.decode.envelope.shapes import Shape
+from sluice.decode.envelope.rows import Cells, RowReader, Shape, Statement
 from sluice.decode.envelope.walk import Mask, Nodes, Positions
 from sluice.decode.messages.fault import CANNOT_PARSE, Fault
 from sluice.decode.messages.format import Group, Indices, Natural

@@ -2,11 +2,16 @@
 
 Many messages are read at once. What a message becomes follows from the message and the table
 alone. Values for columns that the table does not have are skipped.
+
+Its statement says which columns the values are for: `INSERT INTO t (a, b) VALUES (?, ?)`, or
+without columns: then the values are those of the first columns of the table. Which table the
+statement names does not matter; routes decide that.
 """
 
 from __future__ import annotations
 
-from collections import defaultdict
+import re
+from collections import Counter, defaultdict
 from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
@@ -17,16 +22,66 @@ from numpy.typing import NDArray
 from sluice.core.errors import TerminalError
 from sluice.core.load_spec import TableSpec
 from sluice.decode.envelope.columns import Relations
-from sluice.decode.envelope.rows import RowReader, Statement, all_rows
-from sluice.decode.envelope.shapes import shape_of
-from sluice.decode.envelope.statement import read_statement
+from sluice.decode.envelope.rows import RowReader, Statement, all_rows, shape_of
 from sluice.decode.envelope.walk import Mask, fault_of, walk
 from sluice.decode.messages.buffer import MessageBuffer, Piece
-from sluice.decode.messages.fault import UNKNOWN_FIELD, Fault
+from sluice.decode.messages.fault import CANNOT_PARSE, UNKNOWN_FIELD, Fault
 from sluice.decode.messages.format import Group, Indices, TypedFormat
 from sluice.decode.messages.framing import BYTES
 from sluice.decode.typed.blobs import Blobs
 from sluice.producer.wire import LIMITS, Kind, schema_hashcode
+
+_NAME = r"(?:`(?:[^`\\]|\\.|``)+`|\"(?:[^\"\\]|\\.|\"\")+\"|[^\W\d]\w*)"
+_STATEMENT = re.compile(
+    rf"\s*INSERT\s+INTO\s+(?:TABLE\s+)?{_NAME}(?:\s*\.\s*{_NAME})?\s*"
+    rf"(?:\((?P<columns>\s*{_NAME}(?:\s*,\s*{_NAME})*\s*)\)\s*)?"
+    r"VALUES\s*\((?P<marks>\s*\?(?:\s*,\s*\?)*\s*)\)\s*;?\s*",
+    re.IGNORECASE,
+)
+_COLUMN = re.compile(_NAME)
+#: Longer statements are refused before anything is searched in them.
+_STATEMENT_BYTES_MAX = 1 << 20
+
+
+def read_statement(sql: bytes, positional: tuple[str, ...]) -> tuple[str, ...] | Fault:
+    """The columns of the values, in their order, or why there are none.
+
+    :param positional: the columns that a statement without columns fills.
+    """
+    try:
+        text = sql.decode()
+    except UnicodeDecodeError:
+        return _refused(sql)
+    match = None if len(sql) > _STATEMENT_BYTES_MAX else _STATEMENT.fullmatch(text)
+    if match is None:
+        return _refused(sql)
+    marks = match["marks"].count("?")
+    if match["columns"] is None:
+        if marks > len(positional):
+            said = f"{marks} values for the {len(positional)} columns that can be inserted"
+            return Fault(UNKNOWN_FIELD, f"the table has fewer columns: {said}")
+        return positional[:marks]
+    columns = tuple(_unquoted(name) for name in _COLUMN.findall(match["columns"]))
+    if len(columns) != marks:
+        return Fault(CANNOT_PARSE, f"{len(columns)} columns but {marks} ? in the statement")
+    if len(set(columns)) != len(columns):
+        twice = Counter(columns).most_common(1)[0][0]
+        return Fault(CANNOT_PARSE, f"column {twice} is there twice", twice)
+    return columns
+
+
+def _unquoted(name: str) -> str:
+    quote = name[0]
+    if quote not in '`"':
+        return name
+    return re.sub(r"\\(.)", r"\1", name[1:-1].replace(quote * 2, quote))
+
+
+def _refused(sql: bytes) -> Fault:
+    shown = sql[:200].decode(errors="replace")
+    said = f"the statement is not INSERT INTO table (columns) VALUES (?, …): {shown!r}"
+    return Fault(CANNOT_PARSE, said)
+
 
 #: Reason of a message whose `schema_hashcode` is none of those that the options name.
 OTHER_SCHEMA = "other-schema"

@@ -18,13 +18,12 @@ from sluice.decode.engine.native import column_head, with_columns
 from sluice.decode.engine.session import declared, identifier, literal, run, settings_clause
 from sluice.decode.mapping.source import KEY_PREFIX, table_of_fields
 from sluice.decode.messages.buffer import MessageBuffer
-from sluice.decode.messages.decoded import Decoded
+from sluice.decode.messages.decoded import Decoded, TableDecoder
 from sluice.decode.messages.facts import MessageFacts
 from sluice.decode.messages.fault import CANNOT_PARSE, NULL_IN_COLUMN, Fault
 from sluice.decode.messages.framing import Framing
 from sluice.decode.messages.marked import Indices, memory_file
 from sluice.decode.messages.origins import NOWHERE
-from sluice.decode.messages.port import TableDecoder
 from sluice.decode.schema.named import HEADER_OPTION, KEY_SCHEMA_HEADER, schemas_named
 from sluice.decode.schema.registry import UnknownSchemasError
 

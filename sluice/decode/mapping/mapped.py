@@ -20,14 +20,13 @@ from sluice.decode.engine.session import declared, literal, run, settings_clause
 from sluice.decode.mapping.key_fields import KeyFields, key_table
 from sluice.decode.mapping.source import source_of
 from sluice.decode.messages.buffer import MessageBuffer
-from sluice.decode.messages.decoded import Decoded
+from sluice.decode.messages.decoded import Decoded, TableDecoder
 from sluice.decode.messages.facts import TOMBSTONE, MessageFacts, fact_column, facts_named
 from sluice.decode.messages.fault import CHECK_FAILED, Fault, absent
 from sluice.decode.messages.format import Group, Indices, Natural, TypedFormat
 from sluice.decode.messages.framing import BYTES, Framing
 from sluice.decode.messages.marked import memory_file, subset
 from sluice.decode.messages.origins import NOWHERE
-from sluice.decode.messages.port import TableDecoder
 from sluice.decode.schema.registry import UnknownSchemasError
 
 _PLACE = "_sluice_field_place"

@@ -2,11 +2,16 @@
 
 Python objects of messages live only for one poll: what stays is the text, 8 bytes of offset
 and 8 bytes of position for each message.
+
+How long the runs of digits in them are decides how integers may be read. Runs of up to 18 digits
+fit Int64; up to 60 digits fit the 256-bit reader; longer ones would wrap there. Digits inside
+strings count too: the tests only have to err on the safe side.
 """
 
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
@@ -14,11 +19,32 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sluice.decode.messages.brackets import address_of, has_digits, line_ends
-from sluice.decode.messages.digits import OVERLONG_DIGITS, has_long_run
 from sluice.decode.messages.facts import MessageFacts
 from sluice.decode.messages.framing import JSON_OBJECTS, Framing
 from sluice.decode.messages.memory import MemoryFile
 from sluice.decode.messages.moments import QuickLook
+
+#: Any integer of so many digits fits Int64.
+SHORT_DIGITS_MAX = 18
+#: A digit run this long may wrap in the 256-bit reader or be cut by the widest decimal.
+OVERLONG_DIGITS = 61
+_OVERLONG = re.compile(rb"[0-9]{%d,}" % OVERLONG_DIGITS)
+STAND_IN = b"9" * 60
+
+
+def has_long_run(chunk: bytes | memoryview) -> bool:
+    """Whether 19 digits or more follow each other somewhere."""
+    return has_digits(chunk, SHORT_DIGITS_MAX + 1)
+
+
+def shorten_digits(value: bytes) -> bytes:
+    """The message with over-long digit runs replaced by 60 nines.
+
+    60 nines fit the readers without wrapping and fit no narrower integer; a fraction of 60
+    nines is seen as cut. So the verdict on this text is the verdict on the message.
+    """
+    return _OVERLONG.sub(STAND_IN, value)
+
 
 #: So much is looked at together, of text that is read again: it stays in the cache.
 _INSPECTED_BYTES = 1 << 20

@@ -47,7 +47,7 @@ class Rows:
 
 
 class BlockDecoder(ABC):
-    """Decodes the messages of one table entry; see `sluice.decode.messages.port.TableDecoder`.
+    """Decodes the messages of one table entry; see `sluice.decode.messages.decoded.TableDecoder`.
 
     May be used from any thread; each uses its own session.
 

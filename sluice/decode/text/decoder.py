@@ -17,9 +17,8 @@ from sluice.core.load_spec import TableSpec
 from sluice.decode.engine.scalars import holds_float
 from sluice.decode.engine.session import EngineError, run
 from sluice.decode.messages.assemble import Body
-from sluice.decode.messages.buffer import MessageBuffer
+from sluice.decode.messages.buffer import STAND_IN, MessageBuffer, shorten_digits
 from sluice.decode.messages.decoder import BlockDecoder, Rows
-from sluice.decode.messages.digits import STAND_IN, shorten_digits
 from sluice.decode.messages.fault import Fault
 from sluice.decode.messages.framing import JSON_OBJECTS
 from sluice.decode.messages.marked import Indices, buffer_of, memory_file, subset, without

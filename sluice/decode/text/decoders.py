@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from sluice.core.formats import column_names, delimiter_of, null_text
 from sluice.core.load_spec import Column, TableSpec
-from sluice.core.text_options import column_names, delimiter_of, null_text
 from sluice.decode.messages.brackets import OBJECTS
-from sluice.decode.messages.port import TableDecoder
+from sluice.decode.messages.decoded import TableDecoder
 from sluice.decode.text.decoder import Decoder
 from sluice.decode.text.lines import ArrayRows, LineRows, NamedRows, TskvRows
 from sluice.decode.text.objects import Dialect

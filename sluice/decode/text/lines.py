@@ -19,8 +19,8 @@ from functools import partial
 import numpy as np
 
 from sluice.core.errors import TerminalError
+from sluice.core.formats import SKIPPED
 from sluice.core.load_spec import TableSpec
-from sluice.core.text_options import SKIPPED
 from sluice.decode.engine.keys import filled_columns
 from sluice.decode.messages.brackets import ARRAYS
 from sluice.decode.messages.buffer import MessageBuffer, Piece

@@ -22,7 +22,7 @@ from typing import Any
 import numpy as np
 
 from sluice.core.dynamic import Number
-from sluice.decode.engine.dates import CUT, FRACTION, problem
+from sluice.decode.engine.dates import CUT, FRACTION, may_be_date, problem
 from sluice.decode.engine.scalars import holds_float
 from sluice.decode.engine.types import (
     GEO_TYPES,
@@ -33,7 +33,6 @@ from sluice.decode.engine.types import (
     scale_of,
     typed_paths,
 )
-from sluice.decode.engine.years import may_be_date
 from sluice.decode.messages.buffer import MessageBuffer
 from sluice.decode.messages.fault import (
     CANNOT_PARSE,

@@ -398,7 +398,7 @@ def _arrive(broker: Broker, transaction: Transaction) -> None:
 
 
 def within(world: World, action: str, seconds: float, call: Any) -> Any:
-    """The virtual `sluice.kafka.patience.within`."""
+    """The virtual `sluice.kafka.transactions.within`."""
     actor = world.scheduler.current
     assert actor is not None
     actor.call_until = world.now + int(seconds * 1000)

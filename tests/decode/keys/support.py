@@ -14,10 +14,9 @@ from sluice.decode.engine.session import run
 from sluice.decode.formats import make_decoder
 from sluice.decode.keys.hashing import Keyed, RowKeys
 from sluice.decode.messages.buffer import MessageBuffer
-from sluice.decode.messages.decoded import Decoded
+from sluice.decode.messages.decoded import Decoded, TableDecoder
 from sluice.decode.messages.marked import memory_file
 from sluice.decode.messages.origins import alone
-from sluice.decode.messages.port import TableDecoder
 from tests.decode.support import LINEAGE, fill, table
 
 TOPIC_ID = "Zm9vYmFyYmE"
