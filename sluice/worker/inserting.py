@@ -57,27 +57,65 @@ _SECONDS_MIN = 1.0
 _PARTITIONS_MAX = "max_partitions_per_insert_block"
 
 
-def insert_block(
-    cache: WorkerCache,
-    environment: TaskEnvironment,
-    bundle: Bundle,
-    table: TableSpec,
-    shard: str,
-    decoded: Block,
-    lease: HeldLease,
-) -> Receipt:
-    """Insert the block into a shard: at its own replica, else at the next one (see `failover`).
+@dataclass(frozen=True, slots=True)
+class ShardBlock:
+    """A block on its way into a table of one shard.
 
     :param decoded: the rows that belong there.
+    :param lease: that it is sent within.
+    """
+
+    cache: WorkerCache
+    environment: TaskEnvironment
+    bundle: Bundle
+    table: TableSpec
+    shard: str
+    decoded: Block
+    lease: HeldLease
+
+    @property
+    def token(self) -> str:
+        """See `Bundle.token`."""
+        environment = self.environment
+        connector = environment.kafka.connector
+        return self.bundle.token(environment.pipeline, connector, self.table, self.shard)
+
+    @property
+    def seconds(self) -> float:
+        """What it may take, all of its replicas together."""
+        return max(self.environment.insert_timeout_seconds, self.bundle.insert_seconds)
+
+    def receipt(self, url: str, token: str, *, insert_ms: int, acknowledged_at_ms: int) -> Receipt:
+        """What a server acknowledges."""
+        table, decoded = self.table, self.decoded
+        return Receipt(
+            entry=table.entry,
+            target=table.target,
+            shard=self.shard,
+            token=token,
+            rows=decoded.rows,
+            bytes=len(decoded.native),
+            checksum=decoded.checksum,
+            replica=url,
+            entries=decoded.clickhouse_partitions,
+            insert_ms=insert_ms,
+            acknowledged_at_ms=acknowledged_at_ms,
+            messages=None if decoded.messages == decoded.rows else decoded.messages,
+        )
+
+
+def insert_block(block: ShardBlock) -> Receipt:
+    """Insert the block into its shard: at its own replica, else at the next one (see `failover`).
+
     :raises BlockRefusedError: it can never be stored.
     :raises SluiceError: it may be there or not, or a later attempt may work.
     """
-    token = bundle.token(environment.pipeline, environment.kafka.connector, table, shard)
-    access = environment.clickhouse
+    cache, environment, bundle = block.cache, block.environment, block.bundle
+    token, access = block.token, environment.clickhouse
     # A table that is not replicated has a window of its own on each server.
-    path = dict(table.zookeeper_paths).get(shard)
+    path = dict(block.table.zookeeper_paths).get(block.shard)
     number = replica_number(bundle.first.source, bundle.name)
-    urls = access.taking(shard, is_replicated=path is not None)
+    urls = access.taking(block.shard, is_replicated=path is not None)
     order = turn(urls, number, access.preferred)
     # All who load this table queue under its path, whatever they call table and shard.
     mine = InsertLock(None if path is None else cache.table_locks(environment), path or "")
@@ -85,19 +123,7 @@ def insert_block(
     def send(url: str, attempt: FailoverAttempt) -> Receipt:
         attempts[:] = [attempt]
         try:
-            return _insert_into(
-                cache,
-                environment,
-                url,
-                bundle,
-                table,
-                shard,
-                decoded,
-                token,
-                lease,
-                attempt,
-                mine,
-            )
+            return _insert_into(block, url, token, attempt, mine)
         except SluiceError as error:
             if may_lack_part(error):
                 cache.lacks_part()
@@ -106,9 +132,9 @@ def insert_block(
             raise
 
     attempts: list[FailoverAttempt] = []
-    receipt, seconds = None, seconds_for(environment, bundle)
+    receipt = None
     try:
-        receipt = offer_block(order, cache.breaker, seconds, send, access.behind)
+        receipt = offer_block(order, cache.breaker, block.seconds, send, access.behind)
     finally:
         mine.end(is_stored=receipt is not None)
         if any(attempt.may_land for attempt in attempts):
@@ -128,11 +154,6 @@ def require_takers(access: ClickHouseAccess, tables: Iterable[TableSpec]) -> Non
                 raise ReplicasFrozenError(f"{table.target}: all replicas of {shard} are frozen")
 
 
-def seconds_for(environment: TaskEnvironment, bundle: Bundle) -> float:
-    """What one block may take, all of its replicas together."""
-    return max(environment.insert_timeout_seconds, bundle.insert_seconds)
-
-
 def may_go_parallel(environment: TaskEnvironment, shards: Sequence[str]) -> bool:
     """Whether blocks may be inserted into these shards at the same time.
 
@@ -145,24 +166,15 @@ def may_go_parallel(environment: TaskEnvironment, shards: Sequence[str]) -> bool
 
 
 def _insert_into(
-    cache: WorkerCache,
-    environment: TaskEnvironment,
-    url: str,
-    bundle: Bundle,
-    table: TableSpec,
-    shard: str,
-    decoded: Block,
-    token: str,
-    lease: HeldLease,
-    attempt: FailoverAttempt,
-    mine: InsertLock,
+    block: ShardBlock, url: str, token: str, attempt: FailoverAttempt, mine: InsertLock
 ) -> Receipt:
+    cache, environment, bundle = block.cache, block.environment, block.bundle
+    table, shard, lease = block.table, block.shard, block.lease
     server = cache.server(environment, url)
     is_first = bundle.is_first and attempt.is_clean
-    most = seconds_for(environment, bundle)
     if not is_first:
-        wait_for_earlier(server, token, most, lease.check)
-    _look(cache, environment, url, bundle, table, shard, decoded, attempt)
+        wait_for_earlier(server, token, block.seconds, lease.check)
+    _look(block, url, attempt)
     is_known = not table.is_replacing  # whether a window knows the block again (R22)
     quorum = quorum_of(environment, table, shard)
     profile = cache.profile(environment, url, quorum, deduplicates=is_known)
@@ -172,20 +184,19 @@ def _insert_into(
         return plan_insert(
             table.database,
             table.table,
-            decoded.columns,
-            decoded.native,
+            block.decoded.columns,
+            block.decoded.native,
             token if profile.tokens and is_known else None,
             query_id_of(token, os.urandom(4).hex()),
             _reserved(profile.settings, bundle.reservation) if is_known else profile.settings,
         )
 
-    record_spec = bundle.spec
     if profile.one_by_one:
-        mine.take(min(most, lease.check()))
+        mine.take(min(block.seconds, lease.check()))
     seconds = max(_SECONDS_MIN, attempt.seconds_left())
 
     is_hashed = is_known and not profile.tokens
-    is_bound = cache.checked[url, record_spec, table.entry, shard] or is_hashed
+    is_bound = cache.checked[url, bundle.spec, table.entry, shard] or is_hashed
 
     def check() -> float:
         told = {"tokens": not is_hashed, "zone_matters": is_bound, "is_first": is_first}
@@ -200,20 +211,9 @@ def _insert_into(
         raise _refused_block(error, server, table, profile, bundle.reservation, attempt) from error
     if is_known and not is_first:
         _require_same_run(server, bundle, shard, f"{table.target} on {url} has the block")
-    return Receipt(
-        entry=table.entry,
-        target=table.target,
-        shard=shard,
-        token=token,
-        rows=decoded.rows,
-        bytes=len(decoded.native),
-        checksum=decoded.checksum,
-        replica=url,
-        entries=decoded.clickhouse_partitions,
-        insert_ms=int(reply.seconds * 1000),
-        acknowledged_at_ms=time.time_ns() // 1_000_000,
-        messages=None if decoded.messages == decoded.rows else decoded.messages,
-    )
+    now_ms = time.time_ns() // 1_000_000
+    took_ms = int(reply.seconds * 1000)
+    return block.receipt(url, token, insert_ms=took_ms, acknowledged_at_ms=now_ms)
 
 
 def _refused_block(
@@ -332,22 +332,15 @@ def quorum_of(environment: TaskEnvironment, table: TableSpec, shard: str) -> int
     return max(dict(table.quorums).get(shard, 1), environment.clickhouse.quorum_of(shard))
 
 
-def _look(
-    cache: WorkerCache,
-    environment: TaskEnvironment,
-    url: str,
-    bundle: Bundle,
-    table: TableSpec,
-    shard: str,
-    decoded: Block,
-    attempt: FailoverAttempt,
-) -> None:
+def _look(block: ShardBlock, url: str, attempt: FailoverAttempt) -> None:
     """Before the first insert of a load spec at a replica, and before each that may not be the
     first of its block.
 
     :raises BlockRefusedError: this replica's table is not what the block is for.
     :raises ForgottenError: it may not remember the block any more.
     """
+    cache, environment, bundle = block.cache, block.environment, block.bundle
+    table, shard = block.table, block.shard
     key = (url, bundle.spec, table.entry, shard)
     is_first = bundle.is_first and attempt.is_clean
     if key in cache.checked and (is_first or table.is_replacing):
@@ -358,7 +351,7 @@ def _look(
         facts = describe_table(server, table.database, table.table)
         refuse_other_table(facts, table, shard, environment.clickhouse.shards[shard])
         known = {column.name: column for column in table.columns}
-        check_header([known[name] for name in decoded.columns], facts)
+        check_header([known[name] for name in block.decoded.columns], facts)
     except TerminalError as error:
         raise BlockRefusedError(table.entry, error, is_unstored=attempt.is_clean) from error
     if not (is_first or table.is_replacing):

@@ -11,7 +11,7 @@ from __future__ import annotations
 import ctypes
 import resource
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -59,7 +59,7 @@ from sluice.worker.bundle import Bundle
 from sluice.worker.claiming import Claimed, claim, duplicate_faults
 from sluice.worker.errors import BlockRefusedError, NeedsReservationError, OutdatedTextError
 from sluice.worker.fetching import Reading, fetch
-from sluice.worker.inserting import insert_block, may_go_parallel, require_takers
+from sluice.worker.inserting import ShardBlock, insert_block, may_go_parallel, require_takers
 from sluice.worker.leases import HeldLease
 from sluice.worker.parallel import decisive, send_parallel, send_sequentially
 from sluice.worker.routing import Router
@@ -351,6 +351,15 @@ class _Loading:
             )
         return parts
 
+    def _of_shard(self, table: TableSpec, shard: str, block: Block) -> ShardBlock:
+        cache, environment, bundle = self.cache, self.environment, self.bundle
+        return ShardBlock(cache, environment, bundle, table, shard, block, self.lease)
+
+    def _each(self, table: TableSpec, parts: list[tuple[str, Block]]) -> Iterator[ShardBlock]:
+        """The blocks of all shards; each goes from the list when it is its turn."""
+        while parts:
+            yield self._of_shard(table, *parts.pop())
+
     @property
     def inserted(self) -> tuple[str, ...]:
         """The entries of which something may be in their tables, or come there."""
@@ -360,10 +369,9 @@ class _Loading:
     def _seal(self, table: TableSpec, parts: list[tuple[str, Block]]) -> None:
         """Have the blocks of all shards ready to be moved."""
         began = time.monotonic()
-        told = (self.cache, self.environment, self.bundle, table)
         try:
             with self.clocks.tracing("seal", table.entry):
-                for block in seal_blocks(*told, parts, self.lease):
+                for block in seal_blocks(self._each(table, parts)):
                     self.sealed.append(block)
         except BlockRefusedError as error:
             error.inserted = self.inserted
@@ -386,8 +394,8 @@ class _Loading:
         deliver_block = stage_block if table.is_staged else insert_block
 
         def send(shard: str, block: Block) -> Receipt:
-            given = (self.cache, self.environment, self.bundle, table, shard, block, self.lease)
-            return _told(self.clocks, table.entry, shard, lambda: deliver_block(*given))
+            given = self._of_shard(table, shard, block)
+            return _told(self.clocks, table.entry, shard, lambda: deliver_block(given))
 
         shards = [name for name, _ in parts]
         is_alone = len(parts) == 1 or not may_go_parallel(self.environment, shards)

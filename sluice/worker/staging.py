@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
@@ -51,14 +51,10 @@ from sluice.core.receipts import Receipt
 from sluice.core.tokens import row_source
 from sluice.decode.messages.decoded import Block
 from sluice.worker.asking import require_same_table
-from sluice.worker.assignment import TaskEnvironment
-from sluice.worker.bundle import Bundle
 from sluice.worker.errors import BlockRefusedError, SealedError
 from sluice.worker.filling import Filling
-from sluice.worker.inserting import seconds_for
-from sluice.worker.leases import HeldLease
+from sluice.worker.inserting import ShardBlock
 from sluice.worker.sealed import Sealed, rows_there
-from sluice.worker.worker_cache import WorkerCache
 
 #: A target is left alone above so many times the parts from which its server delays inserts.
 _CROWDING_MAX = 2.0
@@ -66,43 +62,26 @@ _CROWDING_MAX = 2.0
 _LOOKS = 5
 
 
-def stage_block(
-    cache: WorkerCache,
-    environment: TaskEnvironment,
-    bundle: Bundle,
-    table: TableSpec,
-    shard: str,
-    decoded: Block,
-    lease: HeldLease,
-) -> Receipt:
-    """Bring the block into the target in a shard, whatever was done of it before.
+def stage_block(block: ShardBlock) -> Receipt:
+    """Bring the block into the target in its shard, whatever was done of it before.
 
-    :param decoded: the rows that belong there.
     :raises BlockRefusedError: it can never be stored, or only a person can tell what is stored.
     :raises SluiceError: it may be there or not, or a later attempt may work.
     """
-    block = StagedBlock(cache, environment, bundle, table, shard, decoded, lease)
-    block.seal()
-    return block.move()
+    staged = StagedBlock(block)
+    staged.seal()
+    return staged.move()
 
 
-def seal_blocks(
-    cache: WorkerCache,
-    environment: TaskEnvironment,
-    bundle: Bundle,
-    table: TableSpec,
-    parts: list[tuple[str, Block]],
-    lease: HeldLease,
-) -> Iterator[SealedBlock]:
-    """Seal the block of each shard, one after the other; the last one first in the list, from which
-    each goes when it is stored. Raises as `stage_block` does."""
-    while parts:
-        shard, block = parts.pop()
-        staged = StagedBlock(cache, environment, bundle, table, shard, block, lease)
-        offsets = block.offsets
+def seal_blocks(blocks: Iterable[ShardBlock]) -> Iterator[SealedBlock]:
+    """Seal the block of each shard, one after the other; its rows go when they are stored. Raises
+    as `stage_block` does."""
+    for block in blocks:
+        staged = StagedBlock(block)
+        entry, offsets = block.table.entry, block.decoded.offsets
         del block
         staged.seal()
-        yield SealedBlock(table.entry, offsets, staged.move)
+        yield SealedBlock(entry, offsets, staged.move)
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,40 +98,16 @@ class SealedBlock:
 
 
 class StagedBlock:
-    """One attempt at one block: `seal`, then `move`. Both raise as `stage_block` does.
+    """One attempt at one block: `seal`, then `move`. Both raise as `stage_block` does."""
 
-    :param decoded: the rows that belong into the target.
-    """
-
-    def __init__(
-        self,
-        cache: WorkerCache,
-        environment: TaskEnvironment,
-        bundle: Bundle,
-        table: TableSpec,
-        shard: str,
-        decoded: Block,
-        lease: HeldLease,
-    ) -> None:
-        self._cache, self._environment, self._bundle = cache, environment, bundle
-        self._table, self._shard, self._lease = table, shard, lease
-        self._url = environment.clickhouse.shards[shard][0]
-        self._block: Block | None = decoded
-        self._columns = decoded.columns
-        self._receipt = Receipt(
-            entry=table.entry,
-            target=table.target,
-            shard=shard,
-            token=bundle.token(environment.pipeline, environment.kafka.connector, table, shard),
-            rows=decoded.rows,
-            bytes=len(decoded.native),
-            checksum=decoded.checksum,
-            replica=self._url,
-            entries=decoded.clickhouse_partitions,
-            insert_ms=0,
-            acknowledged_at_ms=0,
-            messages=None if decoded.messages == decoded.rows else decoded.messages,
-        )
+    def __init__(self, block: ShardBlock) -> None:
+        self._cache, self._environment = block.cache, block.environment
+        self._bundle, self._table, self._shard = block.bundle, block.table, block.shard
+        self._lease, self._seconds_max = block.lease, block.seconds
+        self._url = block.environment.clickhouse.shards[block.shard][0]
+        self._block: Block | None = block.decoded
+        self._columns = block.decoded.columns
+        self._receipt = block.receipt(self._url, block.token, insert_ms=0, acknowledged_at_ms=0)
         #: Rows of the block may come into the target, now or by a later attempt.
         self._may_be_sealed = False
         self._seconds = 0.0
@@ -216,7 +171,7 @@ class StagedBlock:
             moves=profile.tokens,
             settings=profile.settings,
             check=lambda: self._lease.check(server.clock_ms()),
-            seconds=seconds_for(environment, bundle),
+            seconds=self._seconds_max,
         )
 
     @property

@@ -22,7 +22,7 @@ from sluice.kafka.clients import KafkaAccess
 from sluice.testbed.local.cluster.server import ClickHouseServer
 from sluice.worker.assignment import Assignment, TaskEnvironment
 from sluice.worker.bundle import Bundle
-from sluice.worker.inserting import insert_block
+from sluice.worker.inserting import ShardBlock, insert_block
 from sluice.worker.leases import HeldLease
 from sluice.worker.worker_cache import WorkerCache
 from tests.clickhouse.helpers import native
@@ -162,9 +162,8 @@ class Loader:
             insert_timeout_seconds=self.insert_timeout_seconds,
         )
         self.cache.begin_range(self.looks)
-        return insert_block(
-            self.cache, environment, Bundle((assignment,)), spec, "s1", decoded, lease
-        )
+        bundle = Bundle((assignment,))
+        return insert_block(ShardBlock(self.cache, environment, bundle, spec, "s1", decoded, lease))
 
     def assert_stored_once(self, blocks: int | None = None) -> None:
         """Every replica has each row of all blocks once."""

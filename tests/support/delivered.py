@@ -27,7 +27,7 @@ from sluice.decode.messages.decoded import Decoded
 from sluice.kafka.clients import KafkaAccess
 from sluice.worker.assignment import Assignment, TaskEnvironment
 from sluice.worker.bundle import Bundle
-from sluice.worker.inserting import insert_block
+from sluice.worker.inserting import ShardBlock, insert_block
 from sluice.worker.leases import HeldLease
 from sluice.worker.staging import stage_block
 from sluice.worker.worker_cache import WorkerCache
@@ -248,7 +248,8 @@ class DeliveredTable:
         )
         lease = HeldLease(block_range, deadline_ms, 0)
         put = stage_block if self.delivery == "staged" else insert_block
-        return put(cache, environment, Bundle((assignment,)), spec, "s1", decoded, lease)
+        bundle = Bundle((assignment,))
+        return put(ShardBlock(cache, environment, bundle, spec, "s1", decoded, lease))
 
     def _recorded(self, number: int) -> tuple[int, str]:
         """The insert counter, and which process served the table, before a block's first attempt;

@@ -26,6 +26,7 @@ from sluice.decode.messages.decoded import Block
 from sluice.decode.version import decoder_version
 from sluice.worker import loading
 from sluice.worker.assignment import Assignment
+from sluice.worker.inserting import ShardBlock
 from sluice.worker.worker_cache import WorkerCache
 from tests.claims.memory import Kept, MemoryStore
 from tests.driver.loop_world import table_spec
@@ -118,15 +119,9 @@ class Task:
         (report,) = loading.load_bundle(environment, [assignment], 0)
         return report.outcome
 
-    def insert(
-        self, cache: Any, environment: Any, bundle: Any, table: TableSpec, *more: Any
-    ) -> Any:
-        block: Block = more[1]
-        self.blocks.append(block)
-        return Receipt(
-            *(table.entry, table.target, more[0], "token", block.rows, len(block.native)),
-            *(block.checksum, "http://h", 1, 1),
-        )
+    def insert(self, block: ShardBlock) -> Receipt:
+        self.blocks.append(block.decoded)
+        return block.receipt("http://h", "token", insert_ms=1, acknowledged_at_ms=0)
 
     @property
     def offsets(self) -> list[list[int]]:

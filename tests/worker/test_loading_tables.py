@@ -29,12 +29,12 @@ from sluice.core.receipts import (
     TooHeavy,
 )
 from sluice.core.records import Kind, Record
-from sluice.decode.messages.decoded import Block
 from sluice.decode.version import decoder_version
 from sluice.kafka.reader import RangeReader, ReadResult, Wanted
 from sluice.worker import loading, staging
 from sluice.worker.assignment import Assignment
 from sluice.worker.errors import BlockRefusedError, OutdatedTextError
+from sluice.worker.inserting import ShardBlock
 from sluice.worker.worker_cache import WorkerCache
 from tests.driver.loop_world import table_spec
 from tests.worker.test_loading import NOWHERE
@@ -153,27 +153,13 @@ class Task:
         assert (report.block_range, report.batch) == (assignment.block_range, 7)
         return report.outcome
 
-    def insert(
-        self, cache: Any, environment: Any, assignment: Any, table: TableSpec, *more: Any
-    ) -> Receipt:
-        shard: str = more[0]
-        block: Block = more[1]
-        refusal = self.refuses.get(f"{table.entry}/{shard}") or self.refuses.get(table.entry)
+    def insert(self, block: ShardBlock) -> Receipt:
+        entry, shard = block.table.entry, block.shard
+        refusal = self.refuses.get(f"{entry}/{shard}") or self.refuses.get(entry)
         if refusal is not None:
             raise refusal
-        self.inserted.append((table.entry, shard, block.rows))
-        return Receipt(
-            table.entry,
-            table.target,
-            shard,
-            "token",
-            block.rows,
-            len(block.native),
-            block.checksum,
-            "http://h",
-            block.clickhouse_partitions,
-            1500,
-        )
+        self.inserted.append((entry, shard, block.decoded.rows))
+        return block.receipt("http://h", "token", insert_ms=1500, acknowledged_at_ms=0)
 
 
 def good(number: int) -> bytes:
@@ -397,10 +383,9 @@ def test_nothing_is_moved_before_all_tables_have_their_blocks(
     refused: set[str] = set()
 
     class Staged:
-        def __init__(self, *told: Any) -> None:
-            _, _, _, table, shard, block, _ = told
-            self.name, self.entry = f"{table.entry}/{shard}", table.entry
-            self.block, self.table, self.shard = block, table, shard
+        def __init__(self, block: ShardBlock) -> None:
+            self.block, self.entry = block, block.table.entry
+            self.name = f"{self.entry}/{block.shard}"
 
         def seal(self) -> None:
             if self.entry in refused:
@@ -409,7 +394,7 @@ def test_nothing_is_moved_before_all_tables_have_their_blocks(
 
         def move(self) -> Receipt:
             steps.append(f"move {self.name}")
-            return task.insert(None, None, None, self.table, self.shard, self.block)
+            return task.insert(self.block)
 
     monkeypatch.setattr(staging, "StagedBlock", Staged)
     tables = [replace(a_table(name), delivery="staged") for name in ("one", "two")]

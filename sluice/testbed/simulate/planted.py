@@ -16,7 +16,7 @@ from sluice.clickhouse import window
 from sluice.core.budget import TargetShard
 from sluice.core.errors import InDoubtError
 from sluice.core.ranges import Range
-from sluice.core.receipts import DeadLetter, Failed, Receipt, TaskReport, TooHeavy
+from sluice.core.receipts import DeadLetter, Failed, TaskReport, TooHeavy
 from sluice.core.records import Kind
 from sluice.core.tokens import block_token
 from sluice.driver import (
@@ -52,13 +52,14 @@ PLANTED = Bugs()
 
 
 @PLANTED.instead_of(inserting, "_insert_into")
-def settle_before_acknowledgement(real: Any, *parts: Any) -> Any:
+def settle_before_acknowledgement(
+    real: Any, block: inserting.ShardBlock, url: str, token: str, *more: Any
+) -> Any:
     """An insert without an answer counts as loaded."""
     try:
-        return real(*parts)
+        return real(block, url, token, *more)
     except InDoubtError:
-        table, decoded, token = parts[4], parts[6], parts[7]
-        return Receipt(table.entry, table.target, "s1", token, decoded.rows, 0, "", "", 1, 0)
+        return block.receipt("", token, insert_ms=0, acknowledged_at_ms=0)
 
 
 def _token_of(change: Callable[[dict[str, Any]], dict[str, Any]]) -> AbstractContextManager[None]:

@@ -176,11 +176,12 @@ def refusal_is_certain(real: Any, self: Any, state: Any, failed: Failed, now_ms:
 
 
 @TABLE_BUGS.instead_of(inserting, "_insert_into")
-def failover_with_another_token(real: Any, *parts: Any) -> Any:
+def failover_with_another_token(
+    real: Any, block: Any, url: str, token: str, attempt: Any, mine: Any
+) -> Any:
     """The next replica is offered the block under a token of its own."""
-    *before, token, lease, attempt, mine = parts
     own = f"{token}/{len(attempt.failures)}" if attempt.failures else token
-    return real(*before, own, lease, attempt, mine)
+    return real(block, url, own, attempt, mine)
 
 
 @REPLACING_BUGS.instead_of(WorkerCache, "profile")
