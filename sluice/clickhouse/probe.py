@@ -12,6 +12,7 @@ from sluice.clickhouse.schema import TableFacts
 from sluice.clickhouse.sql import Parameter, literal
 from sluice.clickhouse.vanishing import CannotTellError
 from sluice.core.load_spec import SOURCE
+from sluice.core.ranges import Range
 from sluice.core.tokens import source_number
 
 PRESENT_TIMEOUT_SECONDS = 120.0
@@ -161,15 +162,12 @@ def _log_end(server: Server, facts: TableFacts) -> int:
 def present_offsets(
     server: Server,
     facts: TableFacts,
-    topic: str,
-    partition: int,
-    begin: int,
-    end: int,
+    block_range: Range,
     source: str,
     settings: Mapping[str, str] | None = None,
     timeout_seconds: float = PRESENT_TIMEOUT_SECONDS,
 ) -> list[PresentOffsets]:
-    """Which offsets of [begin, end) one loader has put into the table, compressed on the server.
+    """Which offsets of a range one loader has put into the table, compressed on the server.
 
     Reads the lineage columns. Without a column `_row`, a second row of an offset counts
     as doubled.
@@ -179,13 +177,14 @@ def present_offsets(
     :returns: sorted, without overlap; what lies between is missing.
     :raises CannotTellError: rows of these offsets do not say who loaded them.
     """
-    where = _where(facts, topic, partition, begin, end)
+    where = _where(facts, block_range)
     nobodys = server.query(_NAMELESS.replace("SOURCE", source_literal(facts, "")), where, settings)
     if int(nobodys[0]["n"]):
         raise CannotTellError(
-            f"{facts.target} on {server.url} has {nobodys[0]['n']} rows of offsets [{begin}, "
-            f"{end}) of {topic}[{partition}] whose column {SOURCE} is empty, as that of rows from "
-            "before it was added: nobody can tell who loaded them"
+            f"{facts.target} on {server.url} has {nobodys[0]['n']} rows of offsets "
+            f"[{block_range.begin}, {block_range.end}) of {block_range.source} whose column "
+            f"{SOURCE} is empty, as that of rows from before it was added: nobody can tell who "
+            "loaded them"
         )
     lineage: Collection[str] = {column.name for column in facts.columns}
     row_column = "toUInt64(_row)" if "_row" in lineage else "toUInt64(0)"
@@ -206,15 +205,12 @@ def present_offsets(
 def stored_rows(
     server: Server,
     facts: TableFacts,
-    topic: str,
-    partition: int,
-    begin: int,
-    end: int,
+    block_range: Range,
     source: str,
     settings: Mapping[str, str] | None = None,
     timeout_seconds: float = PRESENT_TIMEOUT_SECONDS,
 ) -> list[StoredRun]:
-    """Which rows of the messages of [begin, end) one loader has put into the table. Call it after
+    """Which rows of the messages of a range one loader has put into the table. Call it after
     `present_offsets`, which sees that all rows say who loaded them.
 
     :param facts: of a table with a column `_row`.
@@ -222,7 +218,7 @@ def stored_rows(
     """
     rows = server.query(
         _STORED.replace("SOURCE", source_literal(facts, source)),
-        _where(facts, topic, partition, begin, end),
+        _where(facts, block_range),
         settings,
         timeout_seconds,
     )
@@ -235,34 +231,30 @@ def stored_rows(
 def rows_by_partition(
     server: Server,
     facts: TableFacts,
-    topic: str,
-    partition: int,
-    begin: int,
-    end: int,
+    block_range: Range,
     source: str,
     settings: Mapping[str, str] | None = None,
     timeout_seconds: float = PRESENT_TIMEOUT_SECONDS,
 ) -> dict[str, int]:
-    """How many rows of [begin, end) one loader has in each ClickHouse partition, by its id.
+    """How many rows of a range one loader has in each ClickHouse partition, by its id.
 
     :param source: of the rows, as `core.tokens.row_source` says it.
     """
     rows = server.query(
         _BY_PARTITION.replace("SOURCE", source_literal(facts, source)),
-        _where(facts, topic, partition, begin, end),
+        _where(facts, block_range),
         settings,
         timeout_seconds,
     )
     return {str(row["place"]): int(row["n"]) for row in rows}
 
 
-def _where(
-    facts: TableFacts, topic: str, partition: int, begin: int, end: int
-) -> dict[str, Parameter]:
+def _where(facts: TableFacts, block_range: Range) -> dict[str, Parameter]:
     """What the queries are told of a table and of the rows that are sought in it."""
+    source = block_range.source
     return {
-        **{"database": facts.database, "table": facts.table, "topic": topic},
-        **{"partition": partition, "begin": begin, "end": end},
+        **{"database": facts.database, "table": facts.table, "topic": source.topic},
+        **{"partition": source.partition, "begin": block_range.begin, "end": block_range.end},
     }
 
 

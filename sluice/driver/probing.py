@@ -413,7 +413,6 @@ class ClickHouseProber:
         :raises CannotTellError: rows do not say who loaded them.
         """
         block_range, record = sought.block_range, sought.record
-        source = block_range.source
         if table.is_replacing and record.generation:
             raise CannotTellError(
                 f"{block_range} was loaded before it was rewound, and {table.target} does not tell "
@@ -426,15 +425,14 @@ class ClickHouseProber:
             entry=table.entry,
             generation=table.row_generation(record.generation),
         )
-        where = (source.topic, source.partition, block_range.begin, block_range.end, loaded_by)
-        present = present_offsets(server, facts, *where, settings)
+        present = present_offsets(server, facts, block_range, loaded_by, settings)
         rows: list[StoredRun] = []
         if table.rows == "many" and (facts.partition_key or table.entry in sought.in_parts):
-            rows = stored_rows(server, facts, *where, settings)
+            rows = stored_rows(server, facts, block_range, loaded_by, settings)
         for run in present:
             if run.doubled and lacking_in_key(facts):
                 raise DoubledRowsError(
-                    f"{table.target}: offsets [{run.begin}, {run.end}) of {source} "
+                    f"{table.target}: offsets [{run.begin}, {run.end}) of {block_range.source} "
                     f"have {run.rows} rows each"
                 )
         return _Found(

@@ -12,6 +12,7 @@ from sluice.clickhouse.probe import present_offsets, running_query_ids
 from sluice.clickhouse.reactions import ServerError
 from sluice.clickhouse.sql import literal
 from sluice.core.errors import SluiceError, TerminalError
+from sluice.core.ranges import Range, TopicPartition
 from sluice.prove.findings import Seen, judged, not_applicable
 from sluice.prove.scratch import LOADED_BY, ROWS, TOPIC, Scratch, block
 
@@ -96,8 +97,8 @@ def running_insert(scratch: Scratch) -> Seen:
 
 def _found(scratch: Scratch, table: str) -> int:
     """How many offsets a probe finds."""
-    last = 4 * ROWS
-    runs = present_offsets(scratch.first.server, scratch.facts(table), TOPIC, 0, 0, last, LOADED_BY)
+    sought = Range(TopicPartition(TOPIC, 0), 0, 4 * ROWS)
+    runs = present_offsets(scratch.first.server, scratch.facts(table), sought, LOADED_BY)
     return sum(run.end - run.begin for run in runs)
 
 

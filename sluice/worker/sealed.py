@@ -123,19 +123,9 @@ def _by_number(found: list[StagingTable], attempt: str) -> dict[int, StagingTabl
 
 def rows_there(server: Server, bundle: Bundle, loader: str, facts: TableFacts) -> dict[str, int]:
     """How many rows of the block the target has, by ClickHouse partition (R11)."""
-    block_range = bundle.first
     settings = seeing_all(server)
     require_unchanged(server, facts, bundle.since_ms)
     require_all_rows(server, facts, settings)
-    found = rows_by_partition(
-        server,
-        facts,
-        block_range.source.topic,
-        block_range.source.partition,
-        block_range.begin,
-        block_range.end,
-        loader,
-        settings,
-    )
+    found = rows_by_partition(server, facts, bundle.first, loader, settings)
     require_unchanged(server, facts, bundle.since_ms)
     return found

@@ -24,6 +24,7 @@ from sluice.clickhouse.schema import TableFacts, describe_table
 from sluice.clickhouse.sql import literal
 from sluice.clickhouse.vanishing import CannotTellError
 from sluice.core.errors import InDoubtError
+from sluice.core.ranges import Range, TopicPartition
 from sluice.core.tokens import source_number
 from tests.clickhouse.helpers import count, insert
 from tests.support.clickhouse_server import ClickHouseServer
@@ -36,6 +37,10 @@ ME = "p/dc1/topic/entry/0"
 def table(server: Server, database: str, columns: str = LINEAGE) -> TableFacts:
     server.execute(f"CREATE TABLE {database}.t ({columns}) ENGINE = MergeTree ORDER BY _offset")
     return describe_table(server, database, "t")
+
+
+def offsets(begin: int, end: int, topic: str = "o's", partition: int = 1) -> Range:
+    return Range(TopicPartition(topic, partition), begin, end)
 
 
 def add(
@@ -65,7 +70,7 @@ def test_present_offsets(server: Server, database: str) -> None:
     add(server, database, 5, 100, partition=2)  # another partition
     add(server, database, 0, 1000, source="other/dc1/topic/entry/0")  # another pipeline
     add(server, database, 0, 1000, source="p/dc1/topic/entry/1")  # after a rewind
-    found = present_offsets(server, facts, "o's", 1, 3, 1000, ME)
+    found = present_offsets(server, facts, offsets(3, 1000), ME)
     assert found == [
         PresentOffsets(3, 10, 1, 1),
         PresentOffsets(20, 24, 1, 1),
@@ -75,8 +80,8 @@ def test_present_offsets(server: Server, database: str) -> None:
         PresentOffsets(29, 31, 1, 1),
     ]
     assert [each.begin for each in found if each.doubled] == [24]
-    assert present_offsets(server, facts, "o's", 1, 10, 20, ME) == []
-    assert present_offsets(server, facts, "o's", 1, 9, 21, ME) == [
+    assert present_offsets(server, facts, offsets(10, 20), ME) == []
+    assert present_offsets(server, facts, offsets(9, 21), ME) == [
         PresentOffsets(9, 10, 1, 1),
         PresentOffsets(20, 21, 1, 1),
     ]
@@ -90,14 +95,14 @@ def test_stored_rows(server: Server, database: str) -> None:
     add(server, database, 7, 8, row=9)  # doubled
     add(server, database, 3, 5, row=4, source="other/dc1/topic/entry/0")
     add(server, database, 3, 5, row=4, partition=2)
-    assert stored_rows(server, facts, "o's", 1, 0, 100, ME) == [
+    assert stored_rows(server, facts, offsets(0, 100), ME) == [
         StoredRun(3, 0, 3, False),
         StoredRun(3, 5, 6, False),
         StoredRun(4, 0, 3, False),
         StoredRun(4, 5, 6, False),
         StoredRun(7, 9, 10, True),
     ]
-    assert [r.offset for r in stored_rows(server, facts, "o's", 1, 4, 7, ME)] == [4, 4]
+    assert [r.offset for r in stored_rows(server, facts, offsets(4, 7), ME)] == [4, 4]
 
 
 def test_present_offsets_without_row_numbers(server: Server, database: str) -> None:
@@ -110,7 +115,7 @@ def test_present_offsets_without_row_numbers(server: Server, database: str) -> N
     )
     for token in ("a", "b"):
         insert(server, f"{database}.t", [*NAMES[:3], "_source"], select, token)
-    found = present_offsets(server, facts, "t", 0, 0, 3, ME)
+    found = present_offsets(server, facts, offsets(0, 3, "t", 0), ME)
     assert found == [PresentOffsets(0, 3, 2, 1)]
     assert found[0].doubled
 
@@ -120,16 +125,16 @@ def test_rows_that_do_not_say_whose_they_are(server: Server, database: str) -> N
     facts = table(server, database)
     add(server, database, 0, 10, source="")
     add(server, database, 10, 20)
-    assert present_offsets(server, facts, "o's", 1, 10, 30, ME) == [PresentOffsets(10, 20, 1, 1)]
+    assert present_offsets(server, facts, offsets(10, 30), ME) == [PresentOffsets(10, 20, 1, 1)]
     with pytest.raises(CannotTellError, match="nobody can tell who loaded them"):
-        present_offsets(server, facts, "o's", 1, 9, 30, ME)
+        present_offsets(server, facts, offsets(9, 30), ME)
 
 
 def test_a_million_offsets_are_compressed_on_the_server(server: Server, database: str) -> None:
     facts = table(server, database)
     add(server, database, 1_000, 1_001_000)
     begun = time.monotonic()
-    found = present_offsets(server, facts, "o's", 1, 1_000, 1_001_000, ME)
+    found = present_offsets(server, facts, offsets(1_000, 1_001_000), ME)
     assert found == [PresentOffsets(1_000, 1_001_000, 1, 1)]
     assert time.monotonic() - begun < 15
 

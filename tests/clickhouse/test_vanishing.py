@@ -19,6 +19,7 @@ from sluice.clickhouse.vanishing import (
     seeing_all,
     why_rows_go,
 )
+from sluice.core.ranges import Range, TopicPartition
 from tests.clickhouse.helpers import insert
 
 NAMES = ["_topic", "_partition", "_offset", "_row", "_source"]
@@ -49,7 +50,7 @@ def filled(server: Server, name: str) -> TableFacts:
 
 
 def present(server: Server, facts: TableFacts, settings: Mapping[str, str]) -> list[PresentOffsets]:
-    return present_offsets(server, facts, "t", 1, 0, 1000, ME, settings)
+    return present_offsets(server, facts, Range(TopicPartition("t", 1), 0, 1000), ME, settings)
 
 
 @pytest.fixture
