@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from sluice.config.findings import Findings, RefusedError, join_path
+from sluice.core.tokens import NAME
 
 _REFERENCE = re.compile(r"\$\$\{|\$\{([^}]*)\}|\$\{")
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
@@ -87,6 +88,6 @@ def interpolate_tree(
 def entry_path(where: str, index: int, entry: object) -> str:
     """`connector[dc1]` for an entry with a name, else `connector[2]`, counted from 1."""
     name = entry.get("name") if isinstance(entry, dict) else None
-    if isinstance(name, str) and re.fullmatch(r"[A-Za-z0-9_.-]{1,48}", name):
+    if isinstance(name, str) and NAME.fullmatch(name):
         return f"{where}[{name}]"
     return f"{where}[{index + 1}]"

@@ -20,10 +20,10 @@ from sluice.config.interpolation import BROKEN, ResolvedText
 from sluice.config.quantities import format_duration, format_size, parse_duration, parse_size
 from sluice.config.secret import Secret
 from sluice.core.secret_source import SecretSource
+from sluice.core.tokens import NAME
 
 Quantity = TypeVar("Quantity", int, float)
 
-_NAME = re.compile(r"[A-Za-z0-9_.-]{1,48}", re.ASCII)
 _TOPIC = re.compile(r"[A-Za-z0-9._-]{1,249}", re.ASCII)
 _IDENTIFIER = re.compile(r"[A-Za-z0-9_-]{1,128}", re.ASCII)
 _BROKER = re.compile(
@@ -109,7 +109,7 @@ def a_source(value: dict[str, Any], key: str, info: ValidationInfo) -> SecretSou
 def a_name(value: object) -> str:
     """A name that can be part of tokens, groups and topics."""
     text = a_text(value)
-    if not _NAME.fullmatch(text):
+    if not NAME.fullmatch(text):
         raise RefusedError(
             f"{shown(value)} is not a name; use 1 to 48 characters of A-Z a-z 0-9 _ . -"
         )

@@ -7,7 +7,8 @@ import re
 
 from sluice.core.ranges import Range
 
-NAME_PATTERN = re.compile(r"^[A-Za-z0-9_.-]{1,48}$")
+#: Of the names that a token is made of: none holds what stands between two of them.
+NAME = re.compile(r"[A-Za-z0-9_.-]{1,48}")
 
 
 def block_token(

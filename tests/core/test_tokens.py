@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sluice.core.ranges import Range, TopicPartition
-from sluice.core.tokens import NAME_PATTERN, block_token
+from sluice.core.tokens import NAME, block_token
 
 #: Few and similar, so that parts that run into one another would meet.
 NAMES = st.sampled_from(["a", "1", "a-1", "a.1", "1-1", "0"])
@@ -62,4 +62,4 @@ def test_a_token_as_it_looks() -> None:
 
 def test_no_name_can_hold_a_separator() -> None:
     for name in ("a/b", "a+b", "", "a" * 49, "a b", "a\n"):
-        assert not NAME_PATTERN.fullmatch(name), name
+        assert not NAME.fullmatch(name), name

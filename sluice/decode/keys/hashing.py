@@ -48,15 +48,6 @@ class Keyed:
     has_key: NDArray[np.bool_]
 
 
-def check_deduplicate(table: TableSpec, columns: Sequence[str]) -> None:
-    """Whether rows can be known again, and claims made again from what the table stores.
-
-    :param columns: of the blocks.
-    :raises TerminalError: they cannot.
-    """
-    _parts(table, columns)
-
-
 class RowKeys:
     """The keys of one table entry's rows. Made once for each table text.
 
@@ -68,7 +59,8 @@ class RowKeys:
     What decides: the table text and the rows, nothing else.
 
     :param columns: of every block.
-    :raises TerminalError: see `check_deduplicate`.
+    :raises TerminalError: rows cannot be known again, or claims not be made again from what the
+        table stores.
     """
 
     def __init__(self, table: TableSpec, columns: Sequence[str]) -> None:
@@ -191,7 +183,7 @@ def _hash(space: str, parts: Sequence[str]) -> str:
 def _parts(table: TableSpec, columns: Sequence[str]) -> list[tuple[str, bool]]:
     """The parts of the key in ClickHouse SQL, each with whether it may be null.
 
-    :raises TerminalError: see `check_deduplicate`.
+    :raises TerminalError: see `RowKeys`.
     """
     deduplicate = table.deduplicate
     assert deduplicate is not None

@@ -17,7 +17,7 @@ from sluice.claims.owners import NOBODY, Owners, owners_of
 from sluice.core.claims import KEY_BYTES, OWNER_BYTES, key_space, loader_number
 from sluice.core.errors import TerminalError
 from sluice.core.load_spec import SOURCE, Column, TableSpec
-from sluice.decode.keys.hashing import RowKeys, check_deduplicate
+from sluice.decode.keys.hashing import RowKeys
 from tests.decode.keys.support import (
     ALL_LINEAGE,
     TOPIC_ID,
@@ -365,14 +365,14 @@ def test_what_would_not_know_an_event_again_is_refused(item: str, what: str, hin
     text = keyed("name", item)
     carried = [one.name for one in text.columns if one.kind not in ("MATERIALIZED", "ALIAS")]
     with pytest.raises(TerminalError) as refused:
-        check_deduplicate(text, carried)
+        RowKeys(text, carried)
     assert what in refused.value.message
     assert hint in refused.value.hint
 
 
 def test_what_blocks_do_not_carry_is_refused() -> None:
     with pytest.raises(TerminalError, match="depends on name, which blocks do not carry"):
-        check_deduplicate(keyed("id", "name"), ["id"])
+        RowKeys(keyed("id", "name"), ["id"])
 
 
 @pytest.mark.parametrize("lacking", ["_topic", "_partition", "_offset", "_row", "_source"])
@@ -380,11 +380,11 @@ def test_a_row_has_to_say_of_which_message_it_is(lacking: str) -> None:
     lineage = tuple(one for one in ALL_LINEAGE if one.name != lacking)
     text = keyed("id", rows="many", lineage=lineage)
     with pytest.raises(TerminalError, match=f"carries no {lacking}") as refused:
-        check_deduplicate(text, ["id"])
+        RowKeys(text, ["id"])
     assert "sluice doctor" in refused.value.hint
 
 
 def test_a_source_that_is_a_number_is_refused() -> None:
     text = keyed("id", lineage=(*ALL_LINEAGE[:-1], Column(SOURCE, "UInt64")))
     with pytest.raises(TerminalError, match="_source is UInt64"):
-        check_deduplicate(text, ["id"])
+        RowKeys(text, ["id"])
