@@ -28,6 +28,7 @@ _RUN_SECONDS = 1.2
 
 
 def blocks_in_doubt(scratch: Scratch) -> Seen:
+    """A window remembers 10 blocks, in whatever order they are repeated."""
     table = scratch.table()
     for number in range(IN_DOUBT):
         scratch.insert(table, block(number * ROWS), f"{number}")
@@ -47,7 +48,8 @@ def blocks_in_doubt(scratch: Scratch) -> Seen:
     )
 
 
-def count(scratch: Scratch) -> Seen:
+def eviction_by_count(scratch: Scratch) -> Seen:
+    """A block is known while at most half as many entries came after it as its window keeps."""
     window = min(scratch.window, _SMALL_WINDOW)
     table = scratch.table(window=window)
     scratch.insert(table, block(), "a")
@@ -70,7 +72,8 @@ def count(scratch: Scratch) -> Seen:
     return judged(True, f"{known.what}; after {2 * window + 1} others it was {told}")
 
 
-def seconds(scratch: Scratch) -> Seen:
+def eviction_by_seconds(scratch: Scratch) -> Seen:
+    """A block is known for a sixth of its window's seconds, although others came after it."""
     if not scratch.replicated:
         return not_applicable("tables that are not replicated forget by the number of entries only")
     for window in (_WINDOW_SECONDS << doubled for doubled in range(_TRIES)):
@@ -107,6 +110,8 @@ def _forgotten(scratch: Scratch, table: str, repeat: Callable[[], None]) -> bool
 
 
 def insert_counter(scratch: Scratch) -> Seen:
+    """The insert counter of a window grows by at least one for each entry, never shrinks by
+    itself, and is the same at every replica."""
     table = scratch.table()
     insert_counters = [_insert_counter(scratch, table)]
 
@@ -147,6 +152,7 @@ def _insert_counter(scratch: Scratch, table: str, at: int = 0) -> int:
 
 
 def server_run(scratch: Scratch) -> Seen:
+    """What tells one run of a server from the next is the same while it runs."""
     if scratch.replicated:
         return not_applicable("only tables that are not replicated depend on it")
     place = scratch.first

@@ -20,6 +20,8 @@ _ROWS = "rows > 0"
 
 
 def move(scratch: Scratch) -> Seen:
+    """A moved ClickHouse partition is seen with all of its rows at once; moving it again does
+    nothing, and its parts keep their uuids."""
     if scratch.replicated and scratch.tokens:
         return not_applicable("blocks are staged for tables that are not replicated")
     source, target = scratch.unmerged(has_uuids=scratch.tokens), scratch.unmerged()
@@ -80,6 +82,8 @@ def _watched(scratch: Scratch, table: str) -> Iterator[list[int]]:
 
 
 def claim(scratch: Scratch) -> Seen:
+    """Of several who create or rename a table one succeeds, and what names it as it was called
+    before fails."""
     if scratch.replicated and scratch.tokens:
         return not_applicable("blocks are staged for tables that are not replicated")
     server, marker = scratch.first.server, "marker"

@@ -20,6 +20,7 @@ _DELETE_SECONDS = 20.0
 
 
 def settings(scratch: Scratch) -> Seen:
+    """Every setting that Sluice sends with an insert is accepted, and in force."""
     """At every server."""
     told = []
     for at, place in enumerate(scratch.places):
@@ -38,6 +39,7 @@ def settings(scratch: Scratch) -> Seen:
 
 
 def conversion(scratch: Scratch) -> Seen:
+    """A column of another type than the table's is refused, not converted."""
     table = scratch.table()
     try:
         scratch.insert(table, block(value=300, value_type="UInt16"), "a")
@@ -51,6 +53,7 @@ def conversion(scratch: Scratch) -> Seen:
 
 
 def time_zone(scratch: Scratch) -> Seen:
+    """The time zone that the server names reads its texts, and chooses ClickHouse partitions."""
     said = scratch.first.capabilities.time_zone
     try:
         zone = ZoneInfo(said)
@@ -70,6 +73,7 @@ def time_zone(scratch: Scratch) -> Seen:
 
 
 def running_insert(scratch: Scratch) -> Seen:
+    """An insert is to be seen in system.processes by its query id while it runs."""
     source, target = scratch.table(), scratch.table()
     scratch.view(source, target, "sleep(1) = 0")
     failures: list[SluiceError] = []
@@ -107,6 +111,7 @@ def _merge(scratch: Scratch, table: str) -> None:
 
 
 def merges(scratch: Scratch) -> Seen:
+    """A merge of a MergeTree table hides no row from a probe."""
     table = scratch.table()
     for number in range(3):
         scratch.insert(table, block(number * ROWS, ids_from=0), f"{number}")
@@ -118,6 +123,7 @@ def merges(scratch: Scratch) -> Seen:
 
 
 def merging_engines(scratch: Scratch) -> Seen:
+    """Engines that merge rows away hide them from a probe."""
     found = {}
     for engine in ("ReplacingMergeTree", "SummingMergeTree"):
         table = scratch.table(engine)
@@ -131,6 +137,7 @@ def merging_engines(scratch: Scratch) -> Seen:
 
 
 def deletes(scratch: Scratch) -> Seen:
+    """Rows that were deleted are hidden from a probe, and system.mutations tells of it."""
     table = scratch.table()
     scratch.insert(table, block(), "a")
     gone = 10

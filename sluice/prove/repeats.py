@@ -32,6 +32,7 @@ def is_once(scratch: Scratch, table: str, rows: int, did: str) -> Seen:
 
 
 def same_block_twice(scratch: Scratch) -> Seen:
+    """A block that is sent again is not stored again."""
     table = scratch.table()
     for _ in range(3):
         scratch.insert(table, block(), "a")
@@ -39,6 +40,7 @@ def same_block_twice(scratch: Scratch) -> Seen:
 
 
 def identity(scratch: Scratch) -> Seen:
+    """A block is known by its token alone; without tokens, by its rows with their offsets."""
     table = scratch.table()
     scratch.insert(table, block(), "a")
     if not scratch.tokens:
@@ -51,6 +53,7 @@ def identity(scratch: Scratch) -> Seen:
 
 
 def other_replica(scratch: Scratch) -> Seen:
+    """All replicas of a table share one deduplication window."""
     if len(scratch.places) == 1:
         return not_applicable("one server was named: no other replica could be sent the block")
     table = scratch.table()
@@ -60,6 +63,7 @@ def other_replica(scratch: Scratch) -> Seen:
 
 
 def half_a_block(scratch: Scratch) -> Seen:
+    """A block of which some ClickHouse partitions are stored is completed by its repeat."""
     table = scratch.table()
     # As a server leaves it that dies between two parts: the rows of one ClickHouse partition only.
     whole = block(rows=3, clickhouse_partitions=(0, 1, 2))
@@ -71,6 +75,7 @@ def half_a_block(scratch: Scratch) -> Seen:
 
 
 def many_partitions(scratch: Scratch) -> Seen:
+    """A block may span 120 ClickHouse partitions."""
     table = scratch.table(window=max(scratch.window, 1000))
     many = block(rows=MANY_PARTITIONS, clickhouse_partitions=range(MANY_PARTITIONS))
     for _ in range(2):
@@ -79,6 +84,7 @@ def many_partitions(scratch: Scratch) -> Seen:
 
 
 def one_block(scratch: Scratch) -> Seen:
+    """All Native blocks of an insert become one block of the server."""
     table = scratch.table()
     begins = (sum(_BODY_ROWS[:at]) for at in range(len(_BODY_ROWS)))
     body = b"".join(block(*each) for each in zip(begins, _BODY_ROWS, strict=True))
@@ -93,6 +99,7 @@ def one_block(scratch: Scratch) -> Seen:
 
 
 def views(scratch: Scratch) -> Seen:
+    """Targets of views, of chained ones too, deduplicate with windows of their own."""
     source, first, second = scratch.table(), scratch.table(), scratch.table()
     forgetful = scratch.table(window=0)
     scratch.view(source, first)
@@ -109,6 +116,7 @@ def views(scratch: Scratch) -> Seen:
 
 
 def view_that_failed(scratch: Scratch) -> Seen:
+    """The repeat of a block whose view failed feeds the view, and doubles nothing."""
     source, target = scratch.table(), scratch.table()
     name = scratch.view(source, target, "throwIf(id < 1000000) = 0")
     try:
@@ -136,6 +144,7 @@ def _of_views(scratch: Scratch, seen: Seen) -> Seen:
 
 
 def lost_acknowledgement(scratch: Scratch) -> Seen:
+    """A block whose acknowledgement was lost is known again."""
     parts = urlsplit(scratch.first.url)
     if parts.scheme != "http" or parts.path:
         return not_applicable("the proxy knows inserts by http, on a URL without a path")
@@ -158,6 +167,7 @@ def lost_acknowledgement(scratch: Scratch) -> Seen:
 
 
 def added_column(scratch: Scratch) -> Seen:
+    """A block is known again after a column was added."""
     table = scratch.table()
     scratch.insert(table, block(), "a")
     scratch.first.server.execute(
@@ -174,6 +184,7 @@ def added_column(scratch: Scratch) -> Seen:
 
 
 def restart(scratch: Scratch) -> Seen:
+    """A token that is remembered after a restart has its part."""
     if scratch.replicated:
         return not_applicable("the windows of Replicated tables are in ZooKeeper or Keeper")
     return not_applicable("your server cannot be restarted for this")
