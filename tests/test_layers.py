@@ -65,7 +65,7 @@ CONFINED = {
     "confluent_kafka": {"kafka"} | _INSTRUMENTS,
     "chdb": {"decode", "testbed.local", "testbed.simulate"},
     "pyspark": {"driver", "spark", "stream", "testbed.local"},
-    "argparse": {"testbed.local"},
+    "argparse": set[str](),
     "click": {"cli"},
     "rich": {"cli"},
     "starlette": {"ops"},

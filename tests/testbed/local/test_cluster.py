@@ -20,9 +20,9 @@ from sluice.testbed.local.cluster.cluster import (
     require_programs,
     running_cluster,
 )
-from sluice.testbed.local.cluster.zookeeper_calls import Case, measure, table
 from sluice.testbed.local.processes import usage
 from tests.support.world import wait_for
+from tests.testbed.local.measure_zookeeper_calls import Case, measure, table
 
 
 def test_the_command_says_how_to_use_what_it_runs(tmp_path: Path) -> None:

@@ -1,6 +1,6 @@
 """How often servers call ZooKeeper for each block that is inserted.
 
-`python -m sluice.testbed.local.cluster.zookeeper_calls` starts a cluster of installed servers
+`python -m tests.testbed.local.measure_zookeeper_calls` starts a cluster of installed servers
 for each number of replicas, inserts blocks one after the other, and counts by the servers' own
 counters.
 """
@@ -168,7 +168,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
     :returns: an exit status.
     """
-    parser = argparse.ArgumentParser(prog="python -m sluice.testbed.local.cluster.zookeeper_calls")
+    parser = argparse.ArgumentParser(prog="python -m tests.testbed.local.measure_zookeeper_calls")
     parser.add_argument("--replicas", type=int, nargs="+", default=[1, 2, 4])
     parser.add_argument("--blocks", type=int, default=_BLOCKS, help="inserted for each line")
     parsed = parser.parse_args(arguments)
