@@ -80,7 +80,7 @@ def look_at_replica(
             return look
         found = Examination(look.where)
         found.ok("clickhouse", f"version {look.capabilities.version_text} answers")
-        _try(found, "clock", lambda: _check_clock(found, server))
+        found.attempt("clock", lambda: _check_clock(found, server))
         look.findings += found.findings
         for database, table in names:
             has_window = (database, table) not in past_windows
@@ -101,15 +101,8 @@ def _look_at_way(look: ReplicaLook, server: Server, access: ClickHouseAccess) ->
         tables = list(look.tables.values())
         look.front = look_at_front(found, access, server, capabilities, tables)
 
-    _try(found, "front", look_at)
+    found.attempt("front", look_at)
     look.findings += found.findings
-
-
-def _try(found: Examination, check: str, action: Callable[[], None]) -> None:
-    try:
-        action()
-    except SluiceError as error:
-        found.failed(check, error)
 
 
 def _refused(look: ReplicaLook, check: str, error: SluiceError) -> None:
@@ -163,7 +156,7 @@ def _look_at_rights(
         check_clickhouse_rights(found, server, access.user, needed)
         found.ok("rights", "Sluice's user has all that are needed")
 
-    _try(found, "rights", check)
+    found.attempt("rights", check)
     look.findings += found.findings
 
 
@@ -186,7 +179,7 @@ def _look_at_table(
         found.error("table", error.message, error.hint)
     else:
         if has_window:
-            _try(found, "insert-counter", lambda: _check_insert_counter(found, server, facts))
+            found.attempt("insert-counter", lambda: _check_insert_counter(found, server, facts))
         assert look.capabilities is not None
         if not facts.is_readonly:  # `check_contact` tells of that
             _rehearse_insert(found, server, access, look, facts, has_window=has_window)

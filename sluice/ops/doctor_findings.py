@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -60,6 +60,13 @@ class Examination:
             other for other in self.findings if other.level != "ok" or other.check != finding.check
         ]
         self.findings.append(finding)
+
+    def attempt(self, check: str, look: Callable[[], object]) -> None:
+        """Make a check."""
+        try:
+            look()
+        except SluiceError as error:
+            self.failed(check, error)
 
     def failed(self, check: str, error: SluiceError) -> None:
         """A check that could not be made: unknown if it is refused, an error if it broke off."""

@@ -70,7 +70,7 @@ def look_at_kafka(configuration: Configuration, connector: ConnectorConfiguratio
         )
     settings: dict[int, Mapping[str, str]] = {}
 
-    _try(contact, "broker-settings", lambda: settings.update(cluster.settings()))
+    contact.attempt("broker-settings", lambda: settings.update(cluster.settings()))
     for broker in cluster.brokers:
         verifies = settings.get(broker, {}).get(_VERIFICATION)
         check_verification(contact, broker, verifies, cluster.highest_version)
@@ -82,17 +82,12 @@ def look_at_kafka(configuration: Configuration, connector: ConnectorConfiguratio
     _look_at_own_topics(configuration, connector, cluster, bytes_max, look)
     _look_at_internal_topics(connector, cluster, settings, look)
     group = Examination(f"{connector.name}: group {configuration.group(connector.name)}")
-    _try(group, "group", lambda: _check_group(group, cluster, configuration.group(connector.name)))
+    group.attempt(
+        "group", lambda: _check_group(group, cluster, configuration.group(connector.name))
+    )
     look.findings += group.findings
     look.findings += check_kafka_rights(configuration, connector, cluster)
     return look
-
-
-def _try(found: Examination, check: str, action: Callable[[], None]) -> None:
-    try:
-        action()
-    except SluiceError as error:
-        found.failed(check, error)
 
 
 def check_verification(
