@@ -20,9 +20,8 @@ from sluice.decode.messages.marked import Indices, subset
 from sluice.decode.messages.origins import alone
 from sluice.decode.text import decoder as decoder_module
 from sluice.decode.text.decoder import Decoder
-from sluice.decode.text.isolate import find_faults
+from sluice.decode.text.isolate import can_sift, find_faults, sift
 from sluice.decode.text.plan import Plan
-from sluice.decode.text.tolerant import can_sift, sift
 from tests.decode.support import LINEAGE, LINEAGE_NAMES, decode, fill, rows, table
 from tests.decode.test_properties import BROKEN, CUT, DOCUMENTS
 from tests.support.examples import examples

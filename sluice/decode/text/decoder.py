@@ -23,10 +23,9 @@ from sluice.decode.messages.fault import Fault
 from sluice.decode.messages.framing import JSON_OBJECTS
 from sluice.decode.messages.marked import Indices, buffer_of, memory_file, subset, without
 from sluice.decode.messages.splitting import Split, Splitter
-from sluice.decode.text.isolate import find_faults, halve
+from sluice.decode.text.isolate import can_sift, find_faults, halve, sift
 from sluice.decode.text.misread import MisreadObjects
 from sluice.decode.text.plan import Plan
-from sluice.decode.text.tolerant import can_sift, sift
 
 
 class Decoder(BlockDecoder):

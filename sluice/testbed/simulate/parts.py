@@ -11,9 +11,8 @@ from sluice.testbed.simulate.fleet import Reports
 from sluice.testbed.simulate.freezes import Person
 from sluice.testbed.simulate.inserters import Inserters
 from sluice.testbed.simulate.invariants import Invariants
-from sluice.testbed.simulate.locks import SimulatedLocks
 from sluice.testbed.simulate.producers import Producers
-from sluice.testbed.simulate.quorums import Quorums
+from sluice.testbed.simulate.quorums import Quorums, SimulatedLocks
 from sluice.testbed.simulate.registry import Registry
 from sluice.testbed.simulate.staging import Staging
 from sluice.testbed.simulate.world import World

@@ -39,11 +39,9 @@ from sluice.testbed.simulate import wire
 from sluice.testbed.simulate.clients import SimulatedLog, SimulatedProducer
 from sluice.testbed.simulate.decoding import DecodedRows, VersionedDecoder
 from sluice.testbed.simulate.kafka import Stored
-from sluice.testbed.simulate.planted_bundles import BUNDLE_BUGS
 from sluice.testbed.simulate.planted_claims import CLAIM_BUGS
-from sluice.testbed.simulate.planted_rules import RULE_BUGS
-from sluice.testbed.simulate.planted_staging import STAGING_BUGS
-from sluice.testbed.simulate.planted_tables import REPLACING_BUGS, TABLE_BUGS
+from sluice.testbed.simulate.planted_rules import BUNDLE_BUGS, RULE_BUGS
+from sluice.testbed.simulate.planted_tables import REPLACING_BUGS, STAGING_BUGS, TABLE_BUGS
 from sluice.testbed.simulate.planting import Bugs, patched
 from sluice.worker import bundle, inserting, leases
 

@@ -9,10 +9,9 @@ import pytest
 
 from sluice.testbed.simulate.plan import Plan
 from sluice.testbed.simulate.planted import PLANTED
-from sluice.testbed.simulate.planted_bundles import BUNDLE_BUGS
 from sluice.testbed.simulate.planted_claims import CLAIM_BUGS
-from sluice.testbed.simulate.planted_staging import STAGING_BUGS
-from sluice.testbed.simulate.planted_tables import REPLACING_BUGS
+from sluice.testbed.simulate.planted_rules import BUNDLE_BUGS
+from sluice.testbed.simulate.planted_tables import REPLACING_BUGS, STAGING_BUGS
 from sluice.testbed.simulate.runs import RunResult, run_seed
 from sluice.testbed.simulate.world import World
 
