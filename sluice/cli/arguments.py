@@ -96,9 +96,9 @@ def command(name: str, example: str) -> Callable[[Callable[..., int]], Command]:
     return click.command(name, cls=Command, example=example)
 
 
-#: CONFIG, the file that most commands read.
+#: CONFIG, the file or folder that most commands read.
 config_argument = click.argument(
-    "config", type=click.Path(path_type=Path), help="the configuration file"
+    "config", type=click.Path(path_type=Path), help="the configuration file, or a folder of them"
 )
 #: For commands that print a table otherwise.
 json_option = click.option("--json", "as_json", is_flag=True, help="print JSON instead of a table")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 
 from sluice.core.errors import ConfigurationError
 
@@ -16,16 +17,17 @@ class RefusedError(ValueError):
 class Findings:
     """Collects findings, one line each: `sluice.toml: batch.max_bytes: ...`.
 
-    :param file: the file as the user named it.
+    :param file: the file as the user named it; or of each key the one that it stands in.
     """
 
-    def __init__(self, file: str) -> None:
+    def __init__(self, file: str | Callable[[str], str]) -> None:
         self._file = file
         self._lines: list[str] = []
 
     def add(self, where: str, what: str) -> None:
         """:param where: the path of the key, "" for the file as a whole."""
-        self._lines.append(f"{self._file}: {where}: {what}" if where else f"{self._file}: {what}")
+        file = self._file if isinstance(self._file, str) else self._file(where)
+        self._lines.append(f"{file}: {where}: {what}" if where else f"{file}: {what}")
 
     def raise_if_any(self) -> None:
         """:raises ConfigurationError: something was found; the message has a line for each."""

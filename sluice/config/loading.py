@@ -1,8 +1,7 @@
-"""Reads the configuration file. All findings are reported at once."""
+"""Reads the configuration. All findings are reported at once."""
 
 from __future__ import annotations
 
-import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -16,6 +15,7 @@ from sluice.config.clickhouse import ClickHouseConfiguration
 from sluice.config.connector import ConnectorConfiguration
 from sluice.config.deduplication import LOCAL, LOCAL_FOLDER, DeduplicationConfiguration
 from sluice.config.findings import Findings, join_path
+from sluice.config.folder import Written, read_written
 from sluice.config.interpolation import BROKEN, entry_path, interpolate_tree
 from sluice.config.model import (
     MESSAGES_MAX,
@@ -32,7 +32,6 @@ from sluice.config.section import Entries, Listed, Section
 from sluice.config.table import TableConfiguration
 from sluice.config.values import Name, Text, Topic, shown
 from sluice.core.dead_letters import DeadLetterLimit
-from sluice.core.errors import ConfigurationError
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,44 +80,32 @@ _FILE = TypeAdapter(_File)
 
 
 def load(path: Path, environment: Mapping[str, str]) -> Configuration:
-    """Read and check the file; no server is asked.
+    """Read and check the file, or the folder of files; no server is asked.
 
     :param environment: where `${NAME}` comes from, normally `os.environ`.
-    :raises ConfigurationError: the file cannot be used; its message has one line for each
+    :raises ConfigurationError: it cannot be used; its message has one line for each
         finding, `FILE: KEY: what`, and never holds a secret.
     """
-    findings = Findings(str(path))
-    tree = interpolate_tree(_read(path), environment, findings)
+    return checked(read_written(path), environment)
+
+
+def checked(written: Written, environment: Mapping[str, str]) -> Configuration:
+    """What is written, as the rest of Sluice sees it; as `load`."""
+    findings = Findings(written.file_of)
+    tree = interpolate_tree(written.tree, environment, findings)
     try:
-        file = _FILE.validate_python(tree, context={"folder": path.absolute().parent})
+        file = _FILE.validate_python(tree, context={"folder": written.folder})
     except ValidationError as error:
         for each in error.errors():
             if each["input"] is not BROKEN:
                 findings.add(_where(each["loc"], tree), _what(each))
         findings.raise_if_any()
     findings.raise_if_any()
-    configuration = _completed(file, path)
+    configuration = _completed(file, written)
     for where, what in conflicts_across_sections(configuration):
         findings.add(where, what)
     findings.raise_if_any()
     return configuration
-
-
-def _read(path: Path) -> dict[str, Any]:
-    try:
-        return tomllib.loads(path.read_text(encoding="utf-8-sig"))
-    except FileNotFoundError:
-        raise ConfigurationError(
-            f"{path}: there is no such file", "Name the file, or write one with `sluice init`."
-        ) from None
-    except OSError as error:
-        raise ConfigurationError(f"{path}: cannot be read: {error.strerror}") from None
-    except UnicodeDecodeError as error:
-        raise ConfigurationError(f"{path}: is not UTF-8 at byte {error.start}") from None
-    except tomllib.TOMLDecodeError as error:
-        raise ConfigurationError(
-            f"{path}: is not TOML: {error}", "Correct the line that the message names."
-        ) from None
 
 
 def _where(loc: tuple[int | str, ...], tree: Any) -> str:
@@ -167,12 +154,13 @@ def _what(error: ErrorDetails) -> str:
             return error["msg"]
 
 
-def _completed(file: _File, path: Path) -> Configuration:
+def _completed(file: _File, written: Written) -> Configuration:
     """With what follows from other sections where the file is silent."""
     pipeline, dead_letters = file.pipeline.name, file.dead_letters
     own = f"sluice.{pipeline}"
     return Configuration(
-        path=path,
+        path=written.path,
+        written=written,
         pipeline=pipeline,
         spark=file.spark,
         connectors=file.connector,
@@ -188,7 +176,7 @@ def _completed(file: _File, path: Path) -> Configuration:
         duplicates_topic=(file.deduplication and file.deduplication.topic) or f"{own}.duplicates",
         http=file.http,
         registry=file.registry,
-        deduplication=_completed_deduplication(file, path.absolute().parent),
+        deduplication=_completed_deduplication(file, written.folder),
         verify=file.verify,
         audit=file.audit,
         fleet=file.fleet,

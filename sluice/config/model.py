@@ -16,6 +16,7 @@ from pydantic import Field, PlainValidator
 from sluice.config.clickhouse import CertificatesConfiguration, ClickHouseConfiguration
 from sluice.config.connector import ConnectorConfiguration
 from sluice.config.deduplication import DeduplicationConfiguration
+from sluice.config.folder import Written
 from sluice.config.properties import properties_but, refuse_spark_property
 from sluice.config.secret import Secret, reveal_all
 from sluice.config.section import Conflict, Listed, Section
@@ -201,7 +202,8 @@ class FleetConfiguration(Section):
 class Configuration:
     """The whole file.
 
-    :param path: the file as the user named it.
+    :param path: the file, or the folder, as the user named it.
+    :param written: what it was read from.
     :param http: None: a driver does not listen.
     :param registry: None: no format needs one.
     :param deduplication: None: no claims are kept.
@@ -234,6 +236,7 @@ class Configuration:
     audit: AuditConfiguration | None = None
     #: None: the driver is no member of a fleet.
     fleet: FleetConfiguration | None = None
+    written: Written | None = field(default=None, repr=False, compare=False)
 
     @property
     def fleet_topic(self) -> str:
