@@ -117,6 +117,11 @@ def _details(entry: Mapping[str, Any]) -> Iterator[str]:
     elif kind == "set":
         value = "as at the start" if entry["value"] is None else entry["value"]
         yield f"{entry['name']} is {value}, by {entry['by']}: {entry['why']}"
+    elif kind == "apply":
+        what = f"version {entry['version']} ({entry['digest']}) after {entry['base']}"
+        yield f"{what}, by {entry['by']}: {entry['why'] or 'no reason'}"
+    elif kind == "taken":
+        yield f"version {entry['version']} by {entry['owner']}: {entry['error'] or 'loads by it'}"
     elif kind == "drain":
         yield f"by {entry['by']}: {entry['why']}"
     elif kind == "checkpoint":

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 import click
 
 from sluice import __version__
+from sluice.cli.apply import apply, rollback
 from sluice.cli.arguments import Group, UsageError
 from sluice.cli.audit import audit
 from sluice.cli.bench import bench
@@ -57,9 +58,9 @@ def sluice() -> None:
 
 
 for _command in (
-    *(run, doctor, prove, status, fleet, freeze, resume, drain, resolve, adopt, rewind, audit),
-    *(verify, ledger, quorum, dead_letters, claims, init, completion, local, demo, bench),
-    *(simulate, chaos),
+    *(run, apply, rollback, doctor, prove, status, fleet, freeze, resume, drain),
+    *(resolve, adopt, rewind, audit, verify, ledger, quorum, dead_letters, claims, init),
+    *(completion, local, demo, bench, simulate, chaos),
 ):
     sluice.add_command(_command)
 

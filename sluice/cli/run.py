@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import threading
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -65,10 +66,27 @@ def run(config: Path, until_caught_up: bool, grace: float) -> int:
             configuration,
             until_caught_up=until_caught_up,
             grace_seconds=grace,
-            examine=lambda connector: _refuse_what_breaks_the_promise(configuration, connector),
+            examine=_refuse_what_breaks_the_promise,
             observe=observe,
+            reload=lambda: _apply_file(config),
         )
     )
+
+
+_applying = threading.Lock()
+
+
+def _apply_file(path: Path) -> None:
+    """Apply the file as it is by now; what came of it is in the log."""
+    from sluice.core.errors import SluiceError
+    from sluice.ops.applying import apply_changed_file
+
+    with _applying:
+        try:
+            for line in apply_changed_file(load_configuration(path), by="SIGHUP"):
+                log.warning(line)
+        except SluiceError as error:
+            log.error("%s is not applied, nothing changes: %s. Try: %s", path, error, error.hint)
 
 
 def _refuse_what_breaks_the_promise(configuration: Configuration, connector: str) -> None:

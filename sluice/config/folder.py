@@ -25,20 +25,19 @@ _HEADER = re.compile(rf"\s*(\[\[?)\s*({_PATH})\s*\]\]?\s*(?:#.*)?")
 _KEY = re.compile(rf"\s*({_PATH})\s*=")
 
 
-@dataclass(frozen=True, slots=True, repr=False)
 class Written:
-    """A configuration as it is written, before variables are replaced. It is never printed: a
-    secret may stand in it.
+    """A configuration as it is written, before variables are replaced. No dataclass, so that it is
+    not printed with one: a secret may stand in it.
 
     :param path: as the user named it.
     :param folder: that names of files in it are relative to.
-    :param files: which file says it, by the path of a key; "": what nothing else is said of.
+    :param files: which file says it, by the path of a key; what is not in it, `path` says.
     """
 
-    path: Path
-    folder: Path
-    tree: dict[str, Any]
-    files: Mapping[str, str]
+    def __init__(
+        self, path: Path, folder: Path, tree: dict[str, Any], files: Mapping[str, str]
+    ) -> None:
+        self.path, self.folder, self.tree, self.files = path, folder, tree, files
 
     def file_of(self, where: str) -> str:
         """The file that a key stands in, or should."""

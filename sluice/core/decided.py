@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Any, Literal, get_args
 
+from sluice.core.applied import APPLY, TAKEN, Answer, Version, version_of
 from sluice.core.flights import INFLIGHT_INSERTS_LIMIT
 from sluice.core.ledger import LedgerEntry
 from sluice.core.replicas import host_matches
@@ -26,7 +27,7 @@ _PLACES = ("replica", "data center")
 #: Types of ledger entries.
 FREEZE, RESUME = "freeze", "resume"
 
-BY_MAX, WHY_MAX = 100, 500
+BY_MAX, WHY_MAX, ERROR_MAX = 100, 500, 2_000
 HOST_MAX = 255
 
 
@@ -168,7 +169,7 @@ def why_not_said(by: str, why: str) -> str | None:
 
 #: Types of ledger entries.
 SET, DRAIN = "set", "drain"
-DECISIONS = (FREEZE, RESUME, SET, DRAIN)
+DECISIONS = (FREEZE, RESUME, SET, DRAIN, APPLY, TAKEN)
 
 #: What may be set: the level of a driver's logs, and `[clickhouse] max_inflight_inserts`.
 LOG_LEVEL, MAX_INFLIGHT_INSERTS = "log_level", "max_inflight_inserts"
@@ -207,11 +208,20 @@ class Decided:
     """Everything that was decided for one connector and was not taken back.
 
     :param drains: all that were asked for. Only who runs by then ends.
+    :param versions: what was applied, the oldest first.
+    :param answers: what drivers made of the newest one, the last word of each.
     """
 
     frozen: Standing = ()
     settings: tuple[Setting, ...] = ()
     drains: frozenset[Drain] = frozenset()
+    versions: tuple[Version, ...] = ()
+    answers: tuple[Answer, ...] = ()
+
+    @property
+    def applied(self) -> Version | None:
+        """What is loaded; None: nothing was ever applied, and drivers go by their files."""
+        return self.versions[-1] if self.versions else None
 
     def value_of(self, name: str) -> Value:
         """What a setting is; None: nothing was decided."""
@@ -228,6 +238,8 @@ class Decided:
 
         :raises KeyError, ValueError: a decision that is none.
         """
+        if entry["type"] in (APPLY, TAKEN):
+            return self._after_applied(entry)
         if entry["type"] not in (SET, DRAIN):
             return replace(self, frozen=standing_after(self.frozen, entry))
         by, why = printable(entry["by"], BY_MAX), printable(entry["why"], WHY_MAX)
@@ -242,6 +254,20 @@ class Decided:
         if value is not None:
             settings = (*settings, Setting(name, value, by, why, at_ms))
         return replace(self, settings=settings)
+
+    def _after_applied(self, entry: Mapping[str, Any]) -> Decided:
+        current = self.applied.number if self.applied else 0
+        if entry["type"] == TAKEN:
+            error, owner = printable(entry["error"], ERROR_MAX), printable(entry["owner"], BY_MAX)
+            answer = Answer(int(entry["version"]), owner, error, int(entry["at_ms"]))
+            others = tuple(each for each in self.answers if each.owner != owner)
+            return replace(self, answers=(*others, answer)) if answer.number == current else self
+        found = version_of(entry)
+        # Who reads a topic whose first messages were removed begins with what is there.
+        if self.versions and (found.base != current or found.number <= current):
+            return self
+        found = replace(found, by=printable(found.by, BY_MAX), why=printable(found.why, WHY_MAX))
+        return replace(self, versions=(*self.versions, found), answers=())
 
 
 def set_entry(name: str, value: Value, by: str, why: str) -> LedgerEntry:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 from collections import deque
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import replace
 
 from sluice.clickhouse.comparing import Today, why_not_executable
@@ -21,7 +21,7 @@ from sluice.core.ranges import TopicPartition
 from sluice.core.records import Kind
 from sluice.driver.effects import AddColumns, Effect, ReadTables, StopPartition
 from sluice.driver.parking import Parking, known_rest, parked_in
-from sluice.driver.ports import SchemaRead
+from sluice.driver.ports import ConfigurationRead, SchemaRead
 from sluice.driver.record_updates import LOOK_AGE_MS_MAX, RecordPlanner, RecordUpdate
 from sluice.driver.schema_decision import (
     Change,
@@ -53,6 +53,8 @@ class SchemaChanges:
     :param is_read: somebody reads the tables; where nobody does, nothing waits for it.
     :param is_recorded: today's load spec is in the ledger already.
     :param parking: which entries may be parked.
+    :param version: of the configuration; readings for an older one come too late.
+    :param see_specs: see `ports.LoopParts`.
     """
 
     def __init__(
@@ -61,10 +63,13 @@ class SchemaChanges:
         planner: RecordPlanner,
         specs: dict[str, LoadSpec],
         parking: Parking,
+        version: int,
+        see_specs: Callable[[Collection[LoadSpec]], None],
         *,
         is_read: bool,
         is_recorded: bool = True,
     ) -> None:
+        self._version, self._see_specs = version, see_specs
         self._parking = parking
         self._barred: Mapping[str, SluiceError] = {}
         self._states = states
@@ -90,6 +95,8 @@ class SchemaChanges:
 
         :param canonical: the canonical load specs that they needed until now.
         """
+        if read.version != self._version:
+            return canonical
         self._read_ms = read.started_ms
         self._barred = read.barred
         self._parking.take(read.altered, asked=read.asked)
@@ -110,6 +117,15 @@ class SchemaChanges:
             if why is not None:
                 self._unrepeatable.add((state.record.spec, topic))
         return self._needed(canonical)
+
+    def configured(
+        self, read: ConfigurationRead, canonical: Mapping[str, str]
+    ) -> Mapping[str, str]:
+        """What is loaded was applied anew; gives the load specs as `take` does. Ranges in doubt
+        keep theirs."""
+        self._version, self._barred = read.version, {}
+        self._parking.allow(read.parkable)
+        return self._change(self._parking.applied(read.spec), canonical)
 
     def parkable_target_shards(self) -> list[TargetShard]:
         """Where new ranges insert into entries that may be parked."""
@@ -135,8 +151,11 @@ class SchemaChanges:
         """Texts that no record names any more are let go."""
         named = {state.record.spec for state in self._states.values()} | {self._planner.digest}
         named |= set(self._widened_to)
-        for digest in self._specs.keys() - named:
+        unneeded = self._specs.keys() - named
+        for digest in unneeded:
             del self._specs[digest]
+        if unneeded:
+            self._see_specs([*self._specs.values()])
         return {digest: spec for digest, spec in canonical.items() if digest in self._specs}
 
     def entries(self, named: Iterable[str]) -> tuple[LedgerEntry, ...]:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import logging
+import os
 import threading
 import time
 import uuid
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from concurrent.futures import Future
+from dataclasses import replace
 from functools import partial
 from socket import gethostname
 from typing import TypeVar
@@ -16,7 +18,10 @@ from sluice.claims.stores import open_store
 from sluice.clickhouse.access import ClickHouseAccess
 from sluice.clickhouse.comparing import why_not_executable
 from sluice.config import Configuration, ConnectorConfiguration, FleetConfiguration
+from sluice.config.applied import document_of, under
+from sluice.core.applied import Version
 from sluice.core.collector import relaxed_collector
+from sluice.core.decided import Decided
 from sluice.core.errors import (
     ConfigurationError,
     OwnerChangedError,
@@ -29,6 +34,12 @@ from sluice.core.ledger import LedgerView
 from sluice.core.load_spec import SOURCE, LoadSpec
 from sluice.core.planning import Limits
 from sluice.core.ranges import TopicPartition
+from sluice.driver.applying import (
+    Applying,
+    answer,
+    newest_version,
+    refuse_what_needs_a_start,
+)
 from sluice.driver.beginning import ask_group
 from sluice.driver.claims import SETTLE_MS, ClaimsKeeper, Me, why_other_claims
 from sluice.driver.claims_rebuild import has_rows, rebuild
@@ -41,6 +52,7 @@ from sluice.driver.monitor import WindowMonitor
 from sluice.driver.parking import Parking
 from sluice.driver.ports import (
     ClusterRead,
+    ConfigurationRead,
     DecisionsRead,
     LoopParts,
     Membership,
@@ -127,7 +139,7 @@ class ConnectorRun:
         connector: ConnectorConfiguration,
         jobs: Future[SparkJobs],
         stopping: threading.Event,
-        examine: Callable[[str], None],
+        examine: Callable[[Configuration, str], None],
         tracing: Tracing | None = None,
         membership: Membership | None = None,
     ) -> None:
@@ -143,7 +155,9 @@ class ConnectorRun:
         self.loop: ConnectorLoop | None = None
         #: Where the driver is a member of a fleet, once it has looked who else is.
         self.fleet: FleetMember | None = None
-        self._configuration = configuration
+        #: By the file, and as it is loaded: by what was applied last.
+        self.file, self.configuration = configuration, configuration
+        self.version: Version | None = None
         self._jobs = jobs
         self.stopping = stopping
         self._examine = examine
@@ -189,8 +203,8 @@ class ConnectorRun:
             self.is_ended = True
 
     def _refuse_beside_fleet(self) -> None:
-        access = kafka_access(self._configuration, self.connector.name)
-        refuse_beside_fleet(access, self._configuration.fleet_topic, self.stopping)
+        access = kafka_access(self.configuration, self.connector.name)
+        refuse_beside_fleet(access, self.configuration.fleet_topic, self.stopping)
 
     def _status_of(self, error: SluiceError) -> int:
         """The status that it ends with."""
@@ -204,8 +218,10 @@ class ConnectorRun:
         return IN_DOUBT if goes_on else BROKEN
 
     def _run(self, until_caught_up: bool, grace_seconds: float) -> None:
-        self._patiently("being examined", lambda: self._examine(self.connector.name))
-        if self._configuration.fleet is None:
+        self._patiently("reading what was applied", self._begin_under_version)
+        name = self.connector.name
+        self._patiently("being examined", lambda: self._examine(self.configuration, name))
+        if self.configuration.fleet is None:
             self._patiently("looking for a fleet", self._refuse_beside_fleet)
         while True:
             try:
@@ -217,6 +233,31 @@ class ConnectorRun:
                 _logger.warning(
                     "connector %s: %s; it goes on without what it had", self.connector.name, error
                 )
+
+    def _begin_under_version(self) -> None:
+        """What was applied counts, and not what the file says by now."""
+        name = self.connector.name
+        version = newest_version(kafka_access(self.file, name), self.file.decisions_topic)
+        if version is None:
+            return
+        self.use(version, under(self.file, version.document, version.name, os.environ))
+        _logger.info("connector %s loads by %s", name, version)
+        if version.document != document_of(self.file):
+            _logger.warning(
+                "%s has other tables or topics than %s, which counts. Try: `sluice apply %s` "
+                "shows the difference, and applies the file",
+                *(self.file.path, version, self.file.path),
+            )
+
+    def use(self, version: Version, configuration: Configuration) -> None:
+        """This is loaded from now on."""
+        self.version, self.configuration = version, configuration
+        self.connector = configuration.connector(self.connector.name)
+
+    @property
+    def version_number(self) -> int:
+        """0: it goes by the file."""
+        return self.version.number if self.version else 0
 
     def _goes_on_without(self, error: OwnerChangedError) -> bool:
         """Whether it starts anew in this process, under another id and without partitions: a member
@@ -276,12 +317,13 @@ class _Assembly:
     def __init__(self, run: ConnectorRun) -> None:
         connector = run.connector
         #: With the replicas of each shard, as they are by now.
-        self.configuration = configuration = resolved(run._configuration)
+        self.configuration = configuration = resolved(run.configuration)
         self.run = run
         self.schema: SchemaReader | None = None
         self.watch: ReplicaWatch | None = None
         self.decisions: DecisionWatch | None = None
         self.fleet: FleetMember | None = None
+        self.applying = _Applied(self)
         self.inbox = Inbox()
         self.kafka = kafka_access(configuration, connector.name)
         self.clickhouse = access_of(configuration, connector.name).patient()
@@ -392,6 +434,7 @@ class _Assembly:
             self.watch.stop()
         if self.decisions is not None:
             self.decisions.stop()
+        self.applying.stop()
         if self.fleet is not None:
             self.fleet.stop()
         self.monitor.stop()
@@ -417,13 +460,15 @@ class _Assembly:
             self.prober.use(access)
             if self.schema is not None:
                 self.schema.use(configuration, access)
-        self.configuration, self.clickhouse = configuration, access
+        self.configuration = replace(self.configuration, clickhouse=configuration.clickhouse)
+        self.clickhouse = access
         self.inbox.put(ClusterRead(access))
 
     def _hear(self, read: DecisionsRead) -> None:
         """A person has decided something; called from the watch's thread."""
         self.monitor.bear(read.decided.frozen)
         self.inbox.put(read)
+        self.applying.hear(read.decided)
 
     def loop(self) -> ConnectorLoop:
         """Take the connector's partitions over and build the loop on them. A member of a fleet
@@ -435,7 +480,8 @@ class _Assembly:
         configuration = self.configuration
         name = self.run.connector.name
         self.schema = SchemaReader(
-            configuration, self.spec, now_ms, lambda: self.run._examine(name), self.inbox.put
+            *(configuration, self.spec, now_ms, self._examine, self.inbox.put),
+            self.run.version_number,
         )
         self.watch = ReplicaWatch(configuration, name, self.spec, now_ms, self._use)
         stop, topic = self.run.stopping.set, configuration.decisions_topic
@@ -462,9 +508,7 @@ class _Assembly:
             dead_letter_limit=configuration.dead_letter_limit,
             inflight_inserts_max=configuration.clickhouse.max_inflight_inserts,
             parking=Parking(configuration.parkable),
-            topics=TopicFinder(configuration, name, self.log, self._told_apart)
-            if self.run.connector.topic_pattern
-            else None,
+            topics=self.applying.make_finder(),
             replicas=self.watch,
             find_cuts=partial(find_cuts, self.kafka),
             schema_patience_ms=_patience_ms(configuration),
@@ -473,7 +517,10 @@ class _Assembly:
             see_round=no_fleet if self.fleet is None else self.fleet.see,
             fleet=self.membership.join(self.names.owner) if self.membership else None,
             shares=self._make_heir() if self.membership else None,
+            version=self.run.version_number,
+            see_specs=self.applying.see_specs,
         )
+        self.applying.hear(decided)
         self.schema.start()
         self.watch.start()
         self.staging.start()
@@ -489,6 +536,9 @@ class _Assembly:
             take_over_new=self._take_over_new,
             recorded=started.recorded,
         )
+
+    def _examine(self) -> None:
+        self.run._examine(self.run.configuration, self.run.connector.name)
 
     def _take_over_all(self) -> Started:
         topics, sources = self._topics_and_sources(self.log)
@@ -561,6 +611,89 @@ class _Assembly:
 
     def _why_no_probe(self, spec: LoadSpec, topic: str, is_recorded: bool) -> str | None:
         return why_no_probe_now(self.clickhouse, spec, topic, is_recorded=is_recorded)
+
+
+class _Applied:
+    """What is loaded, of one assembly: what takes up another version of it, and hears of one."""
+
+    def __init__(self, assembly: _Assembly) -> None:
+        self._assembly = assembly
+        #: While the loop does not know it, nobody else says that its tables are watched.
+        self._coming: LoadSpec | None = None
+        self._lock = threading.Lock()
+        self._applying: Applying | None = None
+
+    def make_finder(self) -> TopicFinder:
+        """Finds topics that the loop does not know."""
+        found, run = self._assembly, self._assembly.run
+        self._finder = TopicFinder(
+            *(found.configuration, run.connector.name, found.log, found._told_apart)
+        )
+        return self._finder
+
+    def hear(self, decided: Decided) -> None:
+        """What is decided now; called from any thread."""
+        if self._applying is None:
+            run, owner = self._assembly.run, self._assembly.names.owner
+            self._applying = Applying(
+                run.version,
+                self._prepare,
+                lambda number, error: answer(
+                    *(run.file, run.connector.name, owner, now_ms(), number, error)
+                ),
+            )
+        self._applying.hear(decided)
+
+    def stop(self) -> None:
+        """End its thread."""
+        if self._applying is not None:
+            self._applying.stop()
+
+    def see_specs(self, specs: Collection[LoadSpec]) -> None:
+        """Nobody needs other load specs than these; called from the loop."""
+        assembly = self._assembly
+        if assembly.membership is not None:
+            return  # what is being inherited is watched before the loop knows it
+        with self._lock:
+            coming = [self._coming] if self._coming else []
+            assembly.monitor.only([assembly.spec, *coming, *specs])
+        if assembly.schema is not None:
+            assembly.schema.see_specs(specs)
+
+    def _prepare(self, version: Version) -> None:
+        """Read what a version needs; then the loop takes it up."""
+        assembly, run = self._assembly, self._assembly.run
+        name = run.connector.name
+        applied = under(run.file, version.document, version.name, os.environ)
+        refuse_what_needs_a_start(run.configuration, applied)
+        configuration = resolved(applied)
+        spec = read_spec(configuration, name)
+        ensure_own_topics(assembly.admin, configuration.own_topics)
+        with self._lock:
+            self._coming = spec
+        assembly._watch(spec)
+        taken = partial(self._taken, version, configuration, spec)
+        reads = partial(configuration.reads, name)
+        assembly.inbox.put(
+            ConfigurationRead(version.number, spec, configuration.parkable, reads, taken)
+        )
+
+    def _taken(self, version: Version, configuration: Configuration, spec: LoadSpec) -> None:
+        """The loop goes by it from now on; called from its thread."""
+        assembly = self._assembly
+        _logger.warning("connector %s loads by %s", assembly.run.connector.name, version)
+        assembly.run.use(version, configuration)
+        assembly.spec = spec
+        clickhouse = assembly.configuration.clickhouse
+        assembly.configuration = replace(configuration, clickhouse=clickhouse)
+        with self._lock:
+            self._coming = None
+        self._finder.use(configuration, assembly._told_apart)
+        if assembly.schema is not None and assembly.watch is not None:
+            assembly.schema.change(configuration, spec, version.number)
+            assembly.watch.see_tables(spec)
+        assert self._applying is not None
+        self._applying.taken(version.number)
 
 
 def _patience_ms(configuration: Configuration) -> int:

@@ -51,7 +51,7 @@ def topics_to_load(
 
 
 class TopicFinder:
-    """Finds topics that an expression takes while a loop runs.
+    """Finds topics that an expression takes while a loop runs, and those that were named meanwhile.
 
     :param told_apart: see `config.topics.why_refused`.
     """
@@ -69,6 +69,12 @@ class TopicFinder:
         self._log = log
         self._told: set[str] = set()
 
+    def use(self, configuration: Configuration, told_apart: Collection[str]) -> None:
+        """Look for what this configuration takes from now on."""
+        self._configuration, self._told_apart = configuration, told_apart
+        self._connector = configuration.connector(self._connector.name)
+        self._told.clear()
+
     def is_named(self, topic: str) -> bool:
         """Whether the configuration names this topic, so that it must exist."""
         return topic in self._connector.topics
@@ -81,7 +87,7 @@ class TopicFinder:
         """
         found = []
         for topic in topics_today(self._configuration, self._connector.name, self._log):
-            if topic in known or self.is_named(topic):
+            if topic in known:
                 continue
             refusal = why_refused(
                 self._configuration, self._connector.name, topic, self._told_apart

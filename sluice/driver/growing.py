@@ -44,6 +44,10 @@ class Grower:
         """Add columns at these replicas from now on; called from any thread."""
         self._access = access
 
+    def park(self, parkable: tuple[str, ...]) -> None:
+        """These entries are parked from now on where others stop."""
+        self._parkable = parkable
+
     def want(self, wanted: Wanted) -> None:
         """Ask for columns; asking again for what is there already does nothing."""
         with self._lock:

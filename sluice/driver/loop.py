@@ -16,6 +16,7 @@ import threading
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from functools import partial
+from typing import Protocol
 
 from sluice.clickhouse.access import ClickHouseAccess
 from sluice.core.budget import TargetShard
@@ -41,6 +42,7 @@ from sluice.driver.observing import TopicObserver
 from sluice.driver.pending import Pending
 from sluice.driver.ports import (
     ClusterRead,
+    ConfigurationRead,
     DecisionsRead,
     LoopParts,
     SchemaRead,
@@ -70,6 +72,13 @@ OBSERVE_PAUSE_MS_MAX = 5_000
 PROBED_TOGETHER_MAX = 100
 #: The wall clock may go back by so much without being noticed.
 CLOCK_STEP_MS = 5_000
+
+
+class HasClock(Protocol):
+    """Remembers moments."""
+
+    def clock_went_back(self, now_ms: int) -> None:
+        """None of them is later than now."""
 
 
 class ConnectorLoop:
@@ -115,9 +124,9 @@ class ConnectorLoop:
         self.dead_letters = self._reports.dead_letters
         self.replicas, self.claims, self.jobs = parts.replicas, parts.claims, parts.jobs
         self._specs, self.planner = dict(specs), planner
-        is_read, known = parts.read_schema is not None, (self.states, planner, self._specs)
-        is_alone = parts.fleet is None
-        self._schema = SchemaChanges(*known, parts.parking, is_read=is_read, is_recorded=is_alone)
+        is_read, is_alone = parts.read_schema is not None, parts.fleet is None
+        known = self.states, planner, self._specs, parts.parking, parts.version, parts.see_specs
+        self._schema = SchemaChanges(*known, is_read=is_read, is_recorded=is_alone)
         self.freezing = Freezing(parts.decided.frozen, planner, self._schema, is_read=is_read)
         self._flights = InFlight(parts.inflight_inserts_max, {}, parts.jobs.slots)
         self._flights.limit(parts.decided.max_inflight_inserts)
@@ -193,10 +202,7 @@ class ConnectorLoop:
     @property
     def waits(self) -> Waits:
         """What it waits for, without an attempt that could fail."""
-        windows, parked = self._parts.windows, self._parts.parking.parked
-        outages = {target_shard: windows.outage(target_shard) for target_shard in windows.current()}
-        frozen = {t.entry: bool(self.freezing.hold([t.entry])) for t in self.planner.spec.tables}
-        return Waits(outages, not self._topics.is_answered, self._recorder.failures, parked, frozen)
+        return _waits(self, self._parts, self._topics.is_answered, self._recorder.failures)
 
     def in_doubt(self) -> list[PartitionState]:
         """Partitions whose record names a range that may be loaded or not."""
@@ -236,9 +242,8 @@ class ConnectorLoop:
 
     def _patience_seconds(self) -> float:
         """How long to wait for events before looking around again."""
-        if self._pending.has_loaded() and self._recorder.again_at_ms <= self._parts.now_ms():
-            return 0.0
-        return self._observe_every_ms / 1000
+        may_record = self._recorder.again_at_ms <= self._parts.now_ms()
+        return 0.0 if may_record and self._pending.has_loaded() else self._observe_every_ms / 1000
 
     def _reached(self, targets: Mapping[TopicPartition, int]) -> bool:
         return all(
@@ -255,11 +260,9 @@ class ConnectorLoop:
             _logger.warning("connector %s: the clock went back by %d ms", self.name, back_ms)
             self._observe_again_at_ms = self._recorder.again_at_ms = now_ms
             self._dispatcher.worked(now_ms)
-            self._topics.clock_went_back(now_ms)
-            self.holds.clock_went_back(now_ms)
-            self.freezing.clock_went_back(now_ms)
-            for state in self.states.values():
-                state.clock_went_back(now_ms)
+            told: list[HasClock] = [self._topics, self.holds, self.freezing, *self.states.values()]
+            for each in told:
+                each.clock_went_back(now_ms)
             self._pending.file_all()
         self.round_at_ms = now_ms
 
@@ -297,6 +300,12 @@ class ConnectorLoop:
                 self._environment = replace(self._environment, specs=specs)
                 if self.freezing.saw_tables(event.started_ms) or self.planner.spec is not before:
                     self._use(self._environment.clickhouse)
+                continue
+            if isinstance(event, ConfigurationRead):
+                specs = self._schema.configured(event, self._environment.specs)
+                self._environment = replace(self._environment, specs=specs)
+                self._apply(self._topics.configured(event))
+                self._use(self._environment.clickhouse)
                 continue
             if isinstance(event, DecisionsRead):
                 self.settings = event.decided.settings
@@ -372,3 +381,11 @@ class ConnectorLoop:
         self.states.update({state.source: state for state in started.states})
         for state in started.states:
             self._pending.file(state)
+
+
+def _waits(loop: ConnectorLoop, parts: LoopParts, is_answered: bool, failures: int) -> Waits:
+    """See `ConnectorLoop.waits`."""
+    windows, tables = parts.windows, loop.planner.spec.tables
+    outages = {target_shard: windows.outage(target_shard) for target_shard in windows.current()}
+    frozen = {table.entry: bool(loop.freezing.hold([table.entry])) for table in tables}
+    return Waits(outages, not is_answered, failures, parts.parking.parked, frozen)

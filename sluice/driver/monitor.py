@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from sluice.clickhouse.access import ClickHouseAccess
@@ -81,6 +81,13 @@ class WindowMonitor:
         if not new.keys() <= self._tables.keys():
             self._tables = {**new, **self._tables}
             self._read(self._servers())
+
+    def only(self, specs: Iterable[LoadSpec]) -> None:
+        """Watch the target shards of these load specs, and no others; called from any thread."""
+        found: dict[TargetShard, tuple[str, str]] = {}
+        for spec in specs:
+            found |= self._target_shards(spec)
+        self._tables = found
 
     def use(self, access: ClickHouseAccess) -> None:
         """Ask these replicas from now on; called from any thread."""

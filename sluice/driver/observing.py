@@ -10,7 +10,7 @@ from sluice.core.lease import has_expired
 from sluice.core.ranges import EPOCH_UNKNOWN, EpochOffset, TopicPartition
 from sluice.driver.beginning import StartRefusedError
 from sluice.driver.effects import Effect, LetGo, StopPartition
-from sluice.driver.ports import FindCuts, SourceOffsets, Topics
+from sluice.driver.ports import ConfigurationRead, FindCuts, SourceOffsets, Topics
 from sluice.driver.state import PartitionState
 from sluice.driver.stopped import PartitionStoppedError, cut_below
 from sluice.kafka.log import TopicMissingError
@@ -58,6 +58,17 @@ class TopicObserver:
         self._known: Mapping[TopicPartition, EpochOffset] = {}
         #: Whether Kafka answered when it was last asked for last stable offsets.
         self.is_answered = True
+
+    def configured(self, read: ConfigurationRead) -> Iterator[Effect]:
+        """What is loaded was applied anew: topics that are not are settled and let go."""
+        for state in list(self._states.values()):
+            state.retiring = not read.reads(state.source.topic)
+            if state.retiring and not (state.record.in_doubt or state.out):
+                yield LetGo(state.source)
+                is_settled = "%s is not configured any more; it is settled at %d and let go"
+                _logger.info(is_settled, state.source, state.settled)
+        read.taken()
+        self.request()
 
     def request(self) -> None:
         """Look soon; called from any thread."""

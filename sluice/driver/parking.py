@@ -42,6 +42,12 @@ class Parking:
         #: Tables that are not what their blocks are made for, as long as they are so.
         self._altered: Mapping[str, SluiceError] = {}
 
+    def allow(self, entries: Collection[str]) -> None:
+        """Only these entries may be parked from now on."""
+        self._allowed = frozenset(entries)
+        self._refused = {e: why for e, why in self._refused.items() if e in self._allowed}
+        self._altered = {e: why for e, why in self._altered.items() if e in self._allowed}
+
     @property
     def entries(self) -> frozenset[str]:
         """What is parked."""

@@ -29,11 +29,11 @@ _logger = logging.getLogger("sluice.pipeline")
 
 
 def on_signals(stopping: threading.Event, refresh: Callable[[], None]) -> None:
-    """SIGTERM and SIGINT settle and stop; SIGHUP looks at the tables' columns and at
-    topics at once. On a terminal SIGHUP keeps its meaning: the terminal is gone."""
+    """SIGTERM and SIGINT settle and stop; SIGHUP looks at the tables' columns, at topics and at the
+    configuration at once. On a terminal SIGHUP keeps its meaning: the terminal is gone."""
 
     def read_again(number: int, frame: FrameType | None) -> None:
-        _logger.info("asked to look at the tables' columns and at topics again")
+        _logger.info("asked to look at the tables' columns, at topics and at the file again")
         refresh()
 
     def stop(number: int, frame: FrameType | None) -> None:
@@ -117,19 +117,21 @@ def run_pipeline(
     until_caught_up: bool,
     grace_seconds: float,
     *,
-    examine: Callable[[str], None] = lambda connector: None,
+    examine: Callable[[Configuration, str], None] = lambda configuration, connector: None,
     observe: Callable[[Sequence[ConnectorRun]], None] = lambda runs: None,
+    reload: Callable[[], None] = lambda: None,
 ) -> int:
     """Run all connectors; returns the exit status of `sluice run`.
 
-    :param examine: called with a connector's name before its first range; raises what
-        keeps that connector from loading. The other connectors go on.
+    :param examine: called with the configuration and a connector's name before its first range;
+        raises what keeps that connector from loading. The other connectors go on.
     :param observe: called once with all of them, before they begin, e.g. to serve metrics.
+    :param reload: called in a thread of its own when somebody has changed the file, and says so.
     :raises ConfigurationError: the environment asks for traces that cannot be sent.
     """
     stopping = threading.Event()
     runs: list[ConnectorRun] = []
-    on_signals(stopping, lambda: _refresh(runs))
+    on_signals(stopping, lambda: _refresh(runs, reload))
     with (
         tracing_if_wanted() as tracing,
         ThreadPoolExecutor(1, thread_name_prefix="spark-start") as pool,
@@ -200,6 +202,7 @@ def _stop(context: SparkContext) -> None:
         _logger.debug("stopping Spark: %s", error)
 
 
-def _refresh(runs: Sequence[ConnectorRun]) -> None:
+def _refresh(runs: Sequence[ConnectorRun], reload: Callable[[], None]) -> None:
     for run in runs:
         run.refresh()
+    threading.Thread(target=reload, name="reload", daemon=True).start()

@@ -173,6 +173,7 @@ class SchemaRead:
     :param barred: why nothing can be loaded any more, by table entry.
     :param altered: the same of table entries that may be parked.
     :param asked: a person asked for it: what was refused may be tried again.
+    :param version: of the configuration that it was read for.
     """
 
     started_ms: int
@@ -181,6 +182,24 @@ class SchemaRead:
     barred: Mapping[str, SluiceError]
     altered: Mapping[str, SluiceError] = field(default_factory=dict)
     asked: bool = False
+    version: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class ConfigurationRead:
+    """What is loaded was applied anew, and everything that it needs was read.
+
+    :param spec: the load spec that new ranges are loaded under from now on.
+    :param parkable: entries that may be parked.
+    :param reads: whether a topic is loaded.
+    :param taken: called in the loop's thread when it counts.
+    """
+
+    version: int
+    spec: LoadSpec
+    parkable: Collection[str]
+    reads: Callable[[str], bool]
+    taken: Callable[[], None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -383,6 +402,8 @@ class LoopParts:
     :param tracing: None where nobody wants traces.
     :param see_round: of a member of a fleet, whose are the `windows` then.
     :param fleet: None: nobody shares the partitions with this driver; likewise `shares`.
+    :param version: of the configuration at the start.
+    :param see_specs: told the load specs that are left, when some are needed no more.
     """
 
     log: IntentLog
@@ -408,3 +429,5 @@ class LoopParts:
     see_round: SeeRound = no_fleet
     fleet: Fleet | None = None
     shares: Shares | None = None
+    version: int = 0
+    see_specs: Callable[[Collection[LoadSpec]], None] = lambda specs: None

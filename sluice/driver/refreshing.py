@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
 from sluice.clickhouse.access import ClickHouseAccess
@@ -137,6 +137,7 @@ class SchemaReader:
     :param examine: raises what forbids to load under what the tables are now; the load spec of
         before stays in use then.
     :param put: takes each reading, from this thread.
+    :param version: of the configuration.
     """
 
     def __init__(
@@ -146,7 +147,13 @@ class SchemaReader:
         now_ms: Clock,
         examine: Callable[[], None],
         put: Callable[[SchemaRead], None],
+        version: int = 0,
     ) -> None:
+        #: What is read for from the next reading on.
+        self._next: tuple[Configuration, LoadSpec, int] | None = None
+        #: Load specs that ranges in doubt may still name.
+        self._recorded: Collection[LoadSpec] = ()
+        self._version, self._lock = version, threading.Lock()
         self._configuration = configuration
         self._access = access_of(configuration).patient()
         self._spec = spec
@@ -173,8 +180,20 @@ class SchemaReader:
 
     def use(self, configuration: Configuration, access: ClickHouseAccess) -> None:
         """Ask these replicas from now on; called from any thread."""
-        self._configuration, self._access = configuration, access
+        with self._lock:
+            clickhouse = configuration.clickhouse
+            self._configuration = replace(self._configuration, clickhouse=clickhouse)
+            self._access = access
         self._grower.use(access)
+
+    def change(self, configuration: Configuration, spec: LoadSpec, version: int) -> None:
+        """What is loaded is this from now on; called from any thread."""
+        self._next = configuration, spec, version
+        self._is_wanted = True
+
+    def see_specs(self, specs: Collection[LoadSpec]) -> None:
+        """Only these load specs are named by ranges in doubt; called from any thread."""
+        self._recorded = specs
 
     def request(self) -> None:
         """Read soon; called from any thread."""
@@ -207,6 +226,7 @@ class SchemaReader:
     def _read(self) -> bool:
         """Read and tell; False if it did not work."""
         started_ms = self._now_ms()
+        self._go_over()
         asked, self._is_asked = self._is_asked, False
         if asked:
             self._grower.forget_refusals()
@@ -216,7 +236,7 @@ class SchemaReader:
             today = None
             self._spec = grown
             if structures != self._before:
-                today = read_today(self._configuration, [self._spec])
+                today = read_today(self._configuration, [self._spec, *self._recorded])
                 # What is not taken up is looked at again by the next reading.
                 self._before = structures if self._take(today) else None
         except SluiceError as error:
@@ -231,8 +251,23 @@ class SchemaReader:
             self._failed = ""
         barred = {**self._barred, **self._grower.barred}
         altered = {**self._altered, **self._grower.altered}
-        self._put(SchemaRead(started_ms, today, self._spec, barred, altered, asked=asked))
+        version = self._version
+        self._put(SchemaRead(started_ms, today, self._spec, barred, altered, asked, version))
         return True
+
+    def _go_over(self) -> None:
+        """To what was applied meanwhile."""
+        following, self._next = self._next, None
+        if following is None:
+            return
+        with self._lock:
+            configuration, spec, self._version = following
+            clickhouse = self._configuration.clickhouse
+            self._configuration = replace(configuration, clickhouse=clickhouse)
+        self._recorded = [self._spec, *self._recorded]
+        self._spec, self._before = spec, None
+        self._barred, self._altered = {}, {}
+        self._grower.park(configuration.parkable)
 
     def _structures(self) -> _Structures:
         """Of all tables, in all shards that any of them needs.
@@ -240,10 +275,12 @@ class SchemaReader:
         :raises TransientError: no replica of a shard answers, or they do not say the same: an
             ALTER reaches them one after the other, and what one that is behind says is past.
         """
-        tables = [(table.database, table.table) for table in self._spec.tables]
-        for table in self._spec.tables:
-            tables += [split_name(name) for _, name, _ in table.uuids if name != table.target]
-        needed = {shard for table in self._spec.tables for shard in table.shards}
+        known = {table for spec in (self._spec, *self._recorded) for table in spec.tables}
+        names = {(table.database, table.table) for table in known}
+        for table in known:
+            names |= {split_name(name) for _, name, _ in table.uuids if name != table.target}
+        tables = sorted(names)
+        needed = {shard for table in known for shard in table.shards}
         found: _Structures = {}
         for shard in sorted(needed & self._access.shards.keys()):
             said = on_replicas(self._access, shard, lambda server: read_structures(server, tables))

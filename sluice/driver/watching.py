@@ -88,6 +88,10 @@ class ReplicaWatch:
         """Read soon; called from any thread."""
         self._is_asked = True
 
+    def see_tables(self, spec: LoadSpec) -> None:
+        """These are the tables from now on; called from any thread."""
+        self._spec = spec
+
     def current(self) -> Sequence[ReplicaState]:
         """Every replica as last read, shard by shard; those that were not read yet are missing."""
         health, access = self._health, self.access

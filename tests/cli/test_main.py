@@ -26,6 +26,8 @@ from tests.cli.support import raising, run
 
 COMMANDS = {
     "run",
+    "apply",
+    "rollback",
     "doctor",
     "prove",
     "quorum",

@@ -264,7 +264,7 @@ class SimulatedRun(ConnectorRun):
             configuration.connectors[0],
             _Ready(application),  # type: ignore[arg-type]
             VirtualEvent(world),
-            lambda connector: None,
+            lambda configuration, connector: None,
             membership=membership,
         )
         self._give_up = VirtualEvent(world)

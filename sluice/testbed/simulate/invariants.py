@@ -456,7 +456,7 @@ class Invariants:
     def _check_size(self, source: TopicPartition, record: Record) -> None:
         driver = self._driver_of(record)
         if driver is not None:
-            most = driver.connector_run._configuration.batch.max_messages
+            most = driver.connector_run.configuration.batch.max_messages
             if record.end - record.begin > most:
                 self._violate(source, f"{record} has more than {most} messages")
 

@@ -174,6 +174,7 @@ def _of_spark(parts: Parts) -> list[tuple[Any, str, Any]]:
         (connector, "make_admin", lambda access: None),
         (connector, "SourceLog", lambda admin, ends: clients.SimulatedLog(world)),
         (connector, "ensure_own_topics", lambda admin, names: None),
+        (connector, "newest_version", lambda access, topic: None),
         (connector, "refuse_beside_fleet", lambda access, name, stopping: None),
         (connector, "find_cuts", clients.finding_cuts(world)),
         (connector, "message_bytes_max", lambda admin, name: world.plan.letter_bytes_max),

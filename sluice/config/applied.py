@@ -1,0 +1,119 @@
+"""What of a configuration is applied, and versioned: what is loaded, and nothing of where and how.
+
+All [[table]] entries, and of each [[connector]] what it loads, as they are written, before
+variables are replaced. Brokers, servers, passwords, and how a machine runs stay in the file of each
+driver. So no secret is in a version, and every version can be taken up while a driver runs.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from typing import Any, NamedTuple
+
+from sluice.config.folder import Written
+from sluice.config.loading import checked
+from sluice.config.model import Configuration
+
+#: Of a [[connector]].
+LOADED_KEYS = ("topics", "topic_pattern", "start", "unrouted", "commit")
+
+
+def document_of(configuration: Configuration) -> str:
+    """What is applied of a configuration: one text, whatever the order of entries and files."""
+    tree = _written(configuration).tree
+    connectors = {
+        each["name"]: {key: each[key] for key in LOADED_KEYS if key in each}
+        for each in tree["connector"]
+    }
+    for each in connectors.values():
+        if "topics" in each:
+            each["topics"] = sorted(each["topics"])
+    tables = sorted(tree["table"], key=lambda each: str(each["name"]))
+    # The only values of TOML that JSON does not have are moments.
+    return json.dumps(
+        {"connector": connectors, "table": tables},
+        sort_keys=True,
+        ensure_ascii=False,
+        default=lambda moment: moment.isoformat(),
+    )
+
+
+def under(
+    configuration: Configuration, document: str, name: str, environment: Mapping[str, str]
+) -> Configuration:
+    """A configuration with what is loaded replaced by what was applied.
+
+    :param name: of the version, for errors.
+    :raises ConfigurationError: they do not fit, as a table in a shard that the file does not have.
+    """
+    written, applied = _written(configuration), json.loads(document)
+    connectors = []
+    for each in written.tree["connector"]:
+        loaded = applied["connector"].get(each["name"])
+        own = {key: value for key, value in each.items() if key not in LOADED_KEYS}
+        connectors.append(each if loaded is None else own | loaded)
+    tree = {**written.tree, "connector": connectors, "table": applied["table"]}
+    places = {where: file for where, file in written.files.items() if where[:5] != "table"}
+    places |= dict.fromkeys(("table", "connector"), f"{written.path} under {name}")
+    return checked(Written(written.path, written.folder, tree, places), environment)
+
+
+def _written(configuration: Configuration) -> Written:
+    assert configuration.written is not None, "a configuration that was not read"
+    return configuration.written
+
+
+class Difference(NamedTuple):
+    """One difference between two documents.
+
+    :param kind: "add", "change" or "remove".
+    :param what: "table", "topic" or "connector".
+    :param keys: what has changed, in words.
+    """
+
+    kind: str
+    what: str
+    name: str
+    connector: str = ""
+    keys: tuple[str, ...] = ()
+
+
+def differences(before: str, after: str) -> list[Difference]:
+    """What is loaded otherwise."""
+    old, new = json.loads(before), json.loads(after)
+    return [*_connectors(old["connector"], new["connector"]), *_tables(old["table"], new["table"])]
+
+
+def _connectors(old: Mapping[str, Any], new: Mapping[str, Any]) -> Iterator[Difference]:
+    for name in sorted(old.keys() | new.keys()):
+        if name not in old or name not in new:
+            yield Difference("add" if name in new else "remove", "connector", name)
+            continue
+        before, after = set(old[name].get("topics", ())), set(new[name].get("topics", ()))
+        for topic in sorted(after - before):
+            yield Difference("add", "topic", topic, name)
+        for topic in sorted(before - after):
+            yield Difference("remove", "topic", topic, name)
+        keys = tuple(_keys(old[name], new[name], without="topics"))
+        if keys:
+            yield Difference("change", "connector", name, keys=keys)
+
+
+def _tables(old: list[Mapping[str, Any]], new: list[Mapping[str, Any]]) -> Iterator[Difference]:
+    then, now = ({each["name"]: each for each in tables} for tables in (old, new))
+    for name in sorted(then.keys() | now.keys()):
+        if name not in then or name not in now:
+            yield Difference("add" if name in now else "remove", "table", name)
+        elif keys := tuple(_keys(then[name], now[name])):
+            yield Difference("change", "table", name, keys=keys)
+
+
+def _keys(old: Mapping[str, Any], new: Mapping[str, Any], without: str = "") -> Iterator[str]:
+    for key in sorted((old.keys() | new.keys()) - {without}):
+        if old.get(key) != new.get(key):
+            before, after = (
+                json.dumps(tree[key], ensure_ascii=False) if key in tree else "not set"
+                for tree in (old, new)
+            )
+            yield f"{key}: {before} becomes {after}"

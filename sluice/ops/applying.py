@@ -1,0 +1,235 @@
+"""Applying what a pipeline loads: the plan, the version that is written, and what drivers made of
+it."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from sluice.config import Configuration
+from sluice.config.applied import differences, document_of, under
+from sluice.core.applied import DOCUMENT_BYTES_MAX, Answer, Version, apply_entry
+from sluice.core.decided import Decided, why_not_said
+from sluice.core.errors import SluiceError, TerminalError
+from sluice.driver.specs import kafka_access
+from sluice.kafka.decisions import write_decisions
+from sluice.ops.doctor import Finding, examine
+from sluice.ops.driver_decisions import DecisionRefusedError, now_ms, read_decided
+
+ANSWER_EVERY_SECONDS = 0.2
+
+
+class ApplyRefusedError(TerminalError):
+    """What was to be applied is not, and nothing has changed."""
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What an apply would do.
+
+    :param configuration: with what is to be loaded.
+    :param base: what is applied now; None: nothing ever was.
+    :param behind: connectors whose cluster does not have what is applied now.
+    :param lines: what is added, changed and retired, in words.
+    :param refusals: why it must not be.
+    """
+
+    configuration: Configuration
+    base: Version | None
+    number: int
+    document: str
+    behind: tuple[str, ...]
+    lines: tuple[str, ...]
+    refusals: tuple[str, ...] = ()
+
+    @property
+    def does_something(self) -> bool:
+        return bool(self.lines or self.behind)
+
+
+def versions(configuration: Configuration) -> Decided:
+    """What was applied, as the first cluster has it that decides which version is next.
+
+    :raises SluiceError: Kafka does not answer.
+    """
+    return _decided(configuration)[_names(configuration)[0]]
+
+
+def plan(configuration: Configuration) -> Plan:
+    """What applying this configuration would do. Reads only.
+
+    :raises SluiceError: Kafka does not answer.
+    """
+    document = document_of(configuration)
+    decided = _decided(configuration)
+    base = decided[_names(configuration)[0]].applied
+    number = base.number if base else 0
+    behind = tuple(n for n, each in decided.items() if number and _number(each) != number)
+    if base is not None and base.document == document:
+        return Plan(configuration, base, number, document, behind, ())
+    lines = tuple(_lines(configuration, base, document))
+    planned = Plan(configuration, base, number + 1, document, (), lines)
+    return replace(planned, refusals=tuple(_refusals(planned)))
+
+
+def plan_rollback(configuration: Configuration, number: int | None) -> Plan:
+    """What applying an older version again would do.
+
+    :param number: None: the one before.
+    :raises ApplyRefusedError: there is no such version.
+    """
+    found = versions(configuration).versions
+    older = found[:-1] if number is None else [each for each in found if each.number == number]
+    if not older:
+        what = "an older version" if number is None else f"version {number}"
+        raise ApplyRefusedError(
+            f"{what} is not there", f"`sluice apply --list {configuration.path}` shows all."
+        )
+    version = older[-1]
+    return plan(under(configuration, version.document, version.name, os.environ))
+
+
+def apply(planned: Plan, *, by: str, why: str) -> Version:
+    """Do it: write the version, which drivers then take up.
+
+    :raises ApplyRefusedError: the plan says no, or somebody else applied meanwhile.
+    :raises SluiceError: a cluster does not answer; doing it again goes on.
+    """
+    if planned.refusals:
+        raise ApplyRefusedError("\n".join(planned.refusals), "Correct what each line names.")
+    wrong = why_not_said(by, why or "-")
+    if wrong is not None:
+        raise DecisionRefusedError(f"apply is refused: {wrong}", "Say who applies.")
+    base = planned.base.number if planned.base else 0
+    names = _names(planned.configuration)
+    for name in names:
+        if name != names[0]:
+            base = _number(read_decided(planned.configuration, name))
+        if base < planned.number:
+            _write(planned, name, base, by, why)
+    applied = read_decided(planned.configuration, names[0]).applied
+    assert applied is not None
+    return applied
+
+
+def _write(planned: Plan, name: str, base: int, by: str, why: str) -> None:
+    """In one cluster; the log decides whether it is the next version there."""
+    configuration = planned.configuration
+    entry = apply_entry(planned.number, base, planned.document, by, why)
+    topics = configuration.ledger_topic, configuration.decisions_topic
+    access, group = kafka_access(configuration, name), configuration.group(name)
+    write_decisions(access, group, *topics, [entry], now_ms())
+    applied = read_decided(configuration, name).applied
+    if applied is None or (applied.number, applied.document) != (planned.number, planned.document):
+        raise ApplyRefusedError(
+            f"connector {name}: somebody else applied meanwhile: {applied}",
+            "Look at the plan again: it is another one now.",
+        )
+
+
+def answers(configuration: Configuration, number: int, seconds: float) -> dict[str, Answer | None]:
+    """What the drivers of each connector made of a version; waits for them for so long at most."""
+    until = time.monotonic() + seconds
+    found: dict[str, Answer | None] = dict.fromkeys(_names(configuration))
+    while True:
+        for name in [name for name, answer in found.items() if answer is None]:
+            said = [e for e in read_decided(configuration, name).answers if e.number == number]
+            found[name] = said[-1] if said else None
+        if all(found.values()) or time.monotonic() >= until:
+            return found
+        time.sleep(ANSWER_EVERY_SECONDS)
+
+
+def apply_changed_file(configuration: Configuration, *, by: str) -> list[str]:
+    """Apply a driver's own file, if it is new; gives what was done, in words. What was applied
+    before and is not any more stays so: a person rolled back.
+
+    :raises SluiceError: it is refused.
+    """
+    planned = plan(configuration)
+    if not planned.does_something:
+        return []
+    earlier = [v for v in versions(configuration).versions if v.document == planned.document]
+    if planned.lines and earlier:
+        return [
+            f"{configuration.path} is what {earlier[-1]} was, and something else was applied "
+            f"since: it is not applied. Try: sluice apply {configuration.path}"
+        ]
+    version = apply(planned, by=by, why=f"{configuration.path} has changed")
+    return [f"{version.name}: {line}" for line in planned.lines]
+
+
+def _names(configuration: Configuration) -> list[str]:
+    """The connectors, the one first whose cluster decides which version is next."""
+    return sorted(connector.name for connector in configuration.connectors)
+
+
+def _number(decided: Decided) -> int:
+    return decided.applied.number if decided.applied else 0
+
+
+def _decided(configuration: Configuration) -> dict[str, Decided]:
+    return {name: read_decided(configuration, name) for name in _names(configuration)}
+
+
+def _lines(configuration: Configuration, base: Version | None, document: str) -> Iterator[str]:
+    if base is None:
+        tables = ", ".join(sorted(table.name for table in configuration.tables))
+        yield (
+            f"nothing was applied before: from now on drivers load by this version, whatever "
+            f"tables and topics their files have: {tables}"
+        )
+        return
+    tables_now = {table.name: table for table in configuration.tables}
+    for each in differences(base.document, document):
+        line = _WORDS[each.kind, each.what].format(
+            name=each.name, connector=each.connector, keys="; ".join(each.keys)
+        )
+        if (each.kind, each.what) == ("add", "table"):
+            line += f" into {tables_now[each.name].target}"
+        yield line
+
+
+_WORDS: Mapping[tuple[str, str], str] = {
+    ("add", "table"): "add table {name}: it is loaded from the next messages of its topics on",
+    ("change", "table"): "change table {name}: {keys}. What is in doubt is finished as it was "
+    "begun",
+    ("remove", "table"): "retire table {name}: what is in doubt is settled, and nothing more is "
+    "loaded into it; its rows stay",
+    ("add", "topic"): "add topic {name} of connector {connector}: from `start` on, or from where "
+    "it was settled if it was loaded before",
+    ("remove", "topic"): "retire topic {name} of connector {connector}: what is in doubt is "
+    "settled, then it is let go",
+    ("change", "connector"): "change connector {name}: {keys}",
+    ("add", "connector"): "add connector {name}: a driver has to be started with a file that has "
+    "it; one that runs without it refuses this version where tables need it",
+    ("remove", "connector"): "retire connector {name}: no version says any more what it loads; "
+    "end its driver with `sluice drain` first",
+}
+
+
+def _refusals(planned: Plan) -> Iterator[str]:
+    size = len(planned.document.encode())
+    if size > DOCUMENT_BYTES_MAX:
+        yield f"it has {size:,} bytes, and {DOCUMENT_BYTES_MAX:,} are possible"
+    found = _errors(planned.configuration)
+    if not found:
+        return
+    known: Sequence[Finding] = ()
+    if planned.base is not None:
+        base = planned.base
+        try:
+            known = _errors(under(planned.configuration, base.document, base.name, os.environ))
+        except SluiceError:
+            known = ()
+    for finding in found:
+        if finding not in known:
+            fix = f" Try: {finding.fix}" if finding.fix else ""
+            yield f"{finding.where}: {finding.what}.{fix}"
+
+
+def _errors(configuration: Configuration) -> list[Finding]:
+    """What the doctor says that breaks the promise."""
+    return [finding for finding in examine(configuration) if finding.level == "error"]

@@ -1,0 +1,113 @@
+"""Versions in a real topic of decisions: plans, who wins, and what drivers said."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from sluice.config import Configuration, load
+from sluice.core.applied import taken_entry
+from sluice.kafka.decisions import write_decisions
+from sluice.ops import applying
+from sluice.ops.applying import ApplyRefusedError, apply, apply_changed_file, plan, plan_rollback
+from sluice.ops.doctor import Finding
+from sluice.ops.driver_decisions import now_ms
+from sluice.ops.ledger_view import LedgerSelection, read_ledger
+from tests.ops.pipelines import Pipeline
+from tests.support.kafka import Kafka
+
+
+@pytest.fixture
+def pipeline(kafka: Kafka, tmp_path: Path) -> Iterator[Pipeline]:
+    made = Pipeline(kafka, tmp_path)
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def findings(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, Finding]]:
+    """What the doctor finds, each where there is a table of that name."""
+    made: list[tuple[str, Finding]] = []
+
+    def examine(configuration: Configuration) -> list[Finding]:
+        names = {table.name for table in configuration.tables}
+        return [finding for name, finding in made if name in names]
+
+    monkeypatch.setattr(applying, "examine", examine)
+    return made
+
+
+def with_table(pipeline: Pipeline, name: str) -> Configuration:
+    """The file, with one more table of its topic."""
+    text = pipeline.path.read_text()
+    first = pipeline.configuration.tables[0]
+    text += f'\n[[table]]\nname = "{name}"\ntopics = ["{first.topics[0]}"]\n'
+    pipeline.path.write_text(text)
+    return load(pipeline.path, {})
+
+
+def test_versions_one_after_the_other(
+    pipeline: Pipeline, findings: list[tuple[str, Finding]]
+) -> None:
+    first = pipeline.configuration
+    planned = plan(first)
+    assert planned.number == 1 and "nothing was applied before" in planned.lines[0]
+    assert str(apply(planned, by="alice", why="")).startswith("version 1, applied by alice at 20")
+    assert not plan(first).does_something
+
+    second = with_table(pipeline, "more")
+    planned, late = plan(second), plan(second)
+    assert planned.lines == (
+        "add table more: it is loaded from the next messages of its topics on into shop.more",
+    )
+    assert apply(planned, by="bob", why="more").number == 2
+    with pytest.raises(ApplyRefusedError, match="somebody else applied meanwhile: version 2"):
+        apply(plan_rollback_of_before(late), by="carol", why="")
+
+    broken = Finding("error", "window", "default.bad", "has no window", "ALTER")
+    known = Finding("error", "window", "default.more", "has no window", "ALTER")
+    findings += [("bad", broken), ("more", known)]
+    third = with_table(pipeline, "bad")
+    planned = plan(third)
+    assert planned.refusals == ("default.bad: has no window. Try: ALTER",)
+    with pytest.raises(ApplyRefusedError, match="has no window"):
+        apply(planned, by="alice", why="")
+    assert applying.versions(third).applied == applying.versions(first).versions[1]
+
+    back = plan_rollback(third, None)
+    assert "retire table more" in back.lines[0]
+    assert apply(back, by="alice", why="it was wrong").number == 3
+    assert [v.document for v in applying.versions(first).versions][::2] == [back.document] * 2
+    with pytest.raises(ApplyRefusedError, match="version 9 is not there"):
+        plan_rollback(third, 9)
+
+    # A driver's own file that was rolled back from is not brought back by a signal.
+    (line,) = apply_changed_file(second, by="SIGHUP")
+    assert "is what version 2, applied by bob" in line and "is not applied" in line
+    assert applying.versions(first).versions[-1].number == 3
+    findings.clear()
+    (line,) = apply_changed_file(with_table(pipeline, "new"), by="SIGHUP")[:1]
+    assert line.startswith("version 4: add table ")
+    types = [(e["type"], e["version"]) for e in read_ledger(first, LedgerSelection())]
+    assert types == [("apply", number) for number in (1, 2, 2, 3, 4)]
+
+
+def plan_rollback_of_before(late: applying.Plan) -> applying.Plan:
+    """The plan of somebody who looked before the last version came, and wants something else."""
+    from dataclasses import replace
+
+    return replace(late, document=late.document.replace("more", "other"))
+
+
+def test_what_drivers_said(pipeline: Pipeline, findings: list[tuple[str, Finding]]) -> None:
+    configuration = pipeline.configuration
+    apply(plan(configuration), by="alice", why="")
+    assert applying.answers(configuration, 1, 0.1) == {"dc1": None}
+    topics = configuration.ledger_topic, configuration.decisions_topic
+    entry = taken_entry(1, "run-1", "no shard is named s9")
+    access, group = pipeline.kafka.access(), configuration.group("dc1")
+    write_decisions(access, group, *topics, [entry], now_ms())
+    answer = applying.answers(configuration, 1, 10)["dc1"]
+    assert answer is not None and (answer.owner, answer.error) == ("run-1", "no shard is named s9")
