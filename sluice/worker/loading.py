@@ -11,7 +11,7 @@ from __future__ import annotations
 import ctypes
 import resource
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -352,13 +352,8 @@ class _Loading:
         return parts
 
     def _of_shard(self, table: TableSpec, shard: str, block: Block) -> ShardBlock:
-        cache, environment, bundle = self.cache, self.environment, self.bundle
-        return ShardBlock(cache, environment, bundle, table, shard, block, self.lease)
-
-    def _each(self, table: TableSpec, parts: list[tuple[str, Block]]) -> Iterator[ShardBlock]:
-        """The blocks of all shards; each goes from the list when it is its turn."""
-        while parts:
-            yield self._of_shard(table, *parts.pop())
+        within = (self.cache, self.environment, self.bundle)
+        return ShardBlock(*within, table, shard, block, self.lease)
 
     @property
     def inserted(self) -> tuple[str, ...]:
@@ -369,9 +364,11 @@ class _Loading:
     def _seal(self, table: TableSpec, parts: list[tuple[str, Block]]) -> None:
         """Have the blocks of all shards ready to be moved."""
         began = time.monotonic()
+        # Each goes from the list when it is its turn
+        blocks = (self._of_shard(table, *parts.pop()) for _ in range(len(parts)))
         try:
             with self.clocks.tracing("seal", table.entry):
-                for block in seal_blocks(self._each(table, parts)):
+                for block in seal_blocks(blocks):
                     self.sealed.append(block)
         except BlockRefusedError as error:
             error.inserted = self.inserted
@@ -493,7 +490,7 @@ class _Loading:
             letters = self._dead_letters(reader, faults)
             self.clocks.letters = time.monotonic() - began
         unrouted = bundle.divided(router.unrouted)
-        duplicates = self._duplicates_of_members()
+        duplicates = _duplicates_of_members(bundle, self.duplicates)
         empty = bundle.divided_intervals(self.empty)
         stages = self.clocks.stages()
         return tuple(
@@ -527,16 +524,19 @@ class _Loading:
             for offsets in self.bundle.divided(places)
         ]
 
-    def _duplicates_of_members(self) -> list[dict[str, Duplicates]]:
-        """By table entry; rows that were left out are told of the first member."""
-        found: list[dict[str, Duplicates]] = [{} for _ in self.bundle.members]
-        for entry, claimed in self.duplicates.items():
-            for n, offsets in enumerate(self.bundle.divided(claimed.places.tolist())):
-                if offsets or n == 0:
-                    written = written_offsets(np.array(offsets, np.uint64))
-                    rows = claimed.left_out if n == 0 else 0
-                    found[n][entry] = Duplicates(rows, len(offsets), written)
-        return found
+
+def _duplicates_of_members(
+    bundle: Bundle, duplicates: Mapping[str, Claimed]
+) -> list[dict[str, Duplicates]]:
+    """By table entry; rows that were left out are told of the first member."""
+    found: list[dict[str, Duplicates]] = [{} for _ in bundle.members]
+    for entry, claimed in duplicates.items():
+        for n, offsets in enumerate(bundle.divided(claimed.places.tolist())):
+            if offsets or n == 0:
+                written = written_offsets(np.array(offsets, np.uint64))
+                rows = claimed.left_out if n == 0 else 0
+                found[n][entry] = Duplicates(rows, len(offsets), written)
+    return found
 
 
 def _passed(
