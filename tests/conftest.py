@@ -5,7 +5,7 @@ from hypothesis import settings
 
 from tests.support.examples import ALL
 
-pytest_plugins = ["tests.support.fixtures", "tests.support.kafka"]
+pytest_plugins = ["tests.support.fixtures", "tests.support.kafka", "tests.support.identity"]
 
 # How long an example takes says something of the machine, and nothing of the code. `make test`
 # tries a quarter of the examples; `make test-long` takes the other profile.

@@ -14,6 +14,7 @@ from sluice.config.properties import properties_but, refuse_kafka_property
 from sluice.config.secret import Secret, known_of, reveal_all
 from sluice.config.section import Conflict, Listed, Section
 from sluice.config.values import Brokers, Name, Pattern, Text, Topic, shown
+from sluice.core.kafka_identity import identity_refusals
 from sluice.core.load_spec import Commit
 from sluice.core.wire_security import wire_refusals
 
@@ -115,6 +116,8 @@ class ConnectorConfiguration(Section):
     def conflicts(self, written: Mapping[str, Any]) -> Iterator[Conflict]:
         if not self.topics and not self.topic_pattern:
             yield "topics", "is missing"
+        for name, reason in identity_refusals(known_of(self.kafka)):
+            yield ("kafka", name), reason
         if self.reader == "native":
             for name, reason in wire_refusals(known_of(self.kafka)):
                 yield ("kafka", name), reason

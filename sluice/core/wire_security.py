@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
+from sluice.core.kafka_identity import identity_properties
+
 #: What the native reader knows of TLS and SASL. Other properties tune librdkafka; they concern
 #: the clients that it has to the end, and are no matter of this reader.
 WIRE_SECURITY_PROPERTIES = frozenset(
@@ -32,15 +34,12 @@ _WIRE_VALUES = {
 _OTHER_READER = 'set reader = "librdkafka" for that'
 
 
-def wire_mechanism(properties: Mapping[str, str]) -> str:
-    """SASL's mechanism; librdkafka's own default is GSSAPI."""
-    given = properties.get("sasl.mechanism") or properties.get("sasl.mechanisms") or "GSSAPI"
-    return given.upper()
-
-
 def wire_refusals(properties: Mapping[str, str]) -> Iterator[tuple[str, str]]:
     """Name and reason of what `reader = "native"` cannot do."""
+    ours = identity_properties(properties)
     for name, value in properties.items():
+        if name in ours:
+            continue
         known = _WIRE_VALUES.get(name)
         if known is not None and value.lower() not in known:
             yield name, f'the reader "native" knows {", ".join(known)}, not this; {_OTHER_READER}'

@@ -3,17 +3,31 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+import time
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from typing import Any, TypeVar
+from weakref import WeakKeyDictionary
 
 import confluent_kafka as ck
 from confluent_kafka.admin import AdminClient
+
+from sluice.core.errors import ConfigurationError
+from sluice.core.kafka_identity import identity_properties, wire_mechanism
+from sluice.kafka.errors import kafka_error
+from sluice.kafka.tokens import token_source
 
 _logger = logging.getLogger("sluice.kafka")
 
 #: Of consumers that read topics: librdkafka wants the name of a group, and looks for its
 #: coordinator; nothing joins it or commits.
 READER_GROUP = "sluice.reader"
+
+_LOGIN_CODES = frozenset({ck.KafkaError._AUTHENTICATION, ck.KafkaError._SSL})
+#: A login that goes on to fail is told again after so long.
+_AGAIN_SECONDS = 60.0
+
+_Client = TypeVar("_Client")
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,12 +44,14 @@ class KafkaAccess:
     properties: Mapping[str, str] = field(default_factory=dict, repr=False)
     reader: str = "librdkafka"
 
-    def client(self, **own: str | int | bool) -> dict[str, str | int | bool]:
+    def client(self, **own: str | int | bool) -> dict[str, Any]:
         """Properties of a client; ours win over the user's.
 
         Keyword names are librdkafka's with underscores for dots.
+
+        :raises SluiceError: brokers want a token, and none can be had.
         """
-        merged: dict[str, str | int | bool] = {
+        merged: dict[str, Any] = {
             "bootstrap.servers": self.brokers,
             "client.id": f"sluice.{self.connector}",
             # Without it a broker that comes back is tried again only after ten seconds.
@@ -43,17 +59,71 @@ class KafkaAccess:
             **self.properties,
         }
         merged.update({name.replace("_", "."): value for name, value in own.items()})
+        source = token_source(self.properties)
+        if source is not None:
+            source.token()  # a client that gets none waits ten seconds, and says nothing of why
+            for name in identity_properties(self.properties):
+                del merged[name]
+            merged |= {"sasl.mechanism": "OAUTHBEARER", "oauth_cb": source.for_librdkafka}
         return merged
 
 
-def _log_error(error: ck.KafkaError) -> None:
-    # librdkafka repeats itself while a broker is away; the callers report what it means.
-    _logger.debug("librdkafka: %s", error)
+class _Errors:
+    """What librdkafka tells of a client on its way, as its `error_cb`.
+
+    :param refusal: what it said of a login that failed; "": none did.
+    """
+
+    def __init__(self) -> None:
+        self.refusal = ""
+        self._warned_at = -_AGAIN_SECONDS
+
+    def __call__(self, error: ck.KafkaError) -> None:
+        if error.code() in _LOGIN_CODES:
+            self.refusal = error.str()
+            if time.monotonic() - self._warned_at >= _AGAIN_SECONDS:
+                self._warned_at = time.monotonic()
+                _logger.warning("Kafka refuses the login: %s", error.str())
+        else:
+            # It repeats itself while a broker is away; the callers report what it means.
+            _logger.debug("librdkafka: %s", error)
+
+
+#: Of admin clients that live.
+_errors: WeakKeyDictionary[AdminClient, _Errors] = WeakKeyDictionary()
+
+
+def refusal(admin: AdminClient) -> str:
+    """Why this client could not log in, where it could not, in librdkafka's words."""
+    return _errors[admin].refusal if admin in _errors else ""
+
+
+def _make(kind: Callable[[dict[str, Any]], _Client], access: KafkaAccess, **own: Any) -> _Client:
+    """A client of one kind; see `KafkaAccess.client`.
+
+    :raises SluiceError: there can be none with these properties.
+    """
+    errors = _Errors()
+    properties = {"log_level": 2, **access.client(**own), "error_cb": errors}
+    try:
+        client = kind(properties)
+        if isinstance(client, AdminClient):
+            _errors[client] = errors
+        return client
+    except ck.KafkaException as error:
+        failure = kafka_error(f"connector {access.connector}: making a client", error)
+        if "No provider for SASL mechanism GSSAPI" not in failure.message:
+            raise failure from None
+        raise ConfigurationError(
+            f"connector {access.connector}: the installed librdkafka is built without Kerberos "
+            f"(sasl.mechanism = {wire_mechanism(access.properties)})",
+            'Install one that has it: docs/OPERATIONS.md, "Kerberos"; or choose another mechanism.',
+        ) from None
 
 
 def make_admin(access: KafkaAccess) -> AdminClient:
     """A client for topics, configurations and offsets."""
-    return AdminClient({**access.client(), "error_cb": _log_error, "log_level": 2})
+    return _make(AdminClient, access)
 
 
 def make_consumer(
@@ -75,14 +145,15 @@ def make_unstable_reader(access: KafkaAccess, group: str = READER_GROUP) -> ck.C
 
 
 def _consumer(access: KafkaAccess, group: str, own: dict[str, str | int | bool]) -> ck.Consumer:
-    properties = access.client(
+    return _make(
+        ck.Consumer,
+        access,
         group_id=group,
         enable_auto_commit=False,
         enable_auto_offset_store=False,
         auto_offset_reset="error",
         **own,
     )
-    return ck.Consumer({"log_level": 2, **properties, "error_cb": _log_error})
 
 
 def make_producer(access: KafkaAccess, transactional_id: str, timeout_ms: int) -> ck.Producer:
@@ -93,7 +164,9 @@ def make_producer(access: KafkaAccess, transactional_id: str, timeout_ms: int) -
     they are made, at 11 us of its CPU each instead of 2, and as much of the broker's. A flush
     and a commit do not wait for it [measured].
     """
-    properties = access.client(
+    return _make(
+        ck.Producer,
+        access,
         transactional_id=transactional_id,
         transaction_timeout_ms=timeout_ms,
         retry_backoff_ms=10,
@@ -101,16 +174,16 @@ def make_producer(access: KafkaAccess, transactional_id: str, timeout_ms: int) -
         compression_type="lz4",
         message_max_bytes=16 * 1024 * 1024,
     )
-    return ck.Producer({"log_level": 2, **properties, "error_cb": _log_error})
 
 
 def make_reporter(access: KafkaAccess) -> ck.Producer:
     """A producer without transactions, of few small messages: each is sent at once, in its order,
     and given up when it cannot be sent in time, since the next one says more."""
-    properties = access.client(
+    return _make(
+        ck.Producer,
+        access,
         acks="all",
         max_in_flight=1,
         linger_ms=0,
         message_timeout_ms=10_000,
     )
-    return ck.Producer({"log_level": 2, **properties, "error_cb": _log_error})

@@ -18,7 +18,12 @@ from typing import TypeVar
 
 import confluent_kafka as ck
 
-from sluice.core.errors import ForeignHandsError, OwnerChangedError, TransientError
+from sluice.core.errors import (
+    ForeignHandsError,
+    OwnerChangedError,
+    SluiceError,
+    TransientError,
+)
 from sluice.core.ledger import Commit, CommittedOffset
 from sluice.core.ranges import TopicPartition
 from sluice.core.records import GENESIS, Record, decode, encode
@@ -340,22 +345,37 @@ class Recorder:
     def _initialised(self, owner: str) -> ck.Producer:
         """A producer that fenced everyone else with this id; waits for Kafka without end."""
         identity = f"{self.names.group}.{owner}"
-        producer = make_producer(self._access, identity, self.names.transaction_timeout_ms)
+        producer: ck.Producer | None = None
         while True:
-            failure = initialise(producer)
+            producer, failure = _initialise(
+                producer or (self._access, identity, self.names.transaction_timeout_ms)
+            )
             if failure is None:
                 return producer
             if not isinstance(failure, TransientError | UnknownCommitError):
                 raise failure
             _logger.warning("%s", failure)
-            if not isinstance(failure, KafkaUnavailableError):
-                # Fenced or hanging: this producer is of no use any more.
-                producer = make_producer(self._access, identity, self.names.transaction_timeout_ms)
             self._pause(0.5)
 
     def _pause(self, seconds: float) -> None:
         if self._stop.wait(seconds):
             raise StopRequestedError("asked to stop while Kafka did not answer")
+
+
+def _initialise(
+    producer: ck.Producer | tuple[KafkaAccess, str, int],
+) -> tuple[ck.Producer | None, SluiceError | None]:
+    """Initialise a producer, or make one before.
+
+    :returns: it, None if it is of no use any more; and what went wrong.
+    """
+    try:
+        made = make_producer(*producer) if isinstance(producer, tuple) else producer
+    except KafkaUnavailableError as error:  # who gives tokens is away
+        return None, error
+    failure = initialise(made)
+    is_kept = failure is None or isinstance(failure, KafkaUnavailableError)
+    return made if is_kept else None, failure
 
 
 def _owner(

@@ -14,7 +14,8 @@ from confluent_kafka.admin import (
     ResourceType,
 )
 
-from sluice.kafka.errors import KafkaUnavailableError, kafka_error
+from sluice.kafka.clients import refusal
+from sluice.kafka.errors import KafkaTerminalError, KafkaUnavailableError, kafka_error
 
 #: Largest message of a topic that Sluice owns; its producers send no larger ones.
 OWN_MESSAGE_BYTES_MAX = 16 * 1024 * 1024
@@ -69,6 +70,9 @@ def cluster_metadata(
     try:
         found = admin.list_topics(timeout=timeout_seconds)
     except ck.KafkaException as error:
+        admin.poll(0)  # takes what librdkafka has told meanwhile
+        if why := refusal(admin):
+            raise KafkaUnavailableError(f"{what}: {why}", KafkaTerminalError.hint) from None
         raise kafka_error(what, error) from None
     if not found.brokers:
         raise KafkaUnavailableError(f"{what}: the answer names none yet")

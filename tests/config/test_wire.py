@@ -8,6 +8,14 @@ import pytest
 
 from tests.config.support import changed, findings_of, load_text
 
+SASL = '"security.protocol" = "SASL_SSL", '
+CLIENT = (
+    f'{SASL}"sasl.mechanism" = "OAUTHBEARER", "sasl.oauthbearer.method" = "oidc", '
+    '"sasl.oauthbearer.client.id" = "ann", "sasl.oauthbearer.client.secret" = "x", '
+    '"sasl.oauthbearer.token.endpoint.url" = "https://identity/token"'
+)
+MSK = f'{SASL}"sasl.mechanism" = "AWS_MSK_IAM"'
+
 
 def with_reader(kafka: str, reader: str = "native") -> str:
     return changed("[batch]", f'reader = "{reader}"\nkafka = {{ {kafka} }}\n[batch]')
@@ -19,6 +27,11 @@ def with_reader(kafka: str, reader: str = "native") -> str:
         ("", "native"),
         ('"security.protocol" = "SSL", "ssl.ca.location" = "/x"', "native"),
         ('"security.protocol" = "SASL_SSL", "sasl.mechanism" = "OAUTHBEARER"', "librdkafka"),
+        (CLIENT, "native"),
+        (f'{CLIENT}, "https.ca.location" = "/x"', "native"),
+        (f'{MSK}, "sasl.oauthbearer.config" = "region=eu-west-1"', "native"),
+        # How librdkafka gets tokens by itself.
+        (f'{CLIENT}, "sasl.oauthbearer.grant.type" = "jwt-bearer"', "librdkafka"),
         ('"security.protocol" = "SASL_PLAINTEXT"', "librdkafka"),
         ('"ssl.keystore.location" = "x"', "librdkafka"),
         ('"security.protocol" = "SSL", "ssl.ca.location" = "probe"', "librdkafka"),
@@ -65,3 +78,21 @@ def test_an_unknown_reader(tmp_path: Path) -> None:
     (finding,) = findings_of(tmp_path, with_reader("", "java"))
     assert finding.startswith("sluice.toml: connector[dc1].reader: ")
     assert '"librdkafka"' in finding and '"native"' in finding
+
+
+@pytest.mark.parametrize(
+    ("kafka", "name", "words"),
+    [
+        (CLIENT.replace("SASL_SSL", "SSL"), "security.protocol", 'must be "SASL_SSL"'),
+        (CLIENT.replace("https://", ""), "token.endpoint.url", "must begin with https://"),
+        (CLIENT.replace("client.secret", "scope"), "client.secret", "is missing"),
+        (CLIENT.replace("client.id", "scope"), "client.id", "is missing"),
+        (f'{CLIENT}, "sasl.oauthbearer.extensions" = "a"', "extensions", "name=value"),
+        (MSK, "sasl.oauthbearer.config", "the AWS region"),
+        (f'{MSK}, "sasl.oauthbearer.config" = "eu-west-1"', "sasl.oauthbearer.config", "region="),
+    ],
+)
+def test_what_is_missing_to_get_tokens(tmp_path: Path, kafka: str, name: str, words: str) -> None:
+    (finding,) = findings_of(tmp_path, with_reader(kafka, "auto"))
+    assert finding.startswith("sluice.toml: connector[dc1].kafka.")
+    assert name in finding and words in finding

@@ -10,13 +10,16 @@ import ssl
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from sluice.core.errors import ConfigurationError
-from sluice.core.wire_security import wire_mechanism, wire_refusals
-from sluice.kafka.errors import KafkaTerminalError
+from sluice.core.errors import ConfigurationError, TerminalError
+from sluice.core.kafka_identity import wire_mechanism
+from sluice.core.wire_security import wire_refusals
+from sluice.kafka.errors import KafkaTerminalError, KafkaUnavailableError
+from sluice.kafka.tokens import TokenSource, token_source
 
 _HASHES = {"SCRAM-SHA-256": "sha256", "SCRAM-SHA-512": "sha512"}
 #: A server that asks for more rounds than this keeps a worker busy for seconds.
 _ROUNDS_MAX = 1_000_000
+_WHY_MAX = 200
 
 #: Sends a token, and returns the server's.
 Exchange = Callable[[bytes], bytes]
@@ -28,12 +31,14 @@ class Security:
 
     :param tls: None for plain text.
     :param mechanism: of SASL, "" without it.
+    :param tokens: where those of OAUTHBEARER come from.
     """
 
     tls: ssl.SSLContext | None
     mechanism: str
     user: str
     password: str
+    tokens: TokenSource | None = None
 
 
 def read_security(properties: Mapping[str, str]) -> Security:
@@ -44,12 +49,14 @@ def read_security(properties: Mapping[str, str]) -> Security:
     for name, reason in wire_refusals(properties):
         raise ConfigurationError(f'kafka."{name}": {reason}')
     protocol = properties.get("security.protocol", "plaintext").lower()
-    is_sasl = protocol.startswith("sasl_")
+    mechanism = wire_mechanism(properties) if protocol.startswith("sasl_") else ""
+    tokens = token_source(properties)
     return Security(
         tls=_tls(properties) if protocol.endswith("ssl") else None,
-        mechanism=wire_mechanism(properties) if is_sasl else "",
+        mechanism=mechanism if tokens is None else "OAUTHBEARER",
         user=properties.get("sasl.username", ""),
         password=properties.get("sasl.password", ""),
+        tokens=tokens,
     )
 
 
@@ -90,11 +97,32 @@ def authenticate(security: Security, exchange: Exchange) -> None:
     """Prove who we are, by the mechanism that the server has agreed to.
 
     :raises KafkaTerminalError: the server cannot prove that it knows the password.
+    :raises SluiceError: there is no token, or the server does not take it.
     """
+    if security.tokens is not None:
+        _show_token(security.tokens, exchange)
+        return
     if security.mechanism == "PLAIN":
         exchange(b"\0" + security.user.encode() + b"\0" + security.password.encode())
         return
     _scram(security, exchange, base64.b64encode(os.urandom(24)).decode())
+
+
+def _show_token(tokens: TokenSource, exchange: Exchange) -> None:
+    """RFC 7628. A server that refuses says why, and wants to hear that this was read."""
+    token = tokens.token()
+    pairs = (("auth", f"Bearer {token.value}"), *tokens.identity.extensions)
+    shown = "".join(f"{name}={value}\x01" for name, value in pairs)
+    try:
+        why = exchange(f"n,,\x01{shown}\x01".encode())
+        if why:
+            exchange(b"\x01")
+            raise KafkaTerminalError(f"the server does not take the token: {why[:_WHY_MAX]!r}")
+    except TerminalError as error:
+        if tokens.refused(token):
+            # The keys of who signed it may have changed since.
+            raise KafkaUnavailableError(f"{error.message}; the next one is a new one") from None
+        raise
 
 
 def _scram(security: Security, exchange: Exchange, nonce: str) -> None:
