@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from sluice.testbed.local.running import ClickHouse
-from tests.support.identity import SECRET, TOKEN_SECONDS, IdentityService, TokenBroker, login
+from tests.support.identity import SECRET, TOKEN_SECONDS, IdentityService, TokenBroker
 from tests.support.world import Truth, World, assert_dead_letters, assert_exact, wait_for
 
 COMMANDS = (
@@ -38,7 +38,7 @@ def test_a_pipeline_whose_tokens_end_while_it_runs(
         world.create_topic(topic, partitions=1)
         world.create_table(table)
     try:
-        path = _configuration(world, identity, tables)
+        path = _configuration(world, tables)
         _produce(world, truths, 0)
         driver = world.run(path)
         for table, topic in tables.items():
@@ -69,12 +69,12 @@ def test_a_pipeline_whose_tokens_end_while_it_runs(
         world.clean()
 
 
-def _configuration(world: World, identity: IdentityService, tables: dict[str, str]) -> Path:
+def _configuration(world: World, tables: dict[str, str]) -> Path:
     """A connector with each reader; both at the listener that wants tokens."""
     path = world.configure({table: [topic] for table, topic in tables.items()})
     head, _, rest = path.read_text().partition("[[connector]]")
-    properties = "\n".join(f'"{name}" = "{value}"' for name, value in login(identity).items())
     assert isinstance(world.broker, TokenBroker)
+    properties = "\n".join(f'"{name}" = "{value}"' for name, value in world.broker.login().items())
     connectors = "".join(
         f'[[connector]]\nname = "{table}"\nbrokers = "{world.broker.logins}"\n'
         f'topics = ["{topic}"]\nreader = "{reader}"\n[connector.kafka]\n{properties}\n'

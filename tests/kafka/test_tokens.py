@@ -1,10 +1,12 @@
 """Logins by tokens (SASL OAUTHBEARER) at a real broker, which looks them up at a real identity
-service: their signatures, for whom they are, and how long they are good."""
+service: their signatures, for whom they are, and how long they are good. It speaks TLS, and wants
+to see a certificate of each client, too."""
 
 from __future__ import annotations
 
 import base64
 import re
+import ssl
 import sys
 import time
 from collections.abc import Iterator, Mapping
@@ -29,8 +31,12 @@ from sluice.kafka.readers import make_reader
 from sluice.kafka.tokens import TokenSource, token_source
 from sluice.kafka.topics import cluster_metadata
 from sluice.kafka.transactions import initialise
+from sluice.kafka.wire.cluster import bootstrap_addresses
+from sluice.kafka.wire.connection import Connection
+from sluice.kafka.wire.security import read_security
 from sluice.ops.doctor_kafka import look_at_kafka
 from tests.config.support import changed, load_text
+from tests.support.certificates import Authority
 from tests.support.identity import (
     AUDIENCE,
     CLIENT,
@@ -38,17 +44,12 @@ from tests.support.identity import (
     SECRET,
     IdentityService,
     TokenBroker,
-    login,
 )
 
 TOPIC = "tokens"
 WANTED = [Wanted(Range(TopicPartition(TOPIC, 0), 0, 10))]
 VALUES = [b"%d" % number for number in range(10)]
-MSK = {
-    "security.protocol": "SASL_PLAINTEXT",
-    "sasl.mechanism": "AWS_MSK_IAM",
-    "sasl.oauthbearer.config": "region=eu-west-1",
-}
+MSK = {"sasl.mechanism": "AWS_MSK_IAM", "sasl.oauthbearer.config": "region=eu-west-1"}
 
 
 @pytest.fixture(scope="module")
@@ -80,9 +81,9 @@ def read(access: KafkaAccess) -> list[bytes]:
 
 
 def test_every_client_logs_in_and_goes_on_when_its_token_is_over(
-    brokers: str, identity: IdentityService
+    brokers: str, token_broker: TokenBroker, identity: IdentityService
 ) -> None:
-    access = KafkaAccess("dc1", brokers, login(identity), "native")
+    access = KafkaAccess("dc1", brokers, token_broker.login(), "native")
     given = identity.given
     first = source_of(access.properties).token()
     admin, reader = make_admin(access), make_reader(access)
@@ -125,13 +126,13 @@ def test_every_client_logs_in_and_goes_on_when_its_token_is_over(
 def test_without_a_token_the_doctor_says_why(
     tmp_path: Path,
     brokers: str,
-    identity: IdentityService,
+    token_broker: TokenBroker,
     caplog: pytest.LogCaptureFixture,
     wrong: dict[str, str],
     kind: type[SluiceError],
     words: str,
 ) -> None:
-    properties = login(identity, **wrong)
+    properties = token_broker.login(**wrong)
     with pytest.raises(kind) as caught:
         make_admin(KafkaAccess("dc1", brokers, properties))
     assert words in str(caught.value)
@@ -150,9 +151,9 @@ def toml(properties: Mapping[str, str]) -> str:
 
 
 def test_the_doctor_asks_for_rights_with_a_token(
-    tmp_path: Path, brokers: str, identity: IdentityService
+    tmp_path: Path, brokers: str, token_broker: TokenBroker
 ) -> None:
-    text = changed("[batch]", f"[connector.kafka]\n{toml(login(identity))}\n[batch]")
+    text = changed("[batch]", f"[connector.kafka]\n{toml(token_broker.login())}\n[batch]")
     configuration = load_text(tmp_path, changed("localhost:9092", brokers, text))
     assert configuration.connector("dc1").known_reader() == "native"
     findings = look_at_kafka(configuration, configuration.connector("dc1")).findings
@@ -161,9 +162,9 @@ def test_the_doctor_asks_for_rights_with_a_token(
 
 @pytest.mark.parametrize("reader", ["native", "librdkafka"])
 def test_a_token_for_somebody_else_is_refused_and_told(
-    brokers: str, identity: IdentityService, caplog: pytest.LogCaptureFixture, reader: str
+    brokers: str, token_broker: TokenBroker, caplog: pytest.LogCaptureFixture, reader: str
 ) -> None:
-    access = KafkaAccess("dc1", brokers, login(identity, scope=OTHER_AUDIENCE), reader)
+    access = KafkaAccess("dc1", brokers, token_broker.login(scope=OTHER_AUDIENCE), reader)
     if reader == "native":
         with pytest.raises(KafkaTerminalError, match="invalid_token"):
             read(access)
@@ -174,8 +175,8 @@ def test_a_token_for_somebody_else_is_refused_and_told(
     assert "Kafka refuses the login: " in caplog.text
 
 
-def test_a_token_that_is_refused_is_replaced(brokers: str, identity: IdentityService) -> None:
-    access = KafkaAccess("dc1", brokers, login(identity), "native")
+def test_a_token_that_is_refused_is_replaced(brokers: str, token_broker: TokenBroker) -> None:
+    access = KafkaAccess("dc1", brokers, token_broker.login(), "native")
     source = source_of(access.properties)
     token = source.token()
     head, claims, signature = token.value.split(".")
@@ -189,9 +190,12 @@ def test_a_token_that_is_refused_is_replaced(brokers: str, identity: IdentitySer
 
 
 def test_what_is_left_of_a_token_bridges_an_outage(
-    identity: IdentityService, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    identity: IdentityService,
+    token_broker: TokenBroker,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
-    properties = login(identity, scope=f"{AUDIENCE} {OTHER_AUDIENCE}")
+    properties = token_broker.login(scope=f"{AUDIENCE} {OTHER_AUDIENCE}")
     source = source_of(properties)
     token = source.token()
     monkeypatch.setattr(tokens, "_USED_SHARE", 0.0)
@@ -238,7 +242,9 @@ def test_answers_that_bring_no_token(
 
 
 @contextmanager
-def answering(status: int, body: bytes) -> Iterator[tuple[str, list[tuple[str, bytes]]]]:
+def answering(
+    status: int, body: bytes, tls: ssl.SSLContext | None = None
+) -> Iterator[tuple[str, list[tuple[str, bytes]]]]:
     """A server that always answers so: its URL, and the logins and forms that came."""
     seen: list[tuple[str, bytes]] = []
 
@@ -255,19 +261,46 @@ def answering(status: int, body: bytes) -> Iterator[tuple[str, list[tuple[str, b
             pass
 
     with HTTPServer(("127.0.0.1", 0), Handler) as server:
+        if tls is not None:
+            server.socket = tls.wrap_socket(server.socket, server_side=True)
         thread = Thread(target=server.serve_forever, args=(0.02,))
         thread.start()
         try:
-            yield f"http://127.0.0.1:{server.server_port}/token", seen
+            scheme = "http" if tls is None else "https"
+            yield f"{scheme}://127.0.0.1:{server.server_port}/token", seen
         finally:
             server.shutdown()
             thread.join()
 
 
-def test_certificates_of_the_identity_service() -> None:
-    client = tokens.OidcClient("https://127.0.0.1:1/", CLIENT, SECRET, authority="/nowhere.pem")
+@pytest.mark.parametrize("reader", ["native", "librdkafka"])
+def test_without_a_certificate_nobody_is_spoken_to(
+    brokers: str, token_broker: TokenBroker, reader: str
+) -> None:
+    properties = token_broker.login()
+    for name in ("ssl.certificate.location", "ssl.key.location", "ssl.key.password"):
+        del properties[name]
+    access = KafkaAccess("dc1", brokers, properties, reader)
+    if reader == "native":
+        with pytest.raises(OSError, match="bad certificate"):
+            Connection(bootstrap_addresses(brokers)[0], read_security(properties), "test")
+    else:
+        with pytest.raises(KafkaUnavailableError):
+            cluster_metadata(make_admin(access), timeout_seconds=3.0)
+
+
+def test_certificates_of_the_identity_service(tmp_path: Path) -> None:
+    authority = Authority(tmp_path)
+    tls = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    tls.load_cert_chain(*authority.sign("identity"))
+    with answering(200, b'{"access_token": "x", "expires_in": 60}', tls) as (url, seen):
+        client = tokens.OidcClient(url, CLIENT, SECRET, authority=str(authority.certificate))
+        assert tokens.fetch(client).value == "x"
+        with pytest.raises(KafkaUnavailableError, match="CERTIFICATE_VERIFY_FAILED"):
+            tokens.fetch(replace(client, authority=""))
+    assert len(seen) == 1  # who cannot prove its name hears no secret
     with pytest.raises(ConfigurationError, match=re.escape('kafka."https.ca.location"')):
-        tokens.fetch(client)
+        tokens.fetch(replace(client, authority="/nowhere.pem"))
 
 
 def test_amazon_signs_what_a_broker_is_shown(
@@ -277,7 +310,9 @@ def test_amazon_signs_what_a_broker_is_shown(
     own kind."""
     monkeypatch.setenv("AWS_ACCESS_KEY_ID", "AKIDEXAMPLE")
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "planted-aws-secret")
-    value = source_of(MSK).token().value
+    tls = {name: value for name, value in token_broker.login().items() if "sasl" not in name}
+    properties = tls | MSK
+    value = source_of(properties).token().value
     url = urlsplit(base64.urlsafe_b64decode(value + "==").decode())
     asked = parse_qs(url.query)
     assert (url.netloc, asked["Action"]) == (
@@ -286,10 +321,10 @@ def test_amazon_signs_what_a_broker_is_shown(
     )
     assert asked["X-Amz-Credential"][0].startswith("AKIDEXAMPLE/") and "planted" not in url.geturl()
     with pytest.raises(KafkaTerminalError, match="invalid_token"):
-        read(KafkaAccess("dc1", brokers, MSK, "native"))
+        read(KafkaAccess("dc1", brokers, properties, "native"))
     before = malformed(token_broker)
     with pytest.raises(KafkaUnavailableError, match="invalid_token"):
-        cluster_metadata(make_admin(KafkaAccess("dc1", brokers, MSK)), timeout_seconds=3.0)
+        cluster_metadata(make_admin(KafkaAccess("dc1", brokers, properties)), timeout_seconds=3.0)
     assert malformed(token_broker) > before
 
 

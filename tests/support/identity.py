@@ -20,9 +20,11 @@ from cryptography.hazmat.primitives.asymmetric import rsa
 from sluice.testbed.local.broker import PROPERTIES_VARIABLE, PROXY_VARIABLE
 from sluice.testbed.local.children import end_process, free_ports
 from sluice.testbed.local.running import Broker, running_program
+from tests.support.certificates import Authority
 from tests.support.children import running
 
 CLIENT, SECRET = "loader", "planted-secret-of-a-client"
+KEY_PASSWORD = "planted-password-of-a-key"
 #: What the broker wants to read in a token's `aud`: this service writes the scopes there.
 AUDIENCE, OTHER_AUDIENCE = "kafka", "billing"
 #: Of a token, with which the broker ends its session. Clients have a twentieth to fetch the next.
@@ -144,7 +146,8 @@ class IdentityService:
 
 
 class TokenBroker(Broker):
-    """Its plain listener is the administrator's; at the other one only tokens are taken.
+    """Its plain listener is the administrator's; the other one speaks TLS with whoever shows a
+    certificate of the authority, and takes only tokens.
 
     :param logins: bootstrap.servers of that one.
     """
@@ -152,17 +155,24 @@ class TokenBroker(Broker):
     def __init__(self, data: Path, service: IdentityService) -> None:
         super().__init__(data)
         self._service = service
+        self._authority = Authority(data / "tls")
+        self._certificate, self._key = self._authority.sign("client", password=KEY_PASSWORD)
         (self._login_port,) = free_ports(1)
         self.logins = f"127.0.0.1:{self._login_port}"
 
     @property
     def environment(self) -> dict[str, str]:
-        self.data.mkdir(parents=True, exist_ok=True)
         file, listener = self.data / "tokens.properties", "listener.name.proxied"
+        store = self.data / "tls" / "store.pem"
+        store.write_text("".join(each.read_text() for each in self._authority.sign("broker")))
         handlers = "org.apache.kafka.common.security.oauthbearer"
         file.write_text(
             "listener.security.protocol.map="
-            "PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT,PROXIED:SASL_PLAINTEXT\n"
+            "PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT,PROXIED:SASL_SSL\n"
+            f"{listener}.ssl.keystore.type=PEM\n{listener}.ssl.keystore.location={store}\n"
+            f"{listener}.ssl.truststore.type=PEM\n"
+            f"{listener}.ssl.truststore.location={self._authority.certificate}\n"
+            f"{listener}.ssl.client.auth=required\n"
             f"{listener}.sasl.enabled.mechanisms=OAUTHBEARER\n"
             f"{listener}.oauthbearer.sasl.jaas.config="
             f"{handlers}.OAuthBearerLoginModule required ;\n"
@@ -184,6 +194,24 @@ class TokenBroker(Broker):
             "JAVA_TOOL_OPTIONS": allowed,
         }
 
+    def login(self, **changed: str) -> dict[str, str]:
+        """librdkafka's properties of who logs in; what is changed by the last word of its name."""
+        properties = {
+            "security.protocol": "SASL_SSL",
+            "ssl.ca.location": str(self._authority.certificate),
+            "ssl.certificate.location": str(self._certificate),
+            "ssl.key.location": str(self._key),
+            "ssl.key.password": KEY_PASSWORD,
+            "sasl.mechanism": "OAUTHBEARER",
+            "sasl.oauthbearer.method": "oidc",
+            "sasl.oauthbearer.client.id": CLIENT,
+            "sasl.oauthbearer.client.secret": SECRET,
+            "sasl.oauthbearer.scope": AUDIENCE,
+            "sasl.oauthbearer.token.endpoint.url": self._service.tokens,
+        }
+        by_word = {name.rpartition(".")[2]: name for name in properties}
+        return properties | {by_word[word]: value for word, value in changed.items()}
+
 
 @pytest.fixture(scope="session")
 def identity() -> Iterator[IdentityService]:
@@ -200,18 +228,3 @@ def token_broker(identity: IdentityService) -> Iterator[TokenBroker]:
         running_program(TokenBroker(Path(folder) / "kafka", identity)) as broker,
     ):
         yield broker
-
-
-def login(service: IdentityService, **changed: str) -> dict[str, str]:
-    """librdkafka's properties of who logs in; what is changed by the last word of its name."""
-    properties = {
-        "security.protocol": "SASL_PLAINTEXT",
-        "sasl.mechanism": "OAUTHBEARER",
-        "sasl.oauthbearer.method": "oidc",
-        "sasl.oauthbearer.client.id": CLIENT,
-        "sasl.oauthbearer.client.secret": SECRET,
-        "sasl.oauthbearer.scope": AUDIENCE,
-        "sasl.oauthbearer.token.endpoint.url": service.tokens,
-    }
-    by_word = {name.rpartition(".")[2]: name for name in properties}
-    return properties | {by_word[word]: value for word, value in changed.items()}
