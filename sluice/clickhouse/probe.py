@@ -9,7 +9,7 @@ from typing import Any
 
 from sluice.clickhouse.http import Server
 from sluice.clickhouse.schema import TableFacts
-from sluice.clickhouse.sql import Parameter, literal
+from sluice.clickhouse.sql import OF_RANGE, literal, range_parameters
 from sluice.clickhouse.vanishing import CannotTellError
 from sluice.core.load_spec import SOURCE
 from sluice.core.ranges import Range
@@ -165,7 +165,6 @@ def present_offsets(
     block_range: Range,
     source: str,
     settings: Mapping[str, str] | None = None,
-    timeout_seconds: float = PRESENT_TIMEOUT_SECONDS,
 ) -> list[PresentOffsets]:
     """Which offsets of a range one loader has put into the table, compressed on the server.
 
@@ -177,7 +176,7 @@ def present_offsets(
     :returns: sorted, without overlap; what lies between is missing.
     :raises CannotTellError: rows of these offsets do not say who loaded them.
     """
-    where = _where(facts, block_range)
+    where = range_parameters(facts.database, facts.table, block_range)
     nobodys = server.query(_NAMELESS.replace("SOURCE", source_literal(facts, "")), where, settings)
     if int(nobodys[0]["n"]):
         raise CannotTellError(
@@ -192,7 +191,7 @@ def present_offsets(
         _PRESENT.replace("ROW", row_column).replace("SOURCE", source_literal(facts, source)),
         where,
         settings,
-        timeout_seconds,
+        PRESENT_TIMEOUT_SECONDS,
     )
     return [
         PresentOffsets(
@@ -208,7 +207,6 @@ def stored_rows(
     block_range: Range,
     source: str,
     settings: Mapping[str, str] | None = None,
-    timeout_seconds: float = PRESENT_TIMEOUT_SECONDS,
 ) -> list[StoredRun]:
     """Which rows of the messages of a range one loader has put into the table. Call it after
     `present_offsets`, which sees that all rows say who loaded them.
@@ -218,9 +216,9 @@ def stored_rows(
     """
     rows = server.query(
         _STORED.replace("SOURCE", source_literal(facts, source)),
-        _where(facts, block_range),
+        range_parameters(facts.database, facts.table, block_range),
         settings,
-        timeout_seconds,
+        PRESENT_TIMEOUT_SECONDS,
     )
     return [
         StoredRun(int(r["o"]), int(r["first"]), int(r["last"]) + 1, int(r["most"]) > 1)
@@ -234,7 +232,6 @@ def rows_by_partition(
     block_range: Range,
     source: str,
     settings: Mapping[str, str] | None = None,
-    timeout_seconds: float = PRESENT_TIMEOUT_SECONDS,
 ) -> dict[str, int]:
     """How many rows of a range one loader has in each ClickHouse partition, by its id.
 
@@ -242,20 +239,11 @@ def rows_by_partition(
     """
     rows = server.query(
         _BY_PARTITION.replace("SOURCE", source_literal(facts, source)),
-        _where(facts, block_range),
+        range_parameters(facts.database, facts.table, block_range),
         settings,
-        timeout_seconds,
+        PRESENT_TIMEOUT_SECONDS,
     )
     return {str(row["place"]): int(row["n"]) for row in rows}
-
-
-def _where(facts: TableFacts, block_range: Range) -> dict[str, Parameter]:
-    """What the queries are told of a table and of the rows that are sought in it."""
-    source = block_range.source
-    return {
-        **{"database": facts.database, "table": facts.table, "topic": source.topic},
-        **{"partition": source.partition, "begin": block_range.begin, "end": block_range.end},
-    }
 
 
 def source_literal(facts: TableFacts, source: str) -> str:
@@ -266,25 +254,19 @@ def source_literal(facts: TableFacts, source: str) -> str:
     return literal(source)
 
 
-_NAMELESS = """
-SELECT count() AS n FROM {database:Identifier}.{table:Identifier}
-WHERE _topic = {topic:String} AND _partition = {partition:UInt32}
-    AND _offset >= {begin:UInt64} AND _offset < {end:UInt64} AND _source = SOURCE
-"""
+_NAMELESS = f"SELECT count() AS n {OF_RANGE} AND _source = SOURCE"
 
 # A part's name begins with the id of its ClickHouse partition.
-_BY_PARTITION = """
+_BY_PARTITION = f"""
 SELECT substring(_part, 1, position(_part, '_') - 1) AS place, count() AS n
-FROM {database:Identifier}.{table:Identifier}
-WHERE _topic = {topic:String} AND _partition = {partition:UInt32}
-    AND _offset >= {begin:UInt64} AND _offset < {end:UInt64} AND _source = SOURCE
+{OF_RANGE} AND _source = SOURCE
 GROUP BY place
 """
 
 # Inside out: rows of each (offset, _row); rows of each offset; offsets with equal counts
 # in one sorted array; an offset minus its place in that array is constant in a run without
 # gaps. Works without window functions, which 18.16 does not have.
-_PRESENT = """
+_PRESENT = f"""
 SELECT min(o) AS first, max(o) AS last, found, different
 FROM (
     SELECT found, different, o, toInt64(o) - toInt64(place) AS run
@@ -294,10 +276,7 @@ FROM (
             SELECT o, sum(n) AS found, count() AS different
             FROM (
                 SELECT toUInt64(_offset) AS o, ROW AS r, count() AS n
-                FROM {database:Identifier}.{table:Identifier}
-                WHERE _topic = {topic:String} AND _partition = {partition:UInt32}
-                    AND _offset >= {begin:UInt64} AND _offset < {end:UInt64}
-                    AND _source = SOURCE
+                {OF_RANGE} AND _source = SOURCE
                 GROUP BY o, r
             )
             GROUP BY o
@@ -312,7 +291,7 @@ ORDER BY first
 
 # Inside out: how often each (offset, _row) is there; the rows of each offset in one sorted array;
 # runs of rows without gaps, as above.
-_STORED = """
+_STORED = f"""
 SELECT o, min(r) AS first, max(r) AS last, max(most) AS most
 FROM (
     SELECT o, most, r, toInt64(r) - toInt64(place) AS run
@@ -320,10 +299,7 @@ FROM (
         SELECT o, max(n) AS most, arraySort(groupArray(r)) AS found
         FROM (
             SELECT toUInt64(_offset) AS o, toUInt64(_row) AS r, count() AS n
-            FROM {database:Identifier}.{table:Identifier}
-            WHERE _topic = {topic:String} AND _partition = {partition:UInt32}
-                AND _offset >= {begin:UInt64} AND _offset < {end:UInt64}
-                AND _source = SOURCE
+            {OF_RANGE} AND _source = SOURCE
             GROUP BY o, r
         )
         GROUP BY o

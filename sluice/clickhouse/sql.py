@@ -9,7 +9,15 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 
+from sluice.core.ranges import Range
+
 Parameter = str | int | list[str] | list[int]
+
+#: Of a query: the rows of a range, by their lineage columns; see `range_parameters`.
+OF_RANGE = (
+    "FROM {database:Identifier}.{table:Identifier} WHERE _topic = {topic:String} "
+    "AND _partition = {partition:UInt32} AND _offset >= {begin:UInt64} AND _offset < {end:UInt64}"
+)
 
 _PLACEHOLDER = re.compile(r"\{([A-Za-z_][A-Za-z0-9_]*):([A-Za-z0-9_()]+)\}")
 _ESCAPES = str.maketrans({"\\": "\\\\", "'": "\\'", "\n": "\\n", "\t": "\\t", "\0": "\\0"})
@@ -38,6 +46,15 @@ def literal(value: Parameter) -> str:
     if isinstance(value, list):
         return "[" + ", ".join(literal(each) for each in value) + "]"
     return str(int(value))
+
+
+def range_parameters(database: str, table: str, block_range: Range) -> dict[str, Parameter]:
+    """What `OF_RANGE` is told of a table and of the rows that are sought in it."""
+    source = block_range.source
+    return {
+        **{"database": database, "table": table, "topic": source.topic},
+        **{"partition": source.partition, "begin": block_range.begin, "end": block_range.end},
+    }
 
 
 def render(sql: str, parameters: Mapping[str, Parameter]) -> str:

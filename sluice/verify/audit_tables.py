@@ -12,6 +12,7 @@ from sluice.clickhouse.access import ClickHouseAccess
 from sluice.clickhouse.http import Server
 from sluice.clickhouse.probe import source_literal, why_not_in_sync
 from sluice.clickhouse.schema import TableFacts, describe_table
+from sluice.clickhouse.sql import OF_RANGE
 from sluice.clickhouse.vanishing import lacking_in_key
 from sluice.core.errors import TerminalError, TransientError
 from sluice.core.load_spec import SOURCE, Sharding
@@ -26,7 +27,7 @@ _TIMEOUT_SECONDS = 600.0
 
 # Inside out: rows of each (offset, _row); rows of each offset; offsets with equal counts in
 # one sorted array; the begins and ends of its runs without gaps.
-_RUNS = """
+_RUNS = f"""
 SELECT found, different,
     arrayFilter((o, before) -> o != before + 1, offsets,
         arrayPushFront(arrayPopBack(offsets), toInt64(-2))) AS firsts,
@@ -38,9 +39,7 @@ FROM (
         SELECT o, sum(n) AS found, count() AS different
         FROM (
             SELECT toInt64(_offset) AS o, ROW AS r, count() AS n
-            FROM {database:Identifier}.{table:Identifier}
-            WHERE _topic = {topic:String} AND _partition = {partition:UInt32}
-                AND _offset >= {begin:UInt64} AND _offset < {end:UInt64} WHOSE
+            {OF_RANGE} WHOSE
             GROUP BY o, r
         )
         GROUP BY o
@@ -56,12 +55,9 @@ FROM {database:Identifier}.{table:Identifier}
 WHERE _topic = {topic:String} AND _partition = {partition:UInt32} WHOSE
 """
 
-_MISPLACED = """
-SELECT count() AS n FROM {database:Identifier}.{table:Identifier}
-WHERE _topic = {topic:String} AND _partition = {partition:UInt32}
-    AND _offset >= {begin:UInt64} AND _offset < {end:UInt64}
-    AND (KEY) % {shards:UInt64} != {place:UInt64} WHOSE
-"""
+_MISPLACED = (
+    f"SELECT count() AS n {OF_RANGE} AND (KEY) % {{shards:UInt64}} != {{place:UInt64}} WHOSE"
+)
 
 _OTHERS = """
 SELECT toString(_source) AS who, count() AS n, toUInt64(min(_offset)) AS first,

@@ -21,6 +21,7 @@ from sluice.clickhouse.reactions import (
     may_lack_part,
 )
 from sluice.clickhouse.schema import TableFacts, check_header, describe_table
+from sluice.clickhouse.sql import OF_RANGE, range_parameters
 from sluice.clickhouse.statements import wait_for_earlier
 from sluice.clickhouse.topology import refuse_other_table
 from sluice.clickhouse.window import read_insert_counter, read_server_run, tables_with_windows
@@ -309,19 +310,9 @@ def _rows_of(server: Server, table: TableSpec, bundle: Bundle) -> _Rows:
 
 def _count_of(server: Server, table: TableSpec, block_range: Range) -> int:
     """The rows that a table has of a range, by its lineage columns."""
-    source = block_range.source
     (found,) = server.query(
-        "SELECT count() AS n FROM {database:Identifier}.{table:Identifier} WHERE "
-        "_topic = {topic:String} AND _partition = {partition:UInt32} "
-        "AND _offset >= {begin:UInt64} AND _offset < {end:UInt64}",
-        {
-            "database": table.database,
-            "table": table.table,
-            "topic": source.topic,
-            "partition": source.partition,
-            "begin": block_range.begin,
-            "end": block_range.end,
-        },
+        f"SELECT count() AS n {OF_RANGE}",
+        range_parameters(table.database, table.table, block_range),
     )
     return int(found["n"])
 

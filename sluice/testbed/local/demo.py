@@ -18,7 +18,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from sluice.clickhouse.http import Server
+from sluice.clickhouse.sql import OF_RANGE, range_parameters
 from sluice.config import Configuration, load
+from sluice.core.ranges import Range, TopicPartition
 from sluice.kafka.clients import KafkaAccess, make_admin
 from sluice.kafka.dead_letters import read_dead_letters
 from sluice.kafka.topics import ensure_own_topic
@@ -236,12 +238,9 @@ def _doubtful(stage: _Stage) -> list[DoubtfulRange]:
             if intent is None or intent.begin is None or intent.begin == intent.end:
                 continue
             assert intent.end is not None
-            where = {"partition": status.partition, "begin": intent.begin, "end": intent.end}
-            rows = client.query(
-                f"SELECT count() AS stored FROM {TABLE} WHERE _partition = {{partition:UInt32}} "
-                "AND _offset >= {begin:UInt64} AND _offset < {end:UInt64}",
-                where,
-            )
+            source = TopicPartition(TOPIC, status.partition)
+            where = range_parameters("default", TABLE, Range(source, intent.begin, intent.end))
+            rows = client.query(f"SELECT count() AS stored {OF_RANGE}", where)
             stored = int(rows[0]["stored"])
             found.append(DoubtfulRange(status.partition, intent.begin, intent.end, stored))
     return found
