@@ -31,11 +31,23 @@ class Place:
 
 
 @dataclass(frozen=True, slots=True)
-class Instance:
-    """One record of one partition as a log holds it; the article's "instance".
+class _Seen:
+    """What a log says of a partition.
 
     :param at_ms: when it was committed, by the clock of who wrote it: the broker for the
         offsets topic, the driver for the ledger.
+    """
+
+    connector: str
+    source: TopicPartition
+    place: Place
+    at_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class Instance(_Seen):
+    """One record of one partition as a log holds it; the article's "instance".
+
     :param offset: the committed offset.
     :param record: None if what stands there is no record of ours.
     :param problem: why there is no record.
@@ -43,10 +55,6 @@ class Instance:
     :param rest_offsets: how many offsets a probe's record loads, by table entry.
     """
 
-    connector: str
-    source: TopicPartition
-    place: Place
-    at_ms: int
     offset: int
     metadata: str | None
     record: Record | None
@@ -63,26 +71,17 @@ class Instance:
 
 
 @dataclass(frozen=True, slots=True)
-class Forgotten:
+class Forgotten(_Seen):
     """A tombstone: the group's offset expired, or was deleted with the group or the topic."""
-
-    connector: str
-    source: TopicPartition
-    place: Place
-    at_ms: int
 
 
 @dataclass(frozen=True, slots=True)
-class Acknowledged:
+class Acknowledged(_Seen):
     """A receipt in the ledger.
 
     :param messages: that made the rows.
     """
 
-    connector: str
-    source: TopicPartition
-    place: Place
-    at_ms: int
     begin: int
     end: int
     batch: int
@@ -95,17 +94,13 @@ class Acknowledged:
 
 
 @dataclass(frozen=True, slots=True)
-class Settled:
+class Settled(_Seen):
     """A settled range in the ledger, with its counts.
 
     :param bad: dead letters by table entry; None in entries that do not tell.
     :param passed: messages that are neither rows nor dead letters of a table entry.
     """
 
-    connector: str
-    source: TopicPartition
-    place: Place
-    at_ms: int
     begin: int
     end: int
     batch: int
