@@ -101,9 +101,9 @@ class Applying:
             try:
                 if isinstance(item, Version):
                     self._prepare(item)
+                    said = ""
                 else:
                     self._answer(*item)
-                said = ""
             except TransientError as error:
                 if str(error) != said:
                     said = str(error)

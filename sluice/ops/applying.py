@@ -8,11 +8,11 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from sluice.config import Configuration
+from sluice.config import Configuration, load
 from sluice.config.applied import differences, document_of, under
 from sluice.core.applied import DOCUMENT_BYTES_MAX, Answer, Version, apply_entry
 from sluice.core.decided import Decided, why_not_said
-from sluice.core.errors import SluiceError, TerminalError
+from sluice.core.errors import ConfigurationError, SluiceError
 from sluice.driver.specs import kafka_access
 from sluice.kafka.decisions import write_decisions
 from sluice.ops.doctor import Finding, examine
@@ -21,7 +21,7 @@ from sluice.ops.driver_decisions import DecisionRefusedError, now_ms, read_decid
 ANSWER_EVERY_SECONDS = 0.2
 
 
-class ApplyRefusedError(TerminalError):
+class ApplyRefusedError(DecisionRefusedError):
     """What was to be applied is not, and nothing has changed."""
 
 
@@ -140,6 +140,22 @@ def answers(configuration: Configuration, number: int, seconds: float) -> dict[s
         if all(found.values()) or time.monotonic() >= until:
             return found
         time.sleep(ANSWER_EVERY_SECONDS)
+
+
+def apply_own_file(configuration: Configuration, *, by: str, why: str) -> list[str]:
+    """Apply the file that a configuration was read from, as it is by now; gives what was done, in
+    words.
+
+    :raises ApplyRefusedError: it cannot be used, or as `apply`.
+    """
+    try:
+        planned = plan(load(configuration.path, os.environ))
+    except ConfigurationError as error:
+        raise ApplyRefusedError(str(error), error.hint) from None
+    if not planned.does_something:
+        return [f"nothing has changed since {planned.base}"]
+    version = apply(planned, by=by, why=why)
+    return [str(version), *planned.lines]
 
 
 def apply_changed_file(configuration: Configuration, *, by: str) -> list[str]:

@@ -83,7 +83,7 @@ def test_run_hands_over_and_returns_the_status(
     calls: list[Any] = []
 
     def run_pipeline(configuration: Any, **options: Any) -> int:
-        assert callable(options.pop("examine")) and callable(options.pop("observe"))
+        assert all(callable(options.pop(name)) for name in ("examine", "observe", "reload"))
         calls.append((configuration.pipeline, options))
         return 3
 

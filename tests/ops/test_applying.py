@@ -11,7 +11,14 @@ from sluice.config import Configuration, load
 from sluice.core.applied import taken_entry
 from sluice.kafka.decisions import write_decisions
 from sluice.ops import applying
-from sluice.ops.applying import ApplyRefusedError, apply, apply_changed_file, plan, plan_rollback
+from sluice.ops.applying import (
+    ApplyRefusedError,
+    apply,
+    apply_changed_file,
+    apply_own_file,
+    plan,
+    plan_rollback,
+)
 from sluice.ops.doctor import Finding
 from sluice.ops.driver_decisions import now_ms
 from sluice.ops.ledger_view import LedgerSelection, read_ledger
@@ -87,11 +94,22 @@ def test_versions_one_after_the_other(
     (line,) = apply_changed_file(second, by="SIGHUP")
     assert "is what version 2, applied by bob" in line and "is not applied" in line
     assert applying.versions(first).versions[-1].number == 3
+    with pytest.raises(ApplyRefusedError, match="has no window"):
+        apply_own_file(first, by="ci", why="a new file")
     findings.clear()
     (line,) = apply_changed_file(with_table(pipeline, "new"), by="SIGHUP")[:1]
     assert line.startswith("version 4: add table ")
+    with_table(pipeline, "newest")
+    applied = apply_own_file(first, by="ci", why="a new file")
+    assert applied[0].startswith("version 5, applied by ci at 20")
+    assert applied[1].startswith("add table newest: ")
+    (line,) = apply_own_file(first, by="ci", why="a new file")
+    assert line.startswith("nothing has changed since version 5")
+    pipeline.path.write_text("[")
+    with pytest.raises(ApplyRefusedError, match="is not TOML"):
+        apply_own_file(first, by="ci", why="a new file")
     types = [(e["type"], e["version"]) for e in read_ledger(first, LedgerSelection())]
-    assert types == [("apply", number) for number in (1, 2, 2, 3, 4)]
+    assert types == [("apply", number) for number in (1, 2, 2, 3, 4, 5)]
 
 
 def plan_rollback_of_before(late: applying.Plan) -> applying.Plan:

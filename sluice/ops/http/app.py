@@ -29,6 +29,7 @@ from sluice.core.decided import LOG_LEVEL, MAX_INFLIGHT_INSERTS
 from sluice.core.errors import ConfigurationError, SluiceError, TransientError
 from sluice.driver.connector import ConnectorRun, now_ms
 from sluice.driver.loop import ConnectorLoop
+from sluice.ops.applying import apply_own_file
 from sluice.ops.driver_decisions import DecisionRefusedError, drain, freeze, resume, set_value
 from sluice.ops.http.openapi import described
 from sluice.ops.http.tokens import Rate, Tokens
@@ -102,6 +103,7 @@ _FREEZE = Words("frozen", ("connector", "table", "replica", "data_center"))
 _LEVEL = Words("settings", (), "level")
 _LIMIT = Words("settings", ("connector",), MAX_INFLIGHT_INSERTS)
 _DRAIN = Words("drained")
+_APPLY = Words("applied")
 
 
 class RefusedError(Exception):
@@ -270,6 +272,9 @@ def make_app(
     async def decide_limit(request: Request) -> Response:
         return await decisions.take(request, partial(set_value, name=MAX_INFLIGHT_INSERTS), _LIMIT)
 
+    async def decide_apply(request: Request) -> Response:
+        return await decisions.take(request, apply_own_file, _APPLY)
+
     async def decide_drain(request: Request) -> Response:
         return await decisions.take(request, drain, _DRAIN)
 
@@ -285,6 +290,7 @@ def make_app(
             Route("/resume", decide_resume, methods=["POST"]),
             Route("/log-level", decide_level, methods=["POST"]),
             Route("/limits", decide_limit, methods=["POST"]),
+            Route("/apply", decide_apply, methods=["POST"]),
             Route("/drain", decide_drain, methods=["POST"]),
         ],
         middleware=[

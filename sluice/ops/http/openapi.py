@@ -59,6 +59,7 @@ def described(version: str) -> dict[str, Any]:
                 },
                 (MAX_INFLIGHT_INSERTS,),
             ),
+            "/apply": _decision("Read the file again, and apply it.", "applied", {}),
             "/drain": _decision("Settle what is out, and end the driver.", "drained", {}),
         },
         "components": {"securitySchemes": {"token": {"type": "http", "scheme": "bearer"}}},
