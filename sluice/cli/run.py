@@ -68,7 +68,7 @@ def run(config: Path, until_caught_up: bool, grace: float) -> int:
             grace_seconds=grace,
             examine=_refuse_what_breaks_the_promise,
             observe=observe,
-            reload=lambda: _apply_file(config),
+            reload=lambda: _apply_file(config, configuration),
         )
     )
 
@@ -76,14 +76,14 @@ def run(config: Path, until_caught_up: bool, grace: float) -> int:
 _applying = threading.Lock()
 
 
-def _apply_file(path: Path) -> None:
+def _apply_file(path: Path, at_start: Configuration) -> None:
     """Apply the file as it is by now; what came of it is in the log."""
     from sluice.core.errors import SluiceError
     from sluice.ops.applying import apply_changed_file
 
     with _applying:
         try:
-            for line in apply_changed_file(load_configuration(path), by="SIGHUP"):
+            for line in apply_changed_file(load_configuration(path), at_start, by="SIGHUP"):
                 log.warning(line)
         except SluiceError as error:
             log.error("%s is not applied, nothing changes: %s. Try: %s", path, error, error.hint)

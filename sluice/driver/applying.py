@@ -45,7 +45,7 @@ def newest_version(access: KafkaAccess, topic: str) -> Version | None:
 def refuse_what_needs_a_start(before: Configuration, after: Configuration) -> None:
     """:raises NotWhileRunningError: a driver has to be started for it."""
     for what, then, now in (
-        ("a store of claims", before.deduplication, after.deduplication),
+        ("a store of claims", bool(before.deduplication), bool(after.deduplication)),
         ("the topic of duplicates", before.keeps_duplicates, after.keeps_duplicates),
     ):
         if then != now:

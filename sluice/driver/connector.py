@@ -633,15 +633,16 @@ class _Applied:
 
     def hear(self, decided: Decided) -> None:
         """What is decided now; called from any thread."""
-        if self._applying is None:
-            run, owner = self._assembly.run, self._assembly.names.owner
-            self._applying = Applying(
-                run.version,
-                self._prepare,
-                lambda number, error: answer(
-                    *(run.file, run.connector.name, owner, now_ms(), number, error)
-                ),
-            )
+        with self._lock:
+            if self._applying is None:
+                run, owner = self._assembly.run, self._assembly.names.owner
+                self._applying = Applying(
+                    run.version,
+                    self._prepare,
+                    lambda number, error: answer(
+                        *(run.file, run.connector.name, owner, now_ms(), number, error)
+                    ),
+                )
         self._applying.hear(decided)
 
     def stop(self) -> None:

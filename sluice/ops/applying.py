@@ -158,12 +158,18 @@ def apply_own_file(configuration: Configuration, *, by: str, why: str) -> list[s
     return [str(version), *planned.lines]
 
 
-def apply_changed_file(configuration: Configuration, *, by: str) -> list[str]:
+def apply_changed_file(
+    configuration: Configuration, at_start: Configuration, *, by: str
+) -> list[str]:
     """Apply a driver's own file, if it is new; gives what was done, in words. What was applied
     before and is not any more stays so: a person rolled back.
 
+    :param at_start: the file as the driver read it. Where nothing was ever applied, nothing is
+        until it is another one.
     :raises SluiceError: it is refused.
     """
+    if document_of(configuration) == document_of(at_start) and not versions(at_start).versions:
+        return []
     planned = plan(configuration)
     if not planned.does_something:
         return []

@@ -59,6 +59,8 @@ def test_versions_one_after_the_other(
     pipeline: Pipeline, findings: list[tuple[str, Finding]]
 ) -> None:
     first = pipeline.configuration
+    # SIGHUP alone, with the file of the start, makes no version.
+    assert apply_changed_file(first, first, by="SIGHUP") == []
     planned = plan(first)
     assert planned.number == 1 and "nothing was applied before" in planned.lines[0]
     assert str(apply(planned, by="alice", why="")).startswith("version 1, applied by alice at 20")
@@ -91,13 +93,13 @@ def test_versions_one_after_the_other(
         plan_rollback(third, 9)
 
     # A driver's own file that was rolled back from is not brought back by a signal.
-    (line,) = apply_changed_file(second, by="SIGHUP")
+    (line,) = apply_changed_file(second, first, by="SIGHUP")
     assert "is what version 2, applied by bob" in line and "is not applied" in line
     assert applying.versions(first).versions[-1].number == 3
     with pytest.raises(ApplyRefusedError, match="has no window"):
         apply_own_file(first, by="ci", why="a new file")
     findings.clear()
-    (line,) = apply_changed_file(with_table(pipeline, "new"), by="SIGHUP")[:1]
+    (line,) = apply_changed_file(with_table(pipeline, "new"), first, by="SIGHUP")[:1]
     assert line.startswith("version 4: add table ")
     with_table(pipeline, "newest")
     applied = apply_own_file(first, by="ci", why="a new file")
