@@ -105,6 +105,9 @@ json_option = click.option("--json", "as_json", is_flag=True, help="print JSON i
 #: For commands that ask.
 yes_option = click.option("--yes", is_flag=True, help="do it without asking")
 
+#: Of what is written into the ledger, or shown to everybody.
+by_option = click.option("--by", metavar="NAME", help="who decides; default: the user's name")
+
 
 def together(*options: Callable[[Function], Function]) -> Callable[[Function], Function]:
     """Options that several commands have, in the order of the help."""
@@ -125,6 +128,19 @@ def load_configuration(path: Path) -> Configuration:
     from sluice.config import load
 
     return load(path, os.environ)
+
+
+#: For commands that decide something, and ask.
+decided_options = together(
+    by_option,
+    click.option(
+        "--why",
+        metavar="TEXT",
+        default="by the command line",  # ops.driver_decisions.BY_COMMAND_LINE
+        show_default=True,
+        help="the reason, which the ledger keeps",
+    ),
+)
 
 
 class ParameterType(click.ParamType[Value]):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -17,6 +16,7 @@ from sluice.cli.arguments import (
     a_time_or_age,
     an_offset,
     config_argument,
+    decided_options,
     json_option,
     load_configuration,
     together,
@@ -79,10 +79,9 @@ def dead_letters() -> None:
 
 def _configuration(path: Path, of: str | None) -> Configuration:
     """The file, with the topic that is meant as that of the dead letters."""
-    configuration = load_configuration(path)
-    topics = {"parking": configuration.parking_topic, "duplicates": configuration.duplicates_topic}
-    topic = topics.get(of or "", configuration.dead_letters_topic)
-    return replace(configuration, dead_letters_topic=topic)
+    from sluice.ops.dead_letters import with_topic
+
+    return with_topic(load_configuration(path), of)
 
 
 @dead_letters.command("list", example=f"{_EXAMPLE} --table orders --since 1h")
@@ -264,10 +263,18 @@ def _payload(found: Found, is_hex: bool) -> str:
 @_since
 @click.option("--offset", type=an_offset, help="only of this offset")
 @_limit
+@decided_options
 @yes_option
 @json_option
 def replay(
-    config: Path, of: str | None, limit: int | None, yes: bool, as_json: bool, **selected: Any
+    config: Path,
+    of: str | None,
+    limit: int | None,
+    by: str | None,
+    why: str,
+    yes: bool,
+    as_json: bool,
+    **selected: Any,
 ) -> int:
     """Put messages back into their topics, each once.
 
@@ -282,7 +289,7 @@ def replay(
     if plan.dead_letters:
         if not confirm(plan.steps(), yes):
             return ExitStatus.BROKEN
-        done = replaying.replay(configuration, plan)
+        done = replaying.replay(configuration, plan, by=by, why=why)
         done.replayed_before += plan.replayed_before
         report = done
     if as_json:
@@ -319,6 +326,7 @@ def _print_report(report: ReplayReport) -> None:
 )
 @_replayed
 @click.option("--all", "is_all", is_flag=True, help="all of them")
+@decided_options
 @yes_option
 @json_option
 def purge(
@@ -326,6 +334,8 @@ def purge(
     of: str | None,
     replayed: bool,
     is_all: bool,
+    by: str | None,
+    why: str,
     yes: bool,
     as_json: bool,
     **selected: Any,
@@ -345,7 +355,7 @@ def purge(
     plan = purging.plan_purge(configuration, selection)
     if not confirm(plan.steps(configuration.dead_letters_topic), yes):
         return ExitStatus.BROKEN
-    done = purging.purge(configuration, selection, plan)
+    done = purging.purge(configuration, selection, plan, by=by, why=why)
     if as_json:
         print_json({"purged": done.dead_letters, "kept": plan.kept})
     else:

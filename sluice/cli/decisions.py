@@ -5,6 +5,7 @@ Each plans first, shows the plan, asks, and only then acts.
 
 from __future__ import annotations
 
+import getpass
 from collections.abc import Callable
 from datetime import datetime
 from functools import partial
@@ -15,10 +16,10 @@ import click
 
 from sluice.cli.arguments import (
     Command,
-    UsageError,
     an_offset,
     an_offset_or_time,
     config_argument,
+    decided_options,
     load_configuration,
     together,
     yes_option,
@@ -27,7 +28,6 @@ from sluice.cli.exit import ExitStatus
 from sluice.cli.output import confirm
 
 if TYPE_CHECKING:
-    from sluice.config import Configuration
     from sluice.ops.partition_decisions import Outcome, Plan
 
 
@@ -63,6 +63,7 @@ _selected = together(
         is_flag=True,
         help="even while the owner's lease runs; the owner is fenced",
     ),
+    decided_options,
 )
 
 
@@ -109,39 +110,18 @@ def rewind(config: Path, yes: bool, to: int | datetime, **where: Any) -> int:
     return _decide(config, yes, partial(plan_rewind, to=to), **where)
 
 
-def selection_of(
-    configuration: Configuration,
-    *,
-    connector: str,
-    topic: str,
-    partitions: tuple[int, ...],
-    take_over: bool,
-) -> dict[str, Any]:
-    """The partitions that the decision is about.
-
-    :raises ConfigurationError: the connector is not configured.
-    :raises UsageError: the connector does not have this topic.
-    """
-    configured = configuration.connector(connector)
-    if not configuration.reads(configured.name, topic):
-        raise UsageError(
-            f'{configuration.path}: connector[{configured.name}].topics: "{topic}"'
-            " is not among them",
-            f"Name one of: {', '.join(configured.topics) or configured.topic_pattern}.",
-        )
-    return {
-        "connector": connector,
-        "topic": topic,
-        "partitions": tuple(sorted(set(partitions))),
-        "take_over": take_over,
-    }
-
-
-def _decide(config: Path, is_agreed: bool, plan_for: Callable[..., Plan], **where: Any) -> int:
-    from sluice.ops.partition_decisions import apply
+def _decide(
+    config: Path,
+    is_agreed: bool,
+    plan_for: Callable[..., Plan],
+    by: str | None,
+    why: str,
+    **where: Any,
+) -> int:
+    from sluice.ops.partition_decisions import Decider, apply
 
     configuration = load_configuration(config)
-    plan = plan_for(configuration, **selection_of(configuration, **where))
+    plan = plan_for(configuration, **where, decider=Decider(by or getpass.getuser(), why))
     if not confirm(plan.steps, is_agreed):
         return ExitStatus.BROKEN
     apply(configuration, plan)

@@ -1,4 +1,4 @@
-"""`sluice freeze`, `resume` and `drain`: what a driver that runs is told by a person."""
+"""`sluice freeze`, `resume`, `drain` and `reload`: what a driver that runs is told by a person."""
 
 from __future__ import annotations
 
@@ -7,13 +7,19 @@ from pathlib import Path
 
 import click
 
-from sluice.cli.arguments import command, config_argument, load_configuration, together
+from sluice.cli.arguments import (
+    by_option,
+    command,
+    config_argument,
+    load_configuration,
+    together,
+)
 from sluice.cli.exit import ExitStatus
 from sluice.cli.output import cell_text
 
 _said = together(
     click.option("--why", required=True, metavar="TEXT", help="the reason, which everybody sees"),
-    click.option("--by", metavar="NAME", help="who decides; default: the user's name"),
+    by_option,
 )
 _selected = together(
     config_argument,
@@ -68,5 +74,21 @@ def drain(config: Path, why: str, by: str | None) -> int:
     from sluice.ops import driver_decisions as decisions
 
     for line in decisions.drain(configuration, by=by or getpass.getuser(), why=why):
+        print(cell_text(line))
+    return ExitStatus.DONE
+
+
+@command("reload", 'sluice reload sluice.toml --why "a column was added"')
+@config_argument
+@_said
+def reload(config: Path, why: str, by: str | None) -> int:
+    """Have the driver that runs look at tables' columns, topics and replicas now.
+
+    As SIGHUP does, wherever the driver runs. The configuration file is read at a start only.
+    """
+    configuration = load_configuration(config)
+    from sluice.ops import driver_decisions as decisions
+
+    for line in decisions.reload(configuration, by=by or getpass.getuser(), why=why):
         print(cell_text(line))
     return ExitStatus.DONE

@@ -122,8 +122,9 @@ def _details(entry: Mapping[str, Any]) -> Iterator[str]:
         yield f"{what}, by {entry['by']}: {entry['why'] or 'no reason'}"
     elif kind == "taken":
         yield f"version {entry['version']} by {entry['owner']}: {entry['error'] or 'loads by it'}"
-    elif kind == "drain":
+    elif kind in ("drain", "reload", "replay", "purge"):
         yield f"by {entry['by']}: {entry['why']}"
+        yield from entry.get("steps", ())
     elif kind == "checkpoint":
         yield f"the last records of {len(entry['records'])} partitions"
     elif kind == "suspect":

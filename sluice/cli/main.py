@@ -24,7 +24,7 @@ from sluice.cli.demo import demo
 from sluice.cli.doctor import doctor
 from sluice.cli.exit import ExitStatus
 from sluice.cli.fleet import fleet
-from sluice.cli.freeze import drain, freeze, resume
+from sluice.cli.freeze import drain, freeze, reload, resume
 from sluice.cli.init import init
 from sluice.cli.ledger import ledger
 from sluice.cli.local import local
@@ -58,7 +58,7 @@ def sluice() -> None:
 
 
 for _command in (
-    *(run, apply, rollback, doctor, prove, status, fleet, freeze, resume, drain),
+    *(run, apply, rollback, doctor, prove, status, fleet, freeze, resume, drain, reload),
     *(resolve, adopt, rewind, audit, verify, ledger, quorum, dead_letters, claims, init),
     *(completion, local, demo, bench, simulate, chaos),
 ):

@@ -168,8 +168,12 @@ def why_not_said(by: str, why: str) -> str | None:
 
 
 #: Types of ledger entries.
-SET, DRAIN = "set", "drain"
-DECISIONS = (FREEZE, RESUME, SET, DRAIN, APPLY, TAKEN)
+SET, DRAIN, RELOAD = "set", "drain", "reload"
+#: What was done to dead letters; drivers that run have nothing to do about it.
+REPLAY, PURGE = "replay", "purge"
+DECISIONS = (FREEZE, RESUME, SET, DRAIN, RELOAD, REPLAY, PURGE, APPLY, TAKEN)
+#: Sentences that an entry holds of what was done.
+STEPS_MAX = 100
 
 #: What may be set: the level of a driver's logs, and `[clickhouse] max_inflight_inserts`.
 LOG_LEVEL, MAX_INFLIGHT_INSERTS = "log_level", "max_inflight_inserts"
@@ -195,9 +199,14 @@ class Setting:
 
 
 @dataclass(frozen=True, slots=True)
-class Drain:
-    """A person has asked the driver that runs to settle what is out, and to end."""
+class Asked:
+    """A person has asked the driver that runs for something, once.
 
+    :param what: DRAIN: to settle what is out, and to end; RELOAD: to look at the tables' columns,
+        at topics and at the replicas now.
+    """
+
+    what: str
     by: str
     why: str
     at_ms: int
@@ -207,14 +216,14 @@ class Drain:
 class Decided:
     """Everything that was decided for one connector and was not taken back.
 
-    :param drains: all that were asked for. Only who runs by then ends.
+    :param asked: all that was asked for. Only who runs by then does it.
     :param versions: what was applied, the oldest first.
     :param answers: what drivers made of the newest one, the last word of each.
     """
 
     frozen: Standing = ()
     settings: tuple[Setting, ...] = ()
-    drains: frozenset[Drain] = frozenset()
+    asked: frozenset[Asked] = frozenset()
     versions: tuple[Version, ...] = ()
     answers: tuple[Answer, ...] = ()
 
@@ -240,12 +249,12 @@ class Decided:
         """
         if entry["type"] in (APPLY, TAKEN):
             return self._after_applied(entry)
-        if entry["type"] not in (SET, DRAIN):
+        if entry["type"] not in (SET, DRAIN, RELOAD):
             return replace(self, frozen=standing_after(self.frozen, entry))
         by, why = printable(entry["by"], BY_MAX), printable(entry["why"], WHY_MAX)
         at_ms = int(entry["at_ms"])
-        if entry["type"] == DRAIN:
-            return replace(self, drains=self.drains | {Drain(by, why, at_ms)})
+        if entry["type"] != SET:
+            return replace(self, asked=self.asked | {Asked(entry["type"], by, why, at_ms)})
         name, value = str(entry["name"]), entry["value"]
         wrong = why_no_value(name, value)
         if wrong is not None:
@@ -275,9 +284,15 @@ def set_entry(name: str, value: Value, by: str, why: str) -> LedgerEntry:
     return LedgerEntry(None, {"type": SET, "name": name, "value": value, "by": by, "why": why})
 
 
-def drain_entry(by: str, why: str) -> LedgerEntry:
-    """An entry of the ledger that ends the driver that runs."""
-    return LedgerEntry(None, {"type": DRAIN, "by": by, "why": why})
+def asked_entry(what: str, by: str, why: str) -> LedgerEntry:
+    """An entry of the ledger that asks the driver that runs for something; see `Asked`."""
+    return LedgerEntry(None, {"type": what, "by": by, "why": why})
+
+
+def done_entry(what: str, steps: Sequence[str], by: str, why: str) -> LedgerEntry:
+    """An entry of the ledger that says what is done to dead letters: REPLAY or PURGE."""
+    body = {"type": what, "steps": list(steps[:STEPS_MAX]), "by": by, "why": why}
+    return LedgerEntry(None, body)
 
 
 def why_no_value(name: str, value: object) -> str | None:

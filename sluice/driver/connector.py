@@ -61,6 +61,7 @@ from sluice.driver.ports import (
 )
 from sluice.driver.probing import ClickHouseProber, why_no_probe_now
 from sluice.driver.record_updates import RecordPlanner
+from sluice.driver.redirecting import PartitionsDecided, decide
 from sluice.driver.refreshing import SchemaReader
 from sluice.driver.specs import (
     access_of,
@@ -174,6 +175,22 @@ class ConnectorRun:
             self.loop.look_at_topics()
         if self._assembly is not None:
             self._assembly.refresh()
+
+    @property
+    def owner(self) -> str:
+        """The owner id of its records; "" while it has no loop."""
+        assembled = self._assembly
+        return "" if assembled is None or self.loop is None else assembled.names.owner
+
+    def decide(
+        self, sources: tuple[TopicPartition, ...], record: Callable[[Recorder], None]
+    ) -> None:
+        """Have the loop record what a person decided, in its own thread, and go on from there; see
+        `redirecting.decide`."""
+        assembled = self._assembly
+        if assembled is None or self.loop is None or self.is_ended:
+            raise TransientError(f"connector {self.connector.name} runs no loop now")
+        decide(assembled.inbox, PartitionsDecided(sources, partial(record, assembled.recorder)))
 
     def lose_spark(self, error: SparkGoneError) -> None:
         """Spark can run nothing any more; called from any thread. Whoever is to stop settles what
@@ -484,8 +501,8 @@ class _Assembly:
             self.run.version_number,
         )
         self.watch = ReplicaWatch(configuration, name, self.spec, now_ms, self._use)
-        stop, topic = self.run.stopping.set, configuration.decisions_topic
-        decisions = DecisionWatch(self.kafka, topic, self._hear, stop)
+        run, topic = self.run, configuration.decisions_topic
+        decisions = DecisionWatch(self.kafka, topic, self._hear, run.stopping.set, run.refresh)
         decided, self.decisions = decisions.start(), decisions
         self.monitor.bear(decided.frozen)
         windows: Windows = self.claims or self.monitor

@@ -8,7 +8,7 @@ import threading
 from collections.abc import Callable
 from functools import cache
 
-from sluice.core.decided import LOG_LEVEL, Decided
+from sluice.core.decided import DRAIN, LOG_LEVEL, Decided
 from sluice.core.errors import SluiceError
 from sluice.driver.ports import DecisionsRead
 from sluice.kafka.clients import KafkaAccess
@@ -26,6 +26,7 @@ class DecisionWatch:
 
     :param changed: takes what is decided, from that thread, whenever it has changed.
     :param drain: called when a person wants the driver to settle what is out, and to end.
+    :param reload: called when a person wants it to look at the tables' columns and at topics.
     """
 
     def __init__(
@@ -34,16 +35,17 @@ class DecisionWatch:
         topic: str,
         changed: Callable[[DecisionsRead], None],
         drain: Callable[[], None],
+        reload: Callable[[], None],
     ) -> None:
         self._access, self._topic = access, topic
-        self._changed, self._drain = changed, drain
+        self._changed, self._drain, self._reload = changed, drain, reload
         self._reader: DecisionReader | None = None
         self._decided = Decided()
         self._ended = threading.Event()
         self._thread = threading.Thread(target=self._run, name="decisions", daemon=True)
 
     def start(self) -> Decided:
-        """Begin; gives what is decided by now. Who was asked to end before does not.
+        """Begin; gives what is decided by now. What was asked for before is not done.
 
         :raises SluiceError: it cannot be read; nobody may go on without knowing.
         """
@@ -83,9 +85,14 @@ class DecisionWatch:
         if decided == before:
             return
         _use_log_level(before, decided)
-        for drain in decided.drains - before.drains:
-            _logger.warning("drained by %s: %s. What is out is settled", drain.by, drain.why)
-            self._drain()
+        for each in decided.asked - before.asked:
+            if each.what == DRAIN:
+                _logger.warning("drained by %s: %s. What is out is settled", each.by, each.why)
+                self._drain()
+            else:
+                look = "the tables' columns, topics and replicas are looked at"
+                _logger.warning("reload by %s: %s; %s", each.by, each.why, look)
+                self._reload()
         self._changed(DecisionsRead(decided))
 
     def _close(self) -> None:

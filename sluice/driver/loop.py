@@ -50,6 +50,7 @@ from sluice.driver.ports import (
 )
 from sluice.driver.record_updates import RecordPlanner
 from sluice.driver.recording import RoundRecorder
+from sluice.driver.redirecting import PartitionsDecided, Redirecting
 from sluice.driver.report_handler import ReportHandler
 from sluice.driver.round_planner import RoundPlanner
 from sluice.driver.sharing import Sharing
@@ -147,6 +148,7 @@ class ConnectorLoop:
             parts.now_ms(),
         )
         self.look_at_topics, self._take_over_new = self._topics.request, take_over_new
+        self._redirecting = Redirecting(self.states, take_over_new, self._join, self._apply)
         schema, counters = self._schema, self.counters
         self._recorder = RoundRecorder(
             *(name, parts, self.states, holds, schema, counters),
@@ -160,8 +162,6 @@ class ConnectorLoop:
         every_ms = planner.limits.delay_ms_max // OBSERVE_DELAY_SHARE
         self._observe_every_ms = max(OBSERVE_EVERY_MS, min(every_ms, OBSERVE_EVERY_MS_MAX))
         self._observe_again_at_ms, self.round_at_ms = 0, parts.now_ms()
-
-    # The loop
 
     def run(self, targets: Mapping[TopicPartition, int] | None, grace_seconds: float) -> None:
         """Run until stopped, or until every partition that goes on is settled to its target.
@@ -256,8 +256,8 @@ class ConnectorLoop:
     def _notice_clock(self, now_ms: int) -> None:
         """A wall clock that was set back must not make the loop wait until it has caught up."""
         if now_ms < self.round_at_ms - CLOCK_STEP_MS:
-            back_ms = self.round_at_ms - now_ms
-            _logger.warning("connector %s: the clock went back by %d ms", self.name, back_ms)
+            went_back = "connector %s: the clock went back by %d ms"
+            _logger.warning(went_back, self.name, self.round_at_ms - now_ms)
             self._observe_again_at_ms = self._recorder.again_at_ms = now_ms
             self._dispatcher.worked(now_ms)
             told: list[HasClock] = [self._topics, self.holds, self.freezing, *self.states.values()]
@@ -321,6 +321,9 @@ class ConnectorLoop:
                 for started in event.started:
                     self._join(started)
                 continue
+            if isinstance(event, PartitionsDecided):
+                self._redirecting.take(event)
+                continue
             if isinstance(event, SparkGoneError) and self.stopping.is_set():
                 continue  # what is loaded is settled without it
             if isinstance(event, JobResult):
@@ -373,9 +376,8 @@ class ConnectorLoop:
     def _join(self, started: Started) -> None:
         self._parts.log.adopt(state.source for state in started.states)
         self._specs.update(started.specs)
-        self._environment = replace(
-            self._environment, specs={**self._environment.specs, **started.canonical}
-        )
+        specs = {**self._environment.specs, **started.canonical}
+        self._environment = replace(self._environment, specs=specs)
         self.holds.add_late_inserts(started.late_inserts)
         self._recorder.took_over(started)
         self.states.update({state.source: state for state in started.states})

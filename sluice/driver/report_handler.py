@@ -38,7 +38,7 @@ from sluice.driver.parking import Parking
 from sluice.driver.ports import Clock, ProbeEnded, ProbeFound
 from sluice.driver.probing import DoubledRowsError
 from sluice.driver.record_updates import RecordPlanner
-from sluice.driver.state import AsRecorded, PartitionState, Probed
+from sluice.driver.state import AsRecorded, PartitionState, Probed, Stopped
 from sluice.driver.unknown_schemas import (
     AGAIN_MS_MAX,
     PARTLY_STORED,
@@ -341,6 +341,7 @@ class ReportHandler:
         state = self._states[found.source]
         now_ms = self._now_ms()
         if state.stopped is not None:
+            state.become(Stopped(state.stopped))
             return []
         error = found.error
         if state.outdated is not None and stored_in_part(state.outdated, found.stored):

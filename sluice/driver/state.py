@@ -57,14 +57,18 @@ class Probed(ToProbe):
 
 @dataclass(frozen=True, slots=True)
 class Stopped:
-    """A person has to decide; the other partitions go on."""
+    """A person has to decide; the other partitions go on.
+
+    :param is_looked_for: a probe that began before has not ended yet.
+    """
 
     error: SluiceError
+    is_looked_for: bool = False
 
 
 Stage = AsRecorded | Answered | ToProbe | Probing | Probed | Stopped
 
-#: What may follow what. Who is stopped stays so until the next start.
+#: What may follow what. Who is stopped stays so until it is taken over anew.
 _FOLLOWS: Mapping[type[Stage], tuple[type[Stage], ...]] = {
     AsRecorded: (AsRecorded, Answered, ToProbe, Stopped),
     Answered: (AsRecorded, ToProbe, Stopped),
@@ -252,7 +256,13 @@ class PartitionState:
 
     def stop(self, error: SluiceError) -> None:
         """Stop this partition; the others go on."""
-        self.become(Stopped(error))
+        self.become(Stopped(error, self.is_looked_for))
+
+    @property
+    def is_looked_for(self) -> bool:
+        """Whether a probe of its range runs."""
+        stage = self.stage
+        return isinstance(stage, Probing) or (isinstance(stage, Stopped) and stage.is_looked_for)
 
     def clock_went_back(self, now_ms: int) -> None:
         """Nothing waits until the clock has caught up."""

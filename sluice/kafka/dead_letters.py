@@ -29,7 +29,7 @@ from sluice.core.ranges import Interval
 from sluice.core.receipts import DeadLetter, Origin
 from sluice.kafka.clients import KafkaAccess, make_consumer, make_unstable_reader
 from sluice.kafka.errors import KafkaTerminalError, StalledError, kafka_error
-from sluice.kafka.tail import offset_since
+from sluice.kafka.tail import offset_since, refuse_late
 
 KIND_HEADER = "sluice.kind"
 
@@ -385,6 +385,7 @@ def read_records(
     since_ms: int | None = None,
     to_log_end: bool = False,
     marks_only: bool = False,
+    until: float | None = None,
 ) -> Iterator[StoredDeadLetter | Replayed | Purged]:
     """Everything that the topic holds, each partition in its order.
 
@@ -392,8 +393,10 @@ def read_records(
     :param to_log_end: also what is committed beyond the last stable offset, where another
         producer's open transaction holds it back; waits for that one to end.
     :param marks_only: leave the dead letters out; it costs a fraction.
+    :param until: reading is given up then, by `time.monotonic`.
     :raises KafkaTerminalError: it holds something else.
     :raises StalledError: it cannot be read to its end.
+    :raises TooMuchToReadError: it was not read to its end by then.
     """
     consumer = make_consumer(access)
     try:
@@ -409,7 +412,7 @@ def read_records(
             begin = low
             if since_ms is not None:
                 begin = max(low, offset_since(consumer, where, since_ms, end))
-            for message in _messages(consumer, where, begin, end, patience):
+            for message in _messages(consumer, where, begin, end, patience, until):
                 if not marks_only or _is_mark(message):
                     yield _parsed(message, low)
     except ck.KafkaException as error:
@@ -427,7 +430,12 @@ def _log_end(access: KafkaAccess, where: ck.TopicPartition) -> int:
 
 
 def _messages(
-    consumer: ck.Consumer, where: ck.TopicPartition, position: int, end: int, patience: float
+    consumer: ck.Consumer,
+    where: ck.TopicPartition,
+    position: int,
+    end: int,
+    patience: float,
+    until: float | None,
 ) -> Iterator[ck.Message]:
     topic, partition = where.topic, where.partition
     consumer.assign([ck.TopicPartition(topic, partition, position)])
@@ -439,6 +447,7 @@ def _messages(
             if message.offset() < end:
                 yield message
         before = position
+        refuse_late(f"{topic}[{where.partition}]", until)
         position = max(position, consumer.position([where])[0].offset)
         if position > before:
             progress_at = time.monotonic()

@@ -73,10 +73,8 @@ class Recorder:
         stop: threading.Event | None = None,
         looks_often: bool = False,
     ) -> None:
-        self._access = access
-        self.names = names
-        self._now_ms = now_ms
-        self._stop = stop or threading.Event()
+        self._access, self.names = access, names
+        self._now_ms, self._stop = now_ms, stop or threading.Event()
         self._reader = make_consumer(access, names.group, retry_backoff_ms=10)
         #: A reader of unstable offsets costs connections and threads.
         self._peek = make_unstable_reader(access, names.group) if looks_often else None
@@ -195,6 +193,8 @@ class Recorder:
                 ) from None
             except UnknownCommitError as error:
                 _logger.warning("%s; reading what is committed", error)
+                if owner == self.names.owner:  # initialised, nothing of it comes any more
+                    self._producer = self._initialised(owner)
                 self._find_out_first(records, take_over)
         take_over.producers.clear()
 

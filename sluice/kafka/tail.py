@@ -28,6 +28,18 @@ class LogBeginLostError(KafkaTerminalError):
     hint = "Messages of this topic expire: read it more often, or give it a longer retention."
 
 
+class TooMuchToReadError(KafkaTerminalError):
+    """A topic of Sluice's own was not read to its end in the time that there was for it."""
+
+    hint = "Ask for less, as of a later time; or use the command line, which reads all of it."
+
+
+def refuse_late(where: str, until: float | None) -> None:
+    """:raises TooMuchToReadError: the time is over."""
+    if until is not None and time.monotonic() > until:
+        raise TooMuchToReadError(f"{where} holds more than could be read in time")
+
+
 @dataclass(frozen=True, slots=True)
 class LogMessage:
     """A committed message.

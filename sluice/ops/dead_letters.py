@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from sluice.config import Configuration
 from sluice.core.dead_letters import PARKED
@@ -13,8 +13,6 @@ from sluice.core.receipts import DeadLetter, Origin
 from sluice.driver.specs import kafka_access
 from sluice.kafka.cluster import Cluster
 from sluice.kafka.dead_letters import Replayed, StoredDeadLetter, read_records
-
-#: What to do about a dead letter, by its reason. Reasons are `sluice.decode.messages.fault`'s.
 
 
 class NoSuchDeadLetterError(TerminalError):
@@ -31,6 +29,7 @@ class DeadLetterSelection:
     :param since_ms: only dead letters that were written since then.
     :param before_ms: only dead letters that were written before.
     :param replayed: only those that were replayed, or that were not.
+    :param until: reading is given up then, by `time.monotonic`.
     """
 
     connector: str | None = None
@@ -42,6 +41,7 @@ class DeadLetterSelection:
     since_ms: int | None = None
     before_ms: int | None = None
     replayed: bool | None = None
+    until: float | None = None
 
     def takes(self, stored: StoredDeadLetter, *, is_replayed: bool) -> bool:
         """Whether this dead letter is meant."""
@@ -105,6 +105,16 @@ class Count:
         self.last_ms = max(self.last_ms, at_ms)
 
 
+def with_topic(configuration: Configuration, of: str | None) -> Configuration:
+    """The configuration with the topic that is meant as that of the dead letters.
+
+    :param of: "parking", "duplicates", or else the dead letters themselves.
+    """
+    topics = {"parking": configuration.parking_topic, "duplicates": configuration.duplicates_topic}
+    topic = topics.get(of or "", configuration.dead_letters_topic)
+    return replace(configuration, dead_letters_topic=topic)
+
+
 def find(configuration: Configuration, selection: DeadLetterSelection) -> Iterator[Found]:
     """The dead letters that are meant, oldest first in each partition of their topic.
 
@@ -121,13 +131,15 @@ def find(configuration: Configuration, selection: DeadLetterSelection) -> Iterat
         access = kafka_access(configuration, connector.name)
         if topic not in Cluster(access).topics:
             continue  # nothing ever ran here
-        since_ms = selection.since_ms
+        since_ms, until = selection.since_ms, selection.until
         marks = {
             (record.partition, record.offset): record
-            for record in read_records(access, topic, since_ms=since_ms, marks_only=True)
+            for record in read_records(
+                access, topic, since_ms=since_ms, marks_only=True, until=until
+            )
             if isinstance(record, Replayed)
         }
-        for record in read_records(access, topic, since_ms=since_ms):
+        for record in read_records(access, topic, since_ms=since_ms, until=until):
             if not isinstance(record, StoredDeadLetter):
                 continue
             mark = marks.get((record.partition, record.offset))

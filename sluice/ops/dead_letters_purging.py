@@ -10,10 +10,11 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from sluice.config import Configuration
 from sluice.core.dead_letters import DUPLICATE
+from sluice.core.decided import PURGE
 from sluice.core.errors import TerminalError
 from sluice.core.ranges import Interval
 from sluice.driver.specs import kafka_access
@@ -30,7 +31,7 @@ from sluice.kafka.dead_letters import (
 from sluice.kafka.replaying import DeadLetterWriter, delete_before, purged_marks
 from sluice.kafka.topics import describe_topic
 from sluice.ops.dead_letters import DeadLetterSelection
-from sluice.ops.dead_letters_replaying import whoever
+from sluice.ops.driver_decisions import BY_COMMAND_LINE, whoever, write_done
 
 
 class NothingToPurgeError(TerminalError):
@@ -154,16 +155,26 @@ def plan_purge(configuration: Configuration, selection: DeadLetterSelection) -> 
 
 
 def purge(
-    configuration: Configuration, selection: DeadLetterSelection, planned: PurgePlan
+    configuration: Configuration,
+    selection: DeadLetterSelection,
+    planned: PurgePlan,
+    *,
+    by: str | None = None,
+    why: str = BY_COMMAND_LINE,
 ) -> PurgePlan:
-    """Choose again, alone, and delete; never beyond what was planned.
+    """Choose again, alone, and delete; never beyond what was planned. What is about to be done
+    stands in the ledger first.
 
+    :param by: who decides; None: who runs this.
     :returns: what was deleted.
     :raises OvertakenError: somebody else began to replay or to purge later.
     :raises SluiceError: Kafka does not answer, or refuses.
     """
     done = PurgePlan()
-    topic = configuration.dead_letters_topic
+    topic, who = configuration.dead_letters_topic, by or whoever()
+    steps, names = planned.steps(topic), [*planned.partitions]
+    write_done(configuration, PURGE, names, steps, by=who, why=why)
+    selection = replace(selection, until=None)
     for connector, partitions in planned.partitions.items():
         access = kafka_access(configuration, connector)
         befores = {number: each.before for number, each in partitions.items() if each.dead_letters}
@@ -176,7 +187,7 @@ def purge(
         chosen = {number: each for number, each in chosen.items() if each.dead_letters}
         for number, each in chosen.items():
             now_ms = time.time_ns() // 1_000_000
-            mark = Purged(number, each.before, now_ms, whoever(), each.offsets())
+            mark = Purged(number, each.before, now_ms, who, each.offsets())
             writer.write(purged_marks(topic, mark))
         writer.wait_until_readable()
         delete_before(admin, topic, {number: each.before for number, each in chosen.items()})
@@ -230,11 +241,13 @@ def _choose(
         return found
     marks = {
         (record.partition, record.offset)
-        for record in read_records(access, topic, to_log_end=True, marks_only=True)
+        for record in read_records(
+            access, topic, to_log_end=True, marks_only=True, until=selection.until
+        )
         if isinstance(record, Replayed)
     }
     connectors = _connectors_of(configuration, connector, selection)
-    for record in read_records(access, topic, to_log_end=True):
+    for record in read_records(access, topic, to_log_end=True, until=selection.until):
         is_meant = False
         if isinstance(record, StoredDeadLetter):
             is_replayed = (record.partition, record.offset) in marks

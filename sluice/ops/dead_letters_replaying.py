@@ -6,9 +6,7 @@ be left out as a duplicate of it (R20).
 
 from __future__ import annotations
 
-import getpass
 import logging
-import socket
 import time
 from collections.abc import Iterable, Iterator
 from contextlib import closing
@@ -17,6 +15,7 @@ from functools import partial
 from uuid import uuid4
 
 from sluice.config import Configuration
+from sluice.core.decided import REPLAY
 from sluice.core.errors import InDoubtError, TransientError
 from sluice.core.load_spec import LoadSpec
 from sluice.core.ranges import TopicPartition
@@ -38,6 +37,7 @@ from sluice.kafka.replaying import (
 from sluice.kafka.topics import TopicFacts, describe_topic
 from sluice.ops.claims import store_of
 from sluice.ops.dead_letters import DeadLetterSelection, Found, find
+from sluice.ops.driver_decisions import BY_COMMAND_LINE, whoever, write_done
 from sluice.verify.message_keys import MessageKeys
 from sluice.worker.routing import Router
 
@@ -136,25 +136,25 @@ def _choose(plan: ReplayPlan, found: Found) -> None:
     plan.counts[key] = plan.counts.get(key, 0) + 1
 
 
-def replay(configuration: Configuration, plan: ReplayPlan) -> ReplayReport:
-    """Carry a plan out: every dead letter goes back once, whoever else tries the same.
+def replay(
+    configuration: Configuration,
+    plan: ReplayPlan,
+    *,
+    by: str | None = None,
+    why: str = BY_COMMAND_LINE,
+) -> ReplayReport:
+    """Carry a plan out: every dead letter goes back once, whoever else tries the same. What is
+    about to be done stands in the ledger first.
 
+    :param by: who decides; None: who runs this.
     :raises OvertakenError: somebody else began to replay or to purge later.
     :raises TransientError: Kafka does not answer; what was done is marked.
     """
-    report = ReplayReport()
+    report, who = ReplayReport(), by or whoever()
+    write_done(configuration, REPLAY, [*plan.places], plan.steps(), by=who, why=why)
     for connector, places in plan.places.items():
-        _ConnectorReplay(configuration, connector, places, report).run()
+        _ConnectorReplay(configuration, connector, places, report, who).run()
     return report
-
-
-def whoever() -> str:
-    """Who runs this, for the marks."""
-    try:
-        user = getpass.getuser()
-    except (KeyError, OSError):  # a container may have no name for its user
-        user = "unknown"
-    return f"{user}@{socket.gethostname()}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,6 +179,7 @@ class _ConnectorReplay:
         connector: str,
         places: set[tuple[int, int]],
         report: ReplayReport,
+        by: str,
     ) -> None:
         self._configuration = configuration
         self._connector = connector
@@ -190,7 +191,7 @@ class _ConnectorReplay:
         self._topics: dict[str, TopicFacts | None] = {}
         self._claims = ClaimsOfLetters(configuration, connector, SourceLog(self._admin))
         self._run = uuid4().hex[:12]
-        self._by = whoever()
+        self._by = by
 
     def run(self) -> None:
         """1. Fence others. 2. Read the marks. 3. Write. Anew where an outcome is unknown."""

@@ -3,19 +3,25 @@ instead of the configuration's, and the end."""
 
 from __future__ import annotations
 
+import getpass
+import socket
 import time
 from collections.abc import Sequence
 
 from sluice.config import Configuration
 from sluice.core.decided import (
+    BY_MAX,
+    DRAIN,
     FREEZE,
     LOG_LEVEL,
+    RELOAD,
     RESUME,
     Decided,
     Subject,
     Value,
+    asked_entry,
     decision_entry,
-    drain_entry,
+    done_entry,
     set_entry,
     why_no_value,
     why_not_said,
@@ -26,6 +32,9 @@ from sluice.core.replicas import host_matches
 from sluice.driver.specs import kafka_access
 from sluice.kafka.decisions import DecisionReader, write_decisions
 from sluice.kafka.tail import partition_count
+
+#: Why something is done that a person did not explain.
+BY_COMMAND_LINE = "by the command line"
 
 
 class DecisionRefusedError(TerminalError):
@@ -121,10 +130,54 @@ def drain(configuration: Configuration, *, by: str, why: str) -> list[str]:
     :raises PartlyDecidedError: not all connectors could be told; the driver ends if it has heard.
     """
     names = _names(configuration, "")
-    _decide(configuration, "drain", names, drain_entry(by, why))
+    _decide(configuration, "drain", names, asked_entry(DRAIN, by, why))
     return [
         f"connector {name}: the driver that runs settles what is out, and ends" for name in names
     ]
+
+
+def reload(configuration: Configuration, *, by: str, why: str) -> list[str]:
+    """Have the driver that runs look at the tables' columns, at topics and at the replicas now, as
+    SIGHUP does; gives who was told, in words.
+
+    :raises PartlyDecidedError: not all connectors could be told.
+    """
+    names = _names(configuration, "")
+    _decide(configuration, "reload", names, asked_entry(RELOAD, by, why))
+    return [
+        f"connector {name}: the driver that runs looks at columns, topics and replicas"
+        for name in names
+    ]
+
+
+def write_done(
+    configuration: Configuration,
+    what: str,
+    names: Sequence[str],
+    steps: Sequence[str],
+    *,
+    by: str,
+    why: str,
+) -> None:
+    """Write into the ledger of these connectors what is about to be done to their dead letters.
+
+    :param what: REPLAY or PURGE of `core.decided`.
+    :raises DecisionRefusedError: the name or the reason is no text.
+    :raises SluiceError: it cannot be written; nothing is to be done then.
+    """
+    entry = done_entry(what, steps, by[:BY_MAX], why)
+    _refuse_unsaid(what, entry)
+    for name in names:
+        _write(configuration, name, entry, now_ms())
+
+
+def whoever() -> str:
+    """Who runs this."""
+    try:
+        user = getpass.getuser()
+    except (KeyError, OSError):  # a container may have no name for its user
+        user = "unknown"
+    return f"{user}@{socket.gethostname()}"
 
 
 def _names(configuration: Configuration, connector: str) -> tuple[str, ...]:
@@ -200,16 +253,12 @@ def _decide(
 
     :param what: the decision, in words.
     """
-    wrong = why_not_said(entry.body["by"], entry.body["why"])
-    if wrong is not None:
-        raise DecisionRefusedError(f"{what} is refused: {wrong}", "Say who decides, and why.")
+    _refuse_unsaid(what, entry)
     failures, now = [], now_ms()
     found: dict[str, Decided] = {}
-    topics = configuration.ledger_topic, configuration.decisions_topic
     for name in names:
         try:
-            access, group = kafka_access(configuration, name), configuration.group(name)
-            write_decisions(access, group, *topics, [entry], now)
+            _write(configuration, name, entry, now)
             found[name] = read_decided(configuration, name)
         except SluiceError as error:
             failures.append(f"connector {name}: {error}")
@@ -219,6 +268,18 @@ def _decide(
             f"{'; '.join(failures)}"
         )
     return found
+
+
+def _refuse_unsaid(what: str, entry: LedgerEntry) -> None:
+    wrong = why_not_said(entry.body["by"], entry.body["why"])
+    if wrong is not None:
+        raise DecisionRefusedError(f"{what} is refused: {wrong}", "Say who decides, and why.")
+
+
+def _write(configuration: Configuration, connector: str, entry: LedgerEntry, now: int) -> None:
+    access, group = kafka_access(configuration, connector), configuration.group(connector)
+    topics = configuration.ledger_topic, configuration.decisions_topic
+    write_decisions(access, group, *topics, [entry], now)
 
 
 def now_ms() -> int:

@@ -17,7 +17,7 @@ from sluice.core.ranges import TopicPartition
 from sluice.driver.specs import kafka_access
 from sluice.kafka.clients import make_admin
 from sluice.kafka.log import SourceLog
-from sluice.kafka.tail import LogMessage, Tail, partition_count
+from sluice.kafka.tail import LogMessage, Tail, partition_count, refuse_late
 
 _logger = logging.getLogger("sluice.ledger")
 
@@ -36,7 +36,9 @@ class LedgerSelection:
     settles belong to no table: a table's are those of its topics.
 
     :param table: name of a table entry.
+    :param offset: only entries whose range has this offset.
     :param since_ms: wall time in milliseconds.
+    :param until: reading is given up then, by `time.monotonic`.
     """
 
     connector: str | None = None
@@ -44,6 +46,8 @@ class LedgerSelection:
     partition: int | None = None
     table: str | None = None
     since_ms: int | None = None
+    offset: int | None = None
+    until: float | None = None
 
 
 def read_ledger(
@@ -137,6 +141,7 @@ def _open(configuration: Configuration, connector: str, selection: LedgerSelecti
 def _chosen(
     configuration: Configuration, selection: LedgerSelection, connector: str, tail: Tail
 ) -> Iterator[Entry]:
+    refuse_late(configuration.ledger_topic, selection.until)
     for message in tail.poll(_POLL_SECONDS):
         for entry in _entries(message):
             if entry["connector"] == connector and is_chosen(configuration, selection, entry):
@@ -178,6 +183,8 @@ def is_chosen(configuration: Configuration, selection: LedgerSelection, entry: E
         return False
     if selection.partition is not None and entry.get("partition") != selection.partition:
         return False
+    if selection.offset is not None and not _holds(entry, selection.offset):
+        return False
     if selection.table is None:
         return True
     if entry["type"] in DECISIONS:
@@ -186,3 +193,8 @@ def is_chosen(configuration: Configuration, selection: LedgerSelection, entry: E
         return bool(entry.get("entry") == selection.table)
     table = configuration.table(selection.table)
     return entry["type"] == "text" or table.takes(str(entry.get("topic", "")))
+
+
+def _holds(entry: Entry, offset: int) -> bool:
+    """Whether an entry is about this offset. Where nothing is outstanding none is."""
+    return "begin" in entry and bool(entry["begin"] <= offset < entry["end"])

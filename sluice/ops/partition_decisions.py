@@ -22,7 +22,8 @@ from sluice.clickhouse.schema import describe_table
 from sluice.clickhouse.window import read_insert_counter
 from sluice.config import Configuration, TableConfiguration
 from sluice.core.budget import TargetShard
-from sluice.core.errors import TerminalError, TransientError
+from sluice.core.decided import why_not_said
+from sluice.core.errors import ConfigurationError, TerminalError, TransientError
 from sluice.core.lease import has_expired
 from sluice.core.ledger import (
     Background,
@@ -42,6 +43,7 @@ from sluice.core.records import GENESIS, Kind, Record
 from sluice.driver.parking import known_rest
 from sluice.driver.ports import ProbeEnded, ProbeFound, Sought
 from sluice.driver.probing import ClickHouseProber, DoubledRowsError
+from sluice.driver.redirecting import PartitionBusyError
 from sluice.driver.shards import on_shard
 from sluice.driver.specs import access_of, kafka_access
 from sluice.kafka.clients import make_admin
@@ -62,6 +64,23 @@ class LeaseRunsError(TerminalError):
         "Stop that driver and wait until then; or add --take-over if you know that none of its "
         "tasks runs any more."
     )
+
+
+@dataclass(frozen=True, slots=True)
+class Decider:
+    """Who decides, and why; the ledger has it.
+
+    :param owner: the owner id of the driver that runs and records it itself; "": it is recorded
+        under an id of its own, and whoever runs is fenced.
+    """
+
+    by: str = ""
+    why: str = ""
+    owner: str = ""
+
+    def said(self, decision: str) -> str:
+        """What the ledger says of a decision."""
+        return f"{decision}, by {self.by}: {self.why}" if self.by else decision
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,6 +124,7 @@ class Situation:
     partitions: tuple[PartitionFacts, ...]
     operator: str
     now_ms: int
+    decider: Decider
 
 
 def read_situation(
@@ -113,13 +133,25 @@ def read_situation(
     topic: str,
     partitions: Sequence[int],
     take_over: bool,
+    decider: Decider,
 ) -> Situation:
     """Read the partitions, and refuse what no decision may touch.
 
-    :raises DecisionRefusedError: there is no such partition.
+    :raises ConfigurationError: the connector is not configured, or does not have this topic.
+    :raises DecisionRefusedError: there is no such partition, or it is not said who decides.
     :raises LeaseRunsError: tasks may still insert, and `take_over` is not set.
     :raises TransientError: a transaction on one of them is open.
     """
+    wrong = why_not_said(decider.by, decider.why) if decider != Decider() else None
+    if wrong is not None:
+        raise DecisionRefusedError(f"it is refused: {wrong}", "Say who decides, and why.")
+    configured = configuration.connector(connector)
+    if not configuration.reads(configured.name, topic):
+        raise ConfigurationError(
+            f'{configuration.path}: connector[{configured.name}].topics: "{topic}"'
+            " is not among them",
+            f"Name one of: {', '.join(configured.topics) or configured.topic_pattern}.",
+        )
     reader = ConnectorReader(configuration, connector)
     topic_id, count = reader.partitions()[topic]
     sources = [TopicPartition(topic, number) for number in sorted(set(partitions))]
@@ -144,10 +176,11 @@ def read_situation(
         if running is not None and not take_over:
             raise LeaseRunsError(
                 f"{item.source}: the lease of {running.owner} on [{running.begin}, {running.end}) "
-                f"runs until {shown_time(running.deadline_ms)}: its tasks may still insert"
+                f"runs until {shown_time(running.deadline_ms)}: its tasks may still insert",
+                PartitionBusyError.hint if decider.owner else None,
             )
-    operator = f"operator-{uuid4().hex[:8]}"
-    return Situation(configuration, connector, reader, view, tuple(facts), operator, now)
+    operator = decider.owner or f"operator-{uuid4().hex[:8]}"
+    return Situation(configuration, connector, reader, view, tuple(facts), operator, now, decider)
 
 
 def running_lease(facts: PartitionFacts, now: int) -> Record | None:
@@ -217,7 +250,7 @@ def decided(
 ) -> Decided:
     """A decision with its ledger entries; a lease that still runs stays on the books, so that
     the window's budget counts what its tasks may yet insert (R10)."""
-    entries = [record_entry(facts.source, record, background, why)]
+    entries = [record_entry(facts.source, record, background, situation.decider.said(why))]
     running = running_lease(facts, situation.now_ms)
     if running is not None:
         late = Range(facts.source, running.begin, running.end)
@@ -232,6 +265,9 @@ def finished_plan(
     situation: Situation, decisions: Sequence[Decided], steps: Sequence[str], verb: str
 ) -> Plan:
     """The plan, with what it means for those who may run now."""
+    if situation.decider.owner:
+        last = "the driver that runs records it, and goes on from there by itself"
+        return Plan(situation.connector, situation.operator, tuple(decisions), (*steps, last))
     owners = sorted({each.owner for each in decisions} - {GENESIS})
     whoever = f"a driver that still runs as {' or '.join(owners)}" if owners else "a running driver"
     last = (
@@ -292,6 +328,7 @@ def plan_resolve(
     partitions: Sequence[int],
     take_over: bool,
     outcome: Outcome,
+    decider: Decider = Decider(),
 ) -> Plan:
     """Decide ranges in doubt.
 
@@ -303,7 +340,7 @@ def plan_resolve(
     :raises LeaseRunsError: tasks may still insert, and `take_over` is not set.
     :raises SluiceError: ClickHouse cannot be read, or cannot tell what is missing.
     """
-    situation = read_situation(configuration, connector, topic, partitions, take_over)
+    situation = read_situation(configuration, connector, topic, partitions, take_over, decider)
     decisions: list[Decided] = []
     steps: list[str] = []
     for facts in situation.partitions:
@@ -512,13 +549,14 @@ def plan_adopt(
     partitions: Sequence[int],
     take_over: bool,
     offset: int,
+    decider: Decider = Decider(),
 ) -> Plan:
     """Go on from an offset, whatever the group holds now.
 
     :raises DecisionRefusedError: the log does not hold the offset.
     :raises LeaseRunsError: tasks may still insert, and `take_over` is not set.
     """
-    situation = read_situation(configuration, connector, topic, partitions, take_over)
+    situation = read_situation(configuration, connector, topic, partitions, take_over, decider)
     decisions: list[Decided] = []
     steps: list[str] = []
     for facts in situation.partitions:
@@ -559,13 +597,14 @@ def plan_rewind(
     partitions: Sequence[int],
     take_over: bool,
     to: int | datetime,
+    decider: Decider = Decider(),
 ) -> Plan:
     """Load again from an offset, or from the first message that is not older than a time.
 
     :raises DecisionRefusedError: nothing to go back to, or no way to tell where.
     :raises LeaseRunsError: tasks may still insert, and `take_over` is not set.
     """
-    situation = read_situation(configuration, connector, topic, partitions, take_over)
+    situation = read_situation(configuration, connector, topic, partitions, take_over, decider)
     decisions: list[Decided] = []
     steps: list[str] = []
     for facts in situation.partitions:
@@ -655,8 +694,24 @@ def _loaded_again(situation: Situation, facts: PartitionFacts, offset: int, end:
 
 
 def apply(configuration: Configuration, plan: Plan) -> None:
-    """Carry a plan out: fence the old owners, look again, commit the records under their ids.
+    """Carry a plan out from outside of the driver, whose id is fenced; see `carry_out`."""
+    names = RecorderNames(
+        group=configuration.group(plan.connector),
+        ledger_topic=configuration.ledger_topic,
+        dead_letter_topic=configuration.dead_letters_topic,
+        owner=plan.operator,
+    )
+    recorder = Recorder(kafka_access(configuration, plan.connector), names, now_ms=now_ms)
+    try:
+        carry_out(configuration, plan, recorder)
+    finally:
+        recorder.close()
 
+
+def carry_out(configuration: Configuration, plan: Plan, recorder: Recorder) -> None:
+    """Fence the old owners, look again, commit the records under their ids.
+
+    :param recorder: of the plan's operator. An id that is the recorder's own is not fenced.
     :raises ChangedSinceError: the group does not hold any more what the plan was made upon.
     :raises OwnerChangedError: a driver took the partitions over at the same moment.
     """
@@ -671,21 +726,11 @@ def apply(configuration: Configuration, plan: Plan) -> None:
         owner = owner_in(found)
         return decisions[source].owner if owner == GENESIS else owner
 
-    names = RecorderNames(
-        group=group,
-        ledger_topic=configuration.ledger_topic,
-        dead_letter_topic=configuration.dead_letters_topic,
-        owner=plan.operator,
-    )
-    recorder = Recorder(access, names, now_ms=now_ms)
-    try:
-        taken = recorder.take_over(sorted(decisions), owner_of)
-        _refuse_changes(plan, taken.found)
-        records = {source: each.record for source, each in decisions.items()}
-        entries = tuple(entry for each in plan.decided for entry in each.entries)
-        recorder.finish_take_over(taken, Commit(records, entries))
-    finally:
-        recorder.close()
+    taken = recorder.take_over(sorted(decisions), owner_of)
+    _refuse_changes(plan, taken.found)
+    records = {source: each.record for source, each in decisions.items()}
+    entries = tuple(entry for each in plan.decided for entry in each.entries)
+    recorder.finish_take_over(taken, Commit(records, entries))
     for each in plan.decided:
         _logger.info("%s is decided: offset %d", each.source, each.record.begin)
 

@@ -4,17 +4,13 @@ from __future__ import annotations
 
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
 
 import click
 import pytest
 
-from sluice.cli import decisions
-from sluice.cli.arguments import UsageError, an_offset_or_time
+from sluice.cli.arguments import an_offset_or_time
 from sluice.cli.exit import ExitStatus
-from sluice.config import load
-from sluice.config.example import EXAMPLE
-from sluice.core.errors import ConfigurationError
+from sluice.ops.driver_decisions import BY_COMMAND_LINE
 from tests.cli.support import parse, run
 
 _WHERE = ["--connector", "dc1", "--topic", "orders", "--partition", "3"]
@@ -142,7 +138,8 @@ def test_dead_letters() -> None:
     }
     for flag, of in (("--parked", "parking"), ("--duplicates", "duplicates")):
         assert parse("dead-letters", "show", "s.toml", *place, flag)["of"] == of
-    changes = {"config": Path("s.toml"), "yes": True, "as_json": False}
+    who = {"by": None, "why": BY_COMMAND_LINE}
+    changes = {"config": Path("s.toml"), "yes": True, "as_json": False, **who}
     assert parse("dead-letters", "replay", "s.toml", "--reason", "r", "--yes") == {
         **none,
         **changes,
@@ -171,6 +168,8 @@ def test_resolve() -> None:
         "outcome": "not-loaded",
         "yes": False,
         "take_over": False,
+        "by": None,
+        "why": BY_COMMAND_LINE,
     }
 
 
@@ -197,33 +196,6 @@ def test_adopt_and_rewind() -> None:
 )
 def test_incomplete_decisions(words: tuple[str, ...], capsys: pytest.CaptureFixture[str]) -> None:
     assert run(capsys, *words).status == ExitStatus.CONFIGURATION
-
-
-def test_a_decision_is_about_what_is_configured(tmp_path: Path) -> None:
-    path = tmp_path / "sluice.toml"
-    path.write_text(EXAMPLE)
-    configuration = load(path, {})
-
-    def select(connector: str, topic: str) -> dict[str, Any]:
-        return decisions.selection_of(
-            configuration,
-            connector=connector,
-            topic=topic,
-            partitions=(3, 1, 3),
-            take_over=False,
-        )
-
-    assert select("dc1", "orders") == {
-        "connector": "dc1",
-        "topic": "orders",
-        "partitions": (1, 3),
-        "take_over": False,
-    }
-    with pytest.raises(ConfigurationError, match='none is named "dc9"'):
-        select("dc9", "orders")
-    with pytest.raises(UsageError, match='"bids" is not among them') as caught:
-        select("dc1", "bids")
-    assert "orders" in caught.value.hint
 
 
 def test_a_time_keeps_its_zone() -> None:

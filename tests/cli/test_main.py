@@ -38,6 +38,7 @@ COMMANDS = {
     "freeze",
     "resume",
     "drain",
+    "reload",
     "resolve",
     "adopt",
     "rewind",

@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import confluent_kafka as ck
 import pytest
 
 from sluice.testbed.local.children import free_ports
@@ -183,10 +184,19 @@ def test_each_alert_fires_on_its_fault_and_each_query_is_answered(story: Story) 
 
 
 def _forge_a_row(story: Story) -> None:
-    """Of the next message, before that comes: then there are two."""
-    newest = "SELECT * FROM bad WHERE _partition = 0 ORDER BY _offset DESC LIMIT 1"
+    """Of the next message, before that comes: then there are two. The last ones may be parked, so
+    the newest row does not tell which is the next one."""
+    consumer = ck.Consumer(
+        {"bootstrap.servers": story.world.broker.brokers, "group.id": "whoever forges"}
+    )
+    try:
+        where = ck.TopicPartition("orders-bad", 0)
+        _, following = consumer.get_watermark_offsets(where, timeout=30)
+    finally:
+        consumer.close()
     story.world.execute(
-        f"INSERT INTO bad SELECT * REPLACE (toUInt64(_offset + 1) AS _offset) FROM ({newest})"
+        f"INSERT INTO bad SELECT * REPLACE (toUInt64({following}) AS _offset) FROM (SELECT * FROM "
+        "bad WHERE _partition = 0 LIMIT 1)"
     )
 
 

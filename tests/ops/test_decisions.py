@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from sluice.core.errors import OwnerChangedError, TransientError
+from sluice.core.errors import ConfigurationError, OwnerChangedError, TransientError
 from sluice.core.ledger import Background
 from sluice.core.records import Kind
 from sluice.kafka import transactions as transactions_module
@@ -18,6 +18,7 @@ from sluice.ops import partitions as partitions_module
 from sluice.ops.driver_decisions import DecisionRefusedError, now_ms
 from sluice.ops.partition_decisions import (
     ChangedSinceError,
+    Decider,
     LeaseRunsError,
     Plan,
     apply,
@@ -49,6 +50,25 @@ def rewind(pipeline: Pipeline, to: int | datetime, *partitions: int) -> Plan:
 
 def said(plan: Plan) -> str:
     return "\n".join(plan.steps)
+
+
+def test_a_decision_is_about_what_is_configured_and_says_who_decides(pipeline: Pipeline) -> None:
+    where = pipeline.select() | {"offset": 0}
+    with pytest.raises(ConfigurationError, match='none is named "dc9"'):
+        plan_adopt(pipeline.configuration, **where | {"connector": "dc9"})
+    with pytest.raises(ConfigurationError, match='"bids" is not among them') as caught:
+        plan_adopt(pipeline.configuration, **where | {"topic": "bids"})
+    assert pipeline.topic in caught.value.hint
+    with pytest.raises(DecisionRefusedError, match="the reason is missing"):
+        plan_adopt(pipeline.configuration, **where, decider=Decider("alice", " "))
+    apply(
+        pipeline.configuration,
+        plan_adopt(pipeline.configuration, **where, decider=Decider("alice", "a new beginning")),
+    )
+    assert pipeline.record().begin == 0
+    assert pipeline.ledger_bodies("record")[-1]["why"] == (
+        "adopt --offset 0, by alice: a new beginning"
+    )
 
 
 def test_adopt_forward_keeps_the_generation(pipeline: Pipeline) -> None:

@@ -13,16 +13,17 @@ import pytest
 from sluice.cli.ledger import line_of
 from sluice.config import load
 from sluice.core.decided import (
+    DRAIN,
     FREEZE,
     LOG_LEVEL,
     MAX_INFLIGHT_INSERTS,
+    Asked,
     Decided,
-    Drain,
     Frozen,
     Setting,
     Subject,
+    asked_entry,
     decision_entry,
-    drain_entry,
     set_entry,
 )
 from sluice.core.errors import ConfigurationError
@@ -36,6 +37,7 @@ from sluice.ops.driver_decisions import (
     drain,
     freeze,
     read_decided,
+    reload,
     resume,
     set_value,
 )
@@ -63,7 +65,7 @@ def test_a_freeze_is_in_the_ledger_and_whoever_runs_hears_of_it(pipeline: Pipeli
     assert "table orders is frozen by alice since 20" in line and line.endswith("a disk is changed")
     heard: queue.SimpleQueue[DecisionsRead] = queue.SimpleQueue()
     topic = configuration.decisions_topic
-    watch = DecisionWatch(kafka.access(), topic, heard.put, lambda: None)
+    watch = DecisionWatch(kafka.access(), topic, heard.put, lambda: None, lambda: None)
     standing = watch.start().frozen
     try:
         assert [each.subject for each in standing] == [TABLE]
@@ -201,8 +203,8 @@ def test_values_that_are_set_and_taken_back() -> None:
     assert "max_inflight_inserts is 8 by alice" in decided.settings[0].line()
     back = decided.after(facts | set_entry(LOG_LEVEL, None, "alice", "why").body)
     assert back.settings == decided.settings[:1] and back.value_of(LOG_LEVEL) is None
-    drained = back.after(facts | drain_entry("bob", "why").body)
-    assert drained.drains == {Drain("bob", "why", 7)} and drained.settings == back.settings
+    drained = back.after(facts | asked_entry(DRAIN, "bob", "why").body)
+    assert drained.asked == {Asked(DRAIN, "bob", "why", 7)} and drained.settings == back.settings
     for body in (set_entry(LOG_LEVEL, "loud", "a", "b").body, set_entry("x", 1, "a", "b").body):
         with pytest.raises(ValueError, match=r"has to be one of|cannot be set"):
             decided.after(facts | body)
@@ -211,12 +213,13 @@ def test_values_that_are_set_and_taken_back() -> None:
 def test_a_driver_hears_of_levels_limits_and_its_end(pipeline: Pipeline) -> None:
     configuration, logs = pipeline.configuration, logging.getLogger("sluice")
     at_start, said = logs.level, {"by": "alice", "why": "a look"}
-    drained = threading.Event()
+    drained, reloaded = threading.Event(), threading.Event()
 
     def watch() -> tuple[DecisionWatch, queue.SimpleQueue[DecisionsRead]]:
         heard: queue.SimpleQueue[DecisionsRead] = queue.SimpleQueue()
         topic = configuration.decisions_topic
-        return DecisionWatch(pipeline.kafka.access(), topic, heard.put, drained.set), heard
+        hearing = heard.put, drained.set, reloaded.set
+        return DecisionWatch(pipeline.kafka.access(), topic, *hearing), heard
 
     drain(configuration, by="bob", why="before it ran")
     first, heard = watch()
@@ -228,7 +231,8 @@ def test_a_driver_hears_of_levels_limits_and_its_end(pipeline: Pipeline) -> None
         (line, _) = set_value(configuration, name=MAX_INFLIGHT_INSERTS, value=3, **said)[::-1]
         assert "connector dc1: max_inflight_inserts is 3 by alice since 20" in line
         assert heard.get(timeout=30).decided.value_of(MAX_INFLIGHT_INSERTS) == 3
-        assert not drained.is_set()
+        assert reload(configuration, **said)[0].endswith("looks at columns, topics and replicas")
+        assert reloaded.wait(30) and not drained.is_set()
         assert drain(configuration, by="bob", why="the machine is changed") == [
             "connector dc1: the driver that runs settles what is out, and ends"
         ]
@@ -236,12 +240,13 @@ def test_a_driver_hears_of_levels_limits_and_its_end(pipeline: Pipeline) -> None
     finally:
         first.stop()
     drained.clear()
+    reloaded.clear()
     second, heard = watch()
     try:
         assert second.start().value_of(LOG_LEVEL) == "debug"  # it survives a start
         set_value(configuration, name=LOG_LEVEL, value=None, **said)
         assert heard.get(timeout=30).decided.value_of(LOG_LEVEL) is None
-        assert logs.level == at_start and not drained.is_set()
+        assert logs.level == at_start and not (drained.is_set() or reloaded.is_set())
     finally:
         second.stop()
         logs.setLevel(at_start)
