@@ -45,7 +45,7 @@ from sluice.driver.claims import SETTLE_MS, ClaimsKeeper, Me, why_other_claims
 from sluice.driver.claims_rebuild import has_rows, rebuild
 from sluice.driver.deciding import DecisionWatch
 from sluice.driver.discovering import TopicFinder, retired, topics_to_load
-from sluice.driver.fleet import FleetMember, Identity, boot_id, refuse_beside_fleet
+from sluice.driver.fleet import FleetMember, Identity, boot_id, refuse_beside_fleet, why_alone
 from sluice.driver.inheriting import Heir
 from sluice.driver.loop import ConnectorLoop
 from sluice.driver.monitor import WindowMonitor
@@ -55,9 +55,7 @@ from sluice.driver.ports import (
     ConfigurationRead,
     DecisionsRead,
     LoopParts,
-    Membership,
     Windows,
-    no_fleet,
 )
 from sluice.driver.probing import ClickHouseProber, why_no_probe_now
 from sluice.driver.record_updates import RecordPlanner
@@ -142,11 +140,9 @@ class ConnectorRun:
         stopping: threading.Event,
         examine: Callable[[Configuration, str], None],
         tracing: Tracing | None = None,
-        membership: Membership | None = None,
     ) -> None:
         self.connector, self.tracing = connector, tracing
-        #: None: it has all partitions of the connector, or none.
-        self._membership = membership
+        self.until_caught_up = False
         self.status = DONE
         self.has_lost_spark = False
         #: What it is doing before it has a loop, and why that, or all of it, has failed.
@@ -240,6 +236,7 @@ class ConnectorRun:
         self._patiently("being examined", lambda: self._examine(self.configuration, name))
         if self.configuration.fleet is None:
             self._patiently("looking for a fleet", self._refuse_beside_fleet)
+        self.until_caught_up = until_caught_up
         while True:
             try:
                 self._run_once(until_caught_up, grace_seconds)
@@ -279,8 +276,10 @@ class ConnectorRun:
     def _goes_on_without(self, error: OwnerChangedError) -> bool:
         """Whether it starts anew in this process, under another id and without partitions: a member
         of its fleet has taken it for dead (R25). A later start of the own name takes its place."""
-        membership, loop = self._membership, self.loop
-        if membership is None or is_incarnation(error.owner, membership.name):
+        fleet, loop = self.configuration.fleet, self.loop
+        if fleet is None or self.fleet is None or self.fleet.why_alone:
+            return False
+        if is_incarnation(error.owner, fleet.name(gethostname())):
             return False
         if loop is not None:
             loop.abandon()
@@ -290,7 +289,7 @@ class ConnectorRun:
     def _run_once(self, until_caught_up: bool, grace_seconds: float) -> None:
         assembled = self._assembly = self._patiently("starting", lambda: _Assembly(self))
         try:
-            self._patiently("looking for other drivers", assembled.join_fleet)
+            self._patiently("looking for other drivers", lambda: _join_fleet(assembled))
             loop = self.loop = self._patiently("taking over", assembled.loop)
             targets = None
             if until_caught_up:
@@ -316,6 +315,8 @@ class ConnectorRun:
             self.status = IN_DOUBT if goes_on else BROKEN if stopped else DONE
             for state in doubtful:
                 _logger.warning("%s stays in doubt", state.block_range)
+            if self.fleet is not None and not (loop.states or loop.holds.late_inserts):
+                self.fleet.stop(is_over=True)
         finally:
             assembled.close()
 
@@ -348,7 +349,13 @@ class _Assembly:
         self.admin = make_admin(self.kafka)
         self.ends = make_ends(self.kafka)
         self.log = SourceLog(self.admin, self.ends)
-        self.membership = membership = run._membership
+        #: Why it has all partitions of the connector, or none; "": its fleet shares them.
+        self.why_alone = why_alone(
+            configuration,
+            lambda: read_today(configuration, [self.spec]).tokens,
+            until_caught_up=run.until_caught_up,
+        )
+        is_shared = configuration.fleet is not None and not self.why_alone
         self.heir: Heir | None = None
         ensure_own_topics(self.admin, configuration.own_topics)
         bytes_max = message_bytes_max(self.admin, configuration.dead_letters_topic)
@@ -356,14 +363,14 @@ class _Assembly:
             group=configuration.group(connector.name),
             ledger_topic=configuration.ledger_topic,
             dead_letter_topic=configuration.dead_letters_topic,
-            owner=_owner_id(configuration, membership),
+            owner=_owner_id(configuration),
             dead_letter_bytes_max=min(bytes_max, 15 * 1024 * 1024),
             parking_topic=configuration.parking_topic,
             duplicates_topic=(
                 configuration.duplicates_topic if configuration.keeps_duplicates else ""
             ),
-            transaction_timeout_ms=TRANSACTION_MS if membership is None else TRANSACTION_MS_SHARED,
-            is_shared=membership is not None,
+            transaction_timeout_ms=TRANSACTION_MS_SHARED if is_shared else TRANSACTION_MS,
+            is_shared=is_shared,
         )
         self.monitor = WindowMonitor(self.clickhouse, self.spec, now_ms)
         self.monitor.start()
@@ -390,21 +397,6 @@ class _Assembly:
             insert_seconds=configuration.clickhouse.insert_timeout_seconds,
             members_max=configuration.batch.max_partitions,
         )
-
-    def join_fleet(self) -> None:
-        """Report, as a member of a fleet; does nothing where the driver is none.
-
-        :raises ConfigurationError: another driver runs, beside which this one may not.
-        """
-        fleet, configuration = self.configuration.fleet, self.configuration
-        if fleet is None:
-            return
-        member = FleetMember(
-            *(self.kafka, configuration.fleet_topic, _identity(fleet), self.names.owner),
-            *(now_ms, self.run.stopping),
-        )
-        member.start()
-        self.fleet = self.run.fleet = member
 
     def _claims_keeper(self) -> ClaimsKeeper | None:
         """Where events are deduplicated."""
@@ -490,7 +482,8 @@ class _Assembly:
     def loop(self) -> ConnectorLoop:
         """Take the connector's partitions over and build the loop on them. A member of a fleet
         begins without any."""
-        if self.membership is None:
+        fleet = self.fleet
+        if fleet is None or fleet.why_alone:
             started = self._take_over_all()
         else:
             started = nothing_yet(self._start_parts(self.recorder, self.log))
@@ -507,9 +500,8 @@ class _Assembly:
         self.monitor.bear(decided.frozen)
         windows: Windows = self.claims or self.monitor
         jobs = self.run._jobs.result()
-        if self.fleet is not None:
-            # All partitions were taken over, and with them all that anybody held.
-            windows = self.fleet.begin(windows, self.planner, jobs.slots, self.fleet.known)
+        if fleet is not None:
+            windows = fleet.begin(windows, self.planner, jobs.slots)
         loop_parts = LoopParts(
             log=self.recorder,
             offsets=self.log,
@@ -531,9 +523,8 @@ class _Assembly:
             schema_patience_ms=_patience_ms(configuration),
             decided=decided,
             tracing=self.run.tracing,
-            see_round=no_fleet if self.fleet is None else self.fleet.see,
-            fleet=self.membership.join(self.names.owner) if self.membership else None,
-            shares=self._make_heir() if self.membership else None,
+            fleet=fleet,
+            shares=None if fleet is None or fleet.why_alone else self._make_heir(fleet),
             version=self.run.version_number,
             see_specs=self.applying.see_specs,
         )
@@ -578,7 +569,7 @@ class _Assembly:
         parts = self._start_parts(self.recorder, self.log)
         return take_over(parts, sources, self.run.loop.batch)
 
-    def _make_heir(self) -> Heir:
+    def _make_heir(self, fleet: FleetMember) -> Heir:
         """What looks beside the loop has clients of its own."""
         stop = self.run._give_up
         recorder = Recorder(self.kafka, self.names, now_ms=now_ms, stop=stop, looks_often=True)
@@ -588,6 +579,8 @@ class _Assembly:
             lambda sources: read_view(self.kafka, topic, sources, spec_needed, None),
             lambda view: read_on(self.kafka, topic, view),
             lambda: self._topics_and_sources(log)[1],
+            lambda: retired(recorder, log, self._topics_and_sources(log)[0], ()),
+            fleet.announce,
         )
         return self.heir
 
@@ -670,7 +663,7 @@ class _Applied:
     def see_specs(self, specs: Collection[LoadSpec]) -> None:
         """Nobody needs other load specs than these; called from the loop."""
         assembly = self._assembly
-        if assembly.membership is not None:
+        if assembly.heir is not None:
             return  # what is being inherited is watched before the loop knows it
         with self._lock:
             coming = [self._coming] if self._coming else []
@@ -737,13 +730,33 @@ def _environment(assembly: _Assembly, specs: dict[str, str]) -> TaskEnvironment:
     )
 
 
-def _owner_id(configuration: Configuration, membership: Membership | None) -> str:
+def _join_fleet(assembly: _Assembly) -> None:
+    """Report, as a member of a fleet; does nothing where the driver is none.
+
+    :raises ConfigurationError: another driver runs, beside which this one may not.
+    """
+    fleet, configuration = assembly.configuration.fleet, assembly.configuration
+    if fleet is None:
+        return
+    if assembly.why_alone:
+        _logger.info("connector %s: %s", assembly.run.connector.name, assembly.why_alone)
+    else:
+        # Who reports is given partitions, which would wait for its workers.
+        assembly.run._jobs.result().warm(wait=True)
+    member = FleetMember(
+        *(assembly.kafka, configuration.fleet_topic, _identity(fleet), assembly.names.owner),
+        *(now_ms, assembly.run.stopping, assembly.why_alone),
+    )
+    member.start()
+    assembly.fleet = assembly.run.fleet = member
+
+
+def _owner_id(configuration: Configuration) -> str:
     """An id in records, another one after each start: of a member of a fleet it tells the name."""
     drawn, fleet = uuid.uuid4().hex, configuration.fleet
-    name = membership.name if membership else ""
-    if fleet is not None:
-        name = fleet.name(gethostname())
-    return owner_id(name, now_ms(), drawn[:2]) if name else f"run-{drawn[:10]}"
+    if fleet is None:
+        return f"run-{drawn[:10]}"
+    return owner_id(fleet.name(gethostname()), now_ms(), drawn[:2])
 
 
 def _identity(fleet: FleetConfiguration) -> Identity:

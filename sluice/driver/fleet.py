@@ -10,20 +10,27 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from sluice import __version__
-from sluice.core.budget import BOUNDLESS, TargetShard
-from sluice.core.errors import ConfigurationError, SluiceError, TransientError
-from sluice.core.fleet.floors import Floors, keeps_floor, most_of
+from sluice.config import Configuration
+from sluice.core.errors import (
+    ConfigurationError,
+    OwnerChangedError,
+    SluiceError,
+    TransientError,
+)
 from sluice.core.fleet.fold import Fold
+from sluice.core.fleet.placement import is_older
 from sluice.core.fleet.records import Report
-from sluice.core.fleet.view import SILENT_REPORTS
+from sluice.core.fleet.view import SILENT_REPORTS, View
 from sluice.core.ranges import TopicPartition
-from sluice.driver.ports import ShardWindow, Windows
+from sluice.driver.inheriting import SharesRead
+from sluice.driver.ports import Windows
 from sluice.driver.record_updates import RecordPlanner
+from sluice.driver.shared_windows import SharedWindows
 from sluice.driver.state import Holds, PartitionState
 from sluice.kafka.clients import KafkaAccess, make_admin
 from sluice.kafka.fleet import FleetTopic, read_to_end
@@ -33,6 +40,8 @@ _logger = logging.getLogger("sluice.fleet")
 
 #: Several members share no partitions yet: each driver takes over all that it finds.
 SEVERAL_MEMBERS = False
+#: Who ends waits for so long until that is written.
+OVER_SECONDS = 5.0
 
 #: A report that is older, by the clock of the topic and this machine's, is of former days.
 FRESH_MS = 60_000
@@ -58,6 +67,29 @@ class Identity:
     started_ms: int
 
 
+def why_alone(
+    configuration: Configuration, has_tokens: Callable[[], bool], *, until_caught_up: bool
+) -> str:
+    """Why a driver of this configuration shares no partitions; "" if it may.
+
+    :param has_tokens: whether all servers know tokens.
+    """
+    if not SEVERAL_MEMBERS:
+        return "several drivers are not supported yet"
+    if until_caught_up:
+        return "--until-caught-up is for one driver, which knows when all is loaded"
+    for table in configuration.tables:
+        if table.deduplicate is not None:
+            return f"[[table]] {table.name} has `deduplicate`, which several drivers cannot yet"
+    if (
+        any(table.dynamic_columns is not None for table in configuration.tables)
+        and not has_tokens()
+    ):
+        # A column that one adds comes between another one's look and its insert.
+        return "a table has `dynamic_columns`, and a server hashes what it stores"
+    return ""
+
+
 def boot_id() -> str:
     """Of this machine, another one after each of its starts; "" where the system has none."""
     try:
@@ -71,6 +103,7 @@ class FleetMember:
 
     :param owner: its id in records.
     :param now_ms: wall time.
+    :param why_alone: why it shares no partitions, but has all of them; "": it shares them.
     """
 
     def __init__(
@@ -81,10 +114,11 @@ class FleetMember:
         owner: str,
         now_ms: Callable[[], int],
         stopping: threading.Event,
+        why_alone: str = "",
     ) -> None:
         self._access, self._topic_name, self._me, self._owner = access, topic, me, owner
+        self.why_alone = why_alone
         self._now_ms, self._stopping = now_ms, stopping
-        self._floors = Floors(owner, me.members_max)
         self._fold = Fold(owner)
         self._topic: FleetTopic | None = None
         self._blank = Report(
@@ -97,29 +131,36 @@ class FleetMember:
             members_max=me.members_max,
             silent_seconds=me.silent_seconds,
             software=__version__,
+            is_ready=False,
+            is_alone=bool(why_alone),
         )
         self._sent, self._sent_at, self._back_at = 0, 0.0, time.monotonic()
-        #: Ids of which this one has all that they held, and with which of its reports it says so.
-        self._inherited: Mapping[str, int] = {}
-        #: The last reports of all others that count, as the thread has read them; replaced when
-        #: they change. And those that the loop has seen.
+        #: Ids of which this one has all that they held: with which of its reports it says so, and
+        #: the number of their last report. Who reports again counts again.
+        self._inherited: Mapping[str, tuple[int, int]] = {}
+        #: Ids that it is taking over; and what its last report said: its number, of whom, and
+        #: whether it leaves.
+        self._inherits = frozenset[str]()
+        self._said = 0, self._inherits, False
+        #: Ids that records name, and that may live.
+        self._named = frozenset[str]()
+        #: The last reports of all others, and of those that count; replaced when they change. And
+        #: the ones that the loop has seen.
+        self._known: Mapping[str, Report] = {}
         self._others: Mapping[str, Report] = {}
         self._seen: Mapping[str, Report] = self._others
-        self._all_known = frozenset[str]()
+        #: The first report of each that was read; and a later start of this name that goes on.
+        self._first: dict[str, int] = {}
+        self._later = ""
         #: The number of the report that the loop is asked for, as the thread and the loop know it;
         #: and the one that the loop has made, with when.
         self._asked = self._wanted = 0
         self._made: tuple[Report, float] | None = None
-        self._rows = (0, 0)
-        self._windows: Windows | None = None
-        self._planner: RecordPlanner | None = None
-        self._slots = 1
-        self._shared: tuple[object, Mapping[TargetShard, ShardWindow]] | None = None
+        self._shared: SharedWindows | None = None
         self._ended = threading.Event()
+        self._is_over = False
         self._thread = threading.Thread(target=self._run, name="fleet", daemon=True)
-        #: What is known of all members; replaced, never changed.
-        self.view = self._fold.view()
-        self.silent: Mapping[str, int] = {}
+        self._view = self._fold.view()
 
     # Lifecycle
 
@@ -135,86 +176,62 @@ class FleetMember:
             end = topic.end
             found = reporting(topic, self._fold, self._is_foreign, self._stopping)
             if found is None:
-                found = self._first_report(topic, end)
+                self._sent = self._fold.number + 1  # one of an attempt before may be there
+                first = replace(self._blank, number=self._sent, wall_ms=self._now_ms())
+                found = first_report(topic, self._fold, first, end, self._is_foreign)
+                self._sent_at = self._back_at = time.monotonic()
             if found is not None:
-                raise self._refusal(found)
+                raise refusal(self._access.connector, self._blank, found, self.why_alone)
         except BaseException:
             topic.close()
             raise
         self._topic = topic
         self._publish()
+        self._go()
+
+    def _go(self) -> None:
         self._thread.start()
 
-    def stop(self) -> None:
-        """End the thread. Who is silent is taken for one that may come back."""
+    def stop(self, *, is_over: bool = False) -> None:
+        """End the thread.
+
+        :param is_over: nothing is left that this id held, so nobody has to inherit from it. Else it
+            is taken for one that may come back.
+        """
+        self._is_over = is_over
         self._ended.set()
+        if is_over and self._thread.is_alive():
+            self._thread.join(OVER_SECONDS)
 
     def _is_foreign(self, report: Report) -> bool:
         """Whether a report is of somebody beside whom this driver may not run. Who has its name on
         this machine is fenced at once, as ever."""
-        is_namesake = report.member == self._me.name
-        return report.boot != self._me.boot if is_namesake else not SEVERAL_MEMBERS
-
-    def _first_report(self, topic: FleetTopic, end: int) -> Report | None:
-        """Report, and wait until that is in the topic; gives a report of somebody else that came
-        between: of two that begin at once the first in the topic goes on."""
-        fold, until = self._fold, time.monotonic() + LOST_SECONDS
-        self._sent = fold.number + 1  # one of an attempt before may be there
-        topic.send(replace(self._blank, number=self._sent, wall_ms=self._now_ms()))
-        while fold.own is None or fold.number < self._sent:
-            if time.monotonic() > until or self._stopping.is_set():
-                raise TransientError(
-                    f"a report to topic {self._topic_name} did not come back",
-                    "Does the topic have a leader, and enough replicas in sync?",
-                )
-            for message in topic.poll(0.1):
-                fold.take(*message)
-        self._sent_at = self._back_at = time.monotonic()
-        before = [
-            heard.report
-            for heard in fold.others.values()
-            if end <= heard.first_offset < fold.own.first_offset and self._is_foreign(heard.report)
-        ]
-        if before:
-            topic.bury(self._owner)
-            topic.flush(LOST_SECONDS)
-        return before[0] if before else None
-
-    def _refusal(self, other: Report) -> ConfigurationError:
-        connector = self._access.connector
-        if other.member == self._me.name:
-            return ConfigurationError(
-                f'connector {connector}: a driver named "{other.member}" runs on another machine '
-                f"as {other.owner}; two drivers with one name would fence each other without end",
-                "Stop that one, or give each driver a name of its own: [fleet] member.",
-            )
-        return ConfigurationError(
-            f'connector {connector}: the driver "{other.member}" runs as {other.owner}, and '
-            "several drivers are not supported yet: this one would take all partitions from it",
-            f"Stop that one first; {self._me.silent_seconds:.0f} s later this one may start.",
-        )
+        if report.member == self._me.name:
+            return report.boot != self._me.boot
+        is_other = report.members_max != self._me.members_max
+        return bool(self.why_alone) or report.is_alone or is_other
 
     # The loop's side
 
     @property
-    def known(self) -> frozenset[str]:
-        """All other ids that are not known to be gone."""
-        return self._all_known
+    def is_fresh(self) -> bool:
+        """Whether an own report came back lately: then nobody has taken this id for dead."""
+        return self.report_age_seconds <= self._me.silent_seconds / 2
 
-    def begin(
-        self, windows: Windows, planner: RecordPlanner, slots: int, inherited: Iterable[str]
-    ) -> Windows:
-        """The loop begins. Gives the windows, with what the fleet leaves of each of them.
+    def view(self) -> View:
+        """See `sluice.driver.ports.Fleet`."""
+        return self._view
 
-        :param inherited: ids of which this driver has all that they held: they were fenced, and
-            what the ledger knows of their ranges is among its states and holds.
-        """
-        self._inherited = dict.fromkeys(inherited, self._sent + 1)
-        self._windows, self._planner, self._slots = windows, planner, slots
+    def begin(self, windows: Windows, planner: RecordPlanner, slots: int) -> Windows:
+        """The loop begins. Gives the windows, with what the fleet leaves of each of them."""
+        if self.why_alone:
+            # All partitions were taken over, and with them all that anybody held.
+            self._inherited = {o: (self._sent + 1, r.number) for o, r in self._known.items()}
+            self._count()
         self._seen = self._others
-        others = {o: r for o, r in self._seen.items() if o not in self._inherited}
-        self._floors.see(others, names_of(windows.current()))
-        return _SharedWindows(windows, self)
+        self._shared = SharedWindows(windows, planner, slots, self._blank)
+        self._shared.see(self._seen, has_strangers=False)
+        return self._shared
 
     def see(
         self,
@@ -223,66 +240,60 @@ class FleetMember:
         rows: int,
         now_ms: int,
     ) -> None:
-        """A round of the loop begins."""
-        windows = self._windows
-        assert windows is not None, "a loop begins before its rounds"
+        """A round of the loop begins.
+
+        :raises OwnerChangedError: somebody has written this id off, or a later start of this name
+            reports.
+        """
+        shared = self._shared
+        assert shared is not None, "a loop begins before its rounds"
+        if self._fold.is_gone:
+            raise OwnerChangedError(f"the fleet has written {self._owner} off")
+        if self._later:
+            name = self._me.name
+            raise OwnerChangedError(f'"{name}" runs as {self._later}, too', owner=self._later)
         if self._others is not self._seen:
             self._seen = self._others
-            self._floors.see(self._seen, names_of(windows.current()))
-            self._shared = None
+            strangers = self._named - self._known.keys() - self._inherited.keys() - {self._owner}
+            shared.see(self._seen, has_strangers=bool(strangers))
         if self._wanted:
             number, self._wanted = self._wanted, 0
-            held, members_max = states.values(), self._me.members_max
-            floors, is_within = floors_of(windows.current(), held, holds, members_max, now_ms)
-            said = self._floors.say(number, floors, is_within=is_within)
-            self._shared = None
-            self._made = self._report(number, said, held, rows, now_ms), time.monotonic()
+            inherits, is_leaving = self._inherits, self._stopping.is_set()
+            report = shared.report(number, states, holds, rows, now_ms)
+            report = replace(report, inherits=tuple(sorted(inherits)), is_leaving=is_leaving)
+            self._said = number, inherits, is_leaving
+            self._made = report, time.monotonic()
 
-    def _report(
-        self,
-        number: int,
-        said: tuple[Mapping[str, int], Mapping[str, int]],
-        states: Collection[PartitionState],
-        rows: int,
-        now_ms: int,
-    ) -> Report:
-        planner = self._planner
-        assert planner is not None
-        waiting = [s.waiting_since_ms for s in states if s.waiting_since_ms is not None]
-        before_ms, before = self._rows
-        self._rows = now_ms, rows
-        floors, counted = said
-        return replace(
-            self._blank,
-            number=number,
-            slots=self._slots,
-            work=sum(state.out for state in states),
-            partitions=len(states),
-            rows_per_second=round((rows - before) * 1000 / max(1, now_ms - before_ms), 1),
-            oldest_wait_seconds=max(0, now_ms - min(waiting, default=now_ms)) / 1000,
-            spec=planner.digest,
-            decoder=planner.spec.decoder,
-            floors=floors,
-            counted=counted,
-        )
+    def announce(self, owners: Collection[str]) -> None:
+        """Say whom this member is about to take over; returns when that stands in the topic: from
+        then on nobody writes one of them off before `took`. Not for the loop's thread.
 
-    def with_shares(
-        self, windows: Mapping[TargetShard, ShardWindow]
-    ) -> Mapping[TargetShard, ShardWindow]:
-        """What was read, with this member's share of each window."""
-        if self._floors.is_alone:
-            return windows
-        shared = self._shared
-        if shared is None or shared[0] is not windows:
-            shares = {name: self._floors.share(name) for name in names_of(windows)}
-            found = {
-                each: replace(
-                    window, state=replace(window.state, share=shares.get(name_of(each, window)))
+        :raises TransientError: it does not come back.
+        """
+        self._inherits = frozenset(owners)
+        until = time.monotonic() + LOST_SECONDS
+        while True:
+            number, inherits, _ = self._said
+            if inherits.issuperset(owners) and self._fold.number >= number:
+                return
+            if time.monotonic() > until or self._ended.is_set():
+                raise TransientError(
+                    f"a report to topic {self._topic_name} did not come back",
+                    "Nobody's partitions are taken over before.",
                 )
-                for each, window in windows.items()
-            }
-            shared = self._shared = windows, found
-        return shared[1]
+            self._ended.wait(POLL_SECONDS)
+
+    def took(self, read: SharesRead) -> None:
+        """What a look found is among the loop's states and holds; see `SharesRead`."""
+        number = (self._asked or self._sent) + 1
+        known = self._known
+        self._inherited = {
+            **self._inherited,
+            **{o: (number, known[o].number if o in known else 0) for o in read.inherited},
+        }
+        self._inherits = read.inherits
+        self._named = read.alive
+        self._count()
 
     # The thread's side
 
@@ -314,6 +325,9 @@ class FleetMember:
             except Exception:
                 _logger.exception("connector %s: the fleet's thread goes on", self._topic_name)
                 self._ended.wait(RETRY_SECONDS)
+        if self._is_over:
+            topic.bury(self._owner)
+            topic.flush(OVER_SECONDS)
         topic.close()
 
     def _step(self, topic: FleetTopic) -> None:
@@ -335,98 +349,101 @@ class FleetMember:
                 self._sent, self._sent_at = made[0].number, now
                 topic.send(replace(made[0], wall_ms=self._now_ms()))
         since_sent = now - self._sent_at
-        is_due = since_sent >= self._me.silent_seconds / SILENT_REPORTS
+        has_news = self._said[1:] != (self._inherits, self._stopping.is_set())
+        is_due = has_news or since_sent >= self._me.silent_seconds / SILENT_REPORTS
         if not self._asked and (is_due if fold.number >= self._sent else since_sent > LOST_SECONDS):
             self._asked = self._wanted = self._sent + 1
 
     def _bury(self, topic: FleetTopic) -> None:
-        """Who is gone, once the floors that take their place are in the topic."""
+        """Who is gone, once the floors that take their place are in the topic, and nobody else may
+        have taken over from it without having said so."""
         fold, gone = self._fold, dict(self._inherited)
-        if self._windows is not None and not SEVERAL_MEMBERS:
-            gone |= dict.fromkeys(fold.silent, 0)  # who has all partitions has all holds
-        for owner, since in gone.items():
-            if fold.number >= since and owner in fold.others:
+        if self._shared is not None and self.why_alone:
+            # Who has all partitions has all holds.
+            gone |= {o: (0, fold.others[o].report.number) for o in fold.silent}
+        for owner, (since, known) in gone.items():
+            heard = fold.others.get(owner)
+            if heard is None or heard.report.number > known or fold.number < since:
+                continue
+            if not any(
+                owner in each.report.inherits
+                for other, each in fold.others.items()
+                if other not in gone
+            ):
                 topic.bury(owner)
 
     def _publish(self) -> None:
-        fold, inherited = self._fold, self._inherited
-        self._all_known = frozenset(fold.others)
-        # As long as there are no several, nobody beside who runs holds anything.
-        counted = fold.others if SEVERAL_MEMBERS else {}
-        others = {o: h.report for o, h in counted.items() if o not in inherited}
-        if others != self._others:
-            self._others = others
-        self.view, self.silent = fold.view(), fold.silent
+        self._known = {owner: heard.report for owner, heard in self._fold.others.items()}
+        self._view = self._fold.view()
+        self._count()
 
-
-class _SharedWindows:
-    """Windows as a member of a fleet may use them."""
-
-    def __init__(self, windows: Windows, member: FleetMember) -> None:
-        self._windows, self._member = windows, member
-        self.outage, self.refusal = windows.outage, windows.refusal
-
-    def current(self) -> Mapping[TargetShard, ShardWindow]:
-        """The last reading of each target shard, with this member's share."""
-        return self._member.with_shares(self._windows.current())
-
-
-def names_of(windows: Mapping[TargetShard, ShardWindow]) -> set[str]:
-    """The windows that blocks can push others out of."""
-    return {name_of(e, w) for e, w in windows.items() if w.state.blocks != BOUNDLESS}
-
-
-def name_of(target_shard: TargetShard, window: ShardWindow) -> str:
-    """What a window is called in reports: the same by whichever entry or view it is reached."""
-    return f"{window.state.table or target_shard.name}/{target_shard.shard}"
-
-
-def floors_of(
-    windows: Mapping[TargetShard, ShardWindow],
-    states: Iterable[PartitionState],
-    holds: Holds,
-    members_max: int,
-    now_ms: int,
-) -> tuple[dict[str, int], bool]:
-    """By window, the insert counter of the oldest hold, or else of the last reading; and whether
-    all reservations are within a member's share."""
-    lowest: dict[str, int] = {}
-    reserved: dict[str, int] = {}
-    named: dict[str, tuple[str, int, int]] = {}
-    for each, window in windows.items():
-        state = window.state
-        if state.blocks == BOUNDLESS:
-            continue
-        name = name_of(each, window)
-        named[each.key] = name, state.blocks, state.insert_counter
-        lowest[name] = min(state.insert_counter, lowest.get(name, state.insert_counter))
-        ended = holds.ended_since(each, window.read_started_ms)
-        reserved[name] = reserved.get(name, 0) + ended
-    for late in holds.late_inserts:
-        for key, counter in late.insert_counters.items():
-            if key in named:
-                lowest[named[key][0]] = min(counter, lowest[named[key][0]])
-    bundles = set[str]()
-    for partition in states:
-        record, counters = partition.record, partition.background.insert_counters
-        if not counters or (record.bundle and record.bundle in bundles):
-            continue
-        bundles.add(record.bundle)
-        may_insert = partition.may_insert(now_ms)
-        for key, counter in counters.items():
-            if key not in named:
-                continue
-            name, blocks, reading = named[key]
-            may_come = partition.stopped is None and keeps_floor(blocks, reading, counter)
-            if may_insert or (record.in_doubt and may_come):
-                lowest[name] = min(counter, lowest[name])
-            if may_insert:
-                reserved[name] += record.reservation
-    most = {name: most_of(blocks, members_max) for name, blocks, _ in named.values()}
-    return lowest, all(reserved[name] <= most[name] for name in lowest)
+    def _count(self) -> None:
+        """Who may hold what this member does not know."""
+        for owner, report in self._known.items():
+            if report.number > self._first.setdefault(owner, report.number):
+                self._later = owner if is_older(self._owner, owner) else self._later
+        inherited = self._inherited
+        # Nobody beside who has all partitions holds anything.
+        self._others = {
+            owner: report
+            for owner, report in self._known.items()
+            if not self.why_alone and report.number > inherited.get(owner, (0, -1))[1]
+        }
 
 
 # Who is there
+
+
+def first_report(
+    topic: FleetTopic, fold: Fold, first: Report, end: int, is_foreign: Callable[[Report], bool]
+) -> Report | None:
+    """Report, and wait until that is in the topic; gives a report of somebody else that came
+    between: of two that begin at once the first in the topic goes on.
+
+    :param end: of the topic, before anybody was looked for.
+    :raises TransientError: it does not come back.
+    """
+    until = time.monotonic() + LOST_SECONDS
+    topic.send(first)
+    while fold.own is None or fold.number < first.number:
+        if time.monotonic() > until:
+            raise TransientError(
+                "a report to the topic of the fleet did not come back",
+                "Does the topic have a leader, and enough replicas in sync?",
+            )
+        for message in topic.poll(0.1):
+            fold.take(*message)
+    before = [
+        heard.report
+        for heard in fold.others.values()
+        if end <= heard.first_offset < fold.own.first_offset and is_foreign(heard.report)
+    ]
+    if before:
+        topic.bury(first.owner)
+        topic.flush(LOST_SECONDS)
+    return before[0] if before else None
+
+
+def refusal(connector: str, own: Report, other: Report, why_alone: str) -> ConfigurationError:
+    """Why a driver may not run beside another one."""
+    if other.member == own.member:
+        return ConfigurationError(
+            f'connector {connector}: a driver named "{other.member}" runs on another machine '
+            f"as {other.owner}; two drivers with one name would fence each other without end",
+            "Stop that one, or give each driver a name of its own: [fleet] member.",
+        )
+    runs = f'connector {connector}: the driver "{other.member}" runs as {other.owner}'
+    if not (why_alone or other.is_alone):
+        return ConfigurationError(
+            f"{runs}, with members_max = {other.members_max}; this one has {own.members_max}, and "
+            "what each may use of a window follows from it",
+            "Give all members of the fleet the same [fleet] members_max.",
+        )
+    why = why_alone or "that one shares no partitions; its log says why"
+    return ConfigurationError(
+        f"{runs}, and {why}: this one would take all partitions from it",
+        f"Stop that one first; {own.silent_seconds:.0f} s later this one may start.",
+    )
 
 
 def reporting(

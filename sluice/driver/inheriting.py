@@ -20,7 +20,7 @@ from sluice.core.fleet.view import View
 from sluice.core.ledger import CommittedOffset, LedgerView
 from sluice.core.ranges import TopicPartition
 from sluice.core.records import GENESIS, InvalidRecordError, Record, decode, encode
-from sluice.driver.start import Started, StartParts, first_records
+from sluice.driver.start import Started, StartParts, first_records, late_inserts_in
 from sluice.kafka.recorder import TakeOver
 
 _logger = logging.getLogger("sluice.loop")
@@ -32,13 +32,19 @@ _Found = Mapping[TopicPartition, CommittedOffset | None]
 class SharesRead:
     """What a look found.
 
-    :param started: partitions that are this owner's now.
+    :param started: partitions that are this owner's now, and late inserts.
     :param gone: partitions that stopped here, and go on elsewhere.
+    :param inherited: dead ids that are fenced, and all of whose holds are in `started`.
+    :param inherits: ids that may be taken over in part, as something failed in between.
+    :param alive: ids that records name, but for those that are dead.
     :param error: a bug; nothing that may happen.
     """
 
     started: tuple[Started, ...] = ()
     gone: tuple[TopicPartition, ...] = ()
+    inherited: frozenset[str] = frozenset()
+    inherits: frozenset[str] = frozenset()
+    alive: frozenset[str] = frozenset()
     error: Exception | None = None
 
 
@@ -49,6 +55,8 @@ class Heir:
     :param read_last: reads the last record of partitions in the ledger, and nothing else.
     :param read_on: reads into a view of the ledger what came since.
     :param sources: all partitions of the connector.
+    :param retired: partitions of topics that are not configured any more, and are in doubt.
+    :param announce: says whom it is about to take over; returns when all members can know.
     """
 
     def __init__(
@@ -57,13 +65,21 @@ class Heir:
         read_last: Callable[[list[TopicPartition]], LedgerView],
         read_on: Callable[[LedgerView], None],
         sources: Callable[[], list[TopicPartition]],
+        retired: Callable[[], list[TopicPartition]],
+        announce: Callable[[Collection[str]], None],
     ) -> None:
         self._parts, self._recorder = parts, parts.recorder
         self._read_last, self._read_on, self._sources = read_last, read_on, sources
+        self._retired, self._announce = retired, announce
         self._own = parts.planner.owner
         self._owners = Owners()
         #: What was found of partitions that stopped here: they are tried again when that changes.
         self._tried: dict[TopicPartition, CommittedOffset | None] = {}
+        #: Ids that were announced, and of which not all is known to be the loop's.
+        self._inherits = frozenset[str]()
+        #: Ids without partitions that are fenced, with the number of the view.
+        self._fenced: dict[str, int] = {}
+        self._alive = frozenset[str]()
         self._pool = ThreadPoolExecutor(1, thread_name_prefix="shares")
 
     def look(
@@ -100,6 +116,7 @@ class Heir:
     ) -> SharesRead:
         started: list[Started] = []
         gone: list[TopicPartition] = []
+        inherited, alive = frozenset[str](), self._alive
         with _looking_again():
             sources = self._sources()
             found = self._recorder.look(sources)
@@ -108,12 +125,28 @@ class Heir:
             given = [s for s in sources if self._is_given(s, found[s], held)]
             # What stopped here names the dead as long as nobody decides.
             left = {named_by(at) for s, at in found.items() if self._is_new(s, at)}
-            dead = [owner for owner in self._owners.to_inherit(view) if owner in left]
-            with _looking_again():
-                started += [self._adopt(given, batch)] if given else []
+            alive = self._alive = self._owners.alive(view)
+            named = {named_by(at) for at in found.values()}
+            dead = frozenset(
+                owner
+                for owner in self._owners.to_inherit(view)
+                if (owner in left if owner in named else self._is_due(owner, view))
+            )
+            if given:
+                started.append(self._adopt(given, batch, is_unsure=bool(self._inherits)))
             if dead:
+                self._inherits |= dead
+                self._announce(self._inherits)
                 started += self._inherit(dead, found, held, view, batch)
-        return SharesRead(tuple(started), tuple(gone))
+                self._fenced |= dict.fromkeys(dead - named, view.number)
+            inherited, self._inherits = dead, frozenset()
+        return SharesRead(tuple(started), tuple(gone), inherited, self._inherits, alive)
+
+    def _is_due(self, owner: str, view: View) -> bool:
+        """Whether an id without partitions is to be fenced, once more perhaps: it may have come
+        back, or be written off soon."""
+        fenced_at = self._fenced.get(owner)
+        return fenced_at is None or view.number - fenced_at >= _FENCED_REPORTS
 
     def _is_new(self, source: TopicPartition, at: CommittedOffset | None) -> bool:
         return source not in self._tried or self._tried[source] != at
@@ -141,11 +174,14 @@ class Heir:
             and record.batch > stopped.batch
         )
 
-    def _adopt(self, given: list[TopicPartition], batch: int) -> Started:
+    def _adopt(self, given: list[TopicPartition], batch: int, *, is_unsure: bool) -> Started:
         """Take in partitions whose records name this owner: they need no first record, and keep
-        the one that they have, byte for byte (R5)."""
+        the one that they have, byte for byte (R5).
+
+        :param is_unsure: they may have come from the dead, with all that these left.
+        """
         found = self._recorder.committed(given)
-        view = self._read_last(given)
+        view = self._read(given, found) if is_unsure else self._read_last(given)
         again = self._recorder.committed(given)
         own = {
             source: at
@@ -163,7 +199,7 @@ class Heir:
         view: View,
         batch: int,
     ) -> list[Started]:
-        """Take over all that these ids own."""
+        """Take over all that these ids own, and all that they may still insert."""
         theirs = [source for source, at in found.items() if named_by(at) in dead]
         ledger = self._read(theirs, found)
         taken = self._recorder.inherit(dead, found)
@@ -174,13 +210,30 @@ class Heir:
         if lacking or not taken.found.keys() <= set(theirs):
             ledger = self._read(list(taken.found), taken.found)
         self._leave(taken, ledger, view)
-        if not taken.found:
-            return []
-        _logger.warning(
-            "%s: %d partitions of %s are taken over",
-            *(self._parts.planner.spec.connector, len(taken.found), ", ".join(sorted(dead))),
-        )
-        return [self._remembered(taken, first_records(self._parts, taken, ledger, batch))]
+        connector, names = self._parts.planner.spec.connector, ", ".join(sorted(dead))
+        started = [Started(late_inserts=late_inserts_in(ledger), batch=batch)]
+        leaving = self._committed(self._retired(), dead)
+        if taken.found:
+            count = len(taken.found)
+            _logger.warning("%s: %d partitions of %s are taken over", connector, count, names)
+            producers = dict(taken.producers)
+            first = first_records(self._parts, taken, ledger, batch)
+            started.append(self._remembered(taken, first))
+            taken.producers.update(producers)
+        if leaving:
+            owners = {source: named_by(at) for source, at in leaving.items()}
+            taken = TakeOver(leaving, owners, taken.producers)
+            ledger, batch = self._read(list(leaving), leaving), max(each.batch for each in started)
+            settled = first_records(self._parts, taken, ledger, batch, retiring=True)
+            started.append(self._remembered(taken, settled))
+        return started
+
+    def _committed(
+        self, sources: list[TopicPartition], owners: Collection[str]
+    ) -> dict[TopicPartition, CommittedOffset | None]:
+        """Those of these partitions that these owners have."""
+        found = self._recorder.committed(sources)
+        return {source: at for source, at in found.items() if named_by(at) in owners}
 
     def _read(self, sources: list[TopicPartition], found: _Found) -> LedgerView:
         return self._parts.read_ledger(sources, [s for s in sources if found[s] is None])
@@ -206,6 +259,8 @@ class Heir:
 
 
 _NOBODYS = object()
+#: Whoever is fenced without partitions is fenced again after so many reports, if it is still there.
+_FENCED_REPORTS = 15
 
 
 @contextmanager

@@ -125,7 +125,7 @@ class ConnectorLoop:
         self.dead_letters = self._reports.dead_letters
         self.replicas, self.claims, self.jobs = parts.replicas, parts.claims, parts.jobs
         self._specs, self.planner = dict(specs), planner
-        is_read, is_alone = parts.read_schema is not None, parts.fleet is None
+        is_read, is_alone = parts.read_schema is not None, parts.shares is None
         known = self.states, planner, self._specs, parts.parking, parts.version, parts.see_specs
         self._schema = SchemaChanges(*known, is_read=is_read, is_recorded=is_alone)
         self.freezing = Freezing(parts.decided.frozen, planner, self._schema, is_read=is_read)
@@ -176,7 +176,7 @@ class ConnectorLoop:
             self._notice_clock(now_ms)
             if self.stopping.is_set():
                 grace_until_ms = grace_until_ms or now_ms + int(grace_seconds * 1000)
-                if self._reached({}) or now_ms >= grace_until_ms:
+                if self._sharing.leave(now_ms, self._reached({})) or now_ms >= grace_until_ms:
                     return
             elif targets is not None and self._reached(targets):
                 return
@@ -221,8 +221,7 @@ class ConnectorLoop:
             self._parts.claims.see(self.states.values(), self.holds, of.spec, of.spec_of, now_ms)
         if self._parts.staging is not None:
             self._parts.staging.see(self.states.values(), now_ms)
-        self._parts.see_round(self.states, self.holds, self.counters.rows, now_ms)
-        self._sharing.step(now_ms, self.batch, stopping=stopping)
+        self._sharing.step(self.holds, self.counters.rows, now_ms, self.batch, stopping=stopping)
         under_way = self._pending.under_way(now_ms)
         self.planner.batch = self._recorder.batch + 1
         planned = self._round_planner.plan(under_way, now_ms, flush=flush, stopping=stopping)
@@ -320,6 +319,7 @@ class ConnectorLoop:
                 self._apply(self._sharing.looked(event))
                 for started in event.started:
                     self._join(started)
+                self._sharing.took(event)
                 continue
             if isinstance(event, PartitionsDecided):
                 self._redirecting.take(event)

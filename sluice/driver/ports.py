@@ -144,8 +144,11 @@ class Jobs(Protocol):
     def cancel(self, job: Job) -> None:
         """End a job that does not come back; it then comes back as lost."""
 
-    def warm(self) -> None:
-        """Keep idle workers alive."""
+    def warm(self, *, wait: bool = False) -> None:
+        """Keep idle workers alive, or start them.
+
+        :param wait: return when they are there.
+        """
 
 
 @dataclass(frozen=True, slots=True)
@@ -320,42 +323,34 @@ class Staging(Protocol):
         """These are the servers from now on."""
 
 
-class SeeRound(Protocol):
-    """Is told of each round that begins; a member of a fleet for real (`sluice.driver.fleet`)."""
+class Fleet(Protocol):
+    """Knows who else runs this connector, and tells them of this driver; `sluice.driver.fleet` for
+    real.
 
-    def __call__(
+    :param is_fresh: surely nobody has taken this driver for dead.
+    """
+
+    @property
+    def is_fresh(self) -> bool: ...
+
+    def view(self) -> View:
+        """What is known of all members now; never waits."""
+
+    def see(
         self,
         states: Mapping[TopicPartition, PartitionState],
         holds: Holds,
         rows: int,
         now_ms: int,
     ) -> None:
-        """:param states: all partitions of the loop; `rows`: that it has settled."""
+        """A round begins.
 
+        :param states: all partitions of the loop; `rows`: that it has settled.
+        :raises OwnerChangedError: somebody has written this id off.
+        """
 
-def no_fleet(
-    states: Mapping[TopicPartition, PartitionState], holds: Holds, rows: int, now_ms: int
-) -> None:
-    """Where nobody has to know."""
-
-
-class Fleet(Protocol):
-    """Knows who else runs this connector."""
-
-    def view(self) -> View:
-        """What is known of all members now; never waits."""
-
-
-@dataclass(frozen=True, slots=True)
-class Membership:
-    """That a driver shares its partitions with others.
-
-    :param name: of the member, the same after each start.
-    :param join: begins to report under an owner id, and ends to report under an earlier one.
-    """
-
-    name: str
-    join: Callable[[str], Fleet]
+    def took(self, read: Any) -> None:
+        """What a look found, a `SharesRead`, is among the loop's states and holds."""
 
 
 class Shares(Protocol):
@@ -400,8 +395,8 @@ class LoopParts:
     :param staging: None where nobody looks after staging tables.
     :param decided: what is decided at the start; a `DecisionsRead` tells of changes.
     :param tracing: None where nobody wants traces.
-    :param see_round: of a member of a fleet, whose are the `windows` then.
-    :param fleet: None: nobody shares the partitions with this driver; likewise `shares`.
+    :param fleet: None: this driver is no member of one; else the `windows` are the fleet's, too.
+    :param shares: None: nobody shares the partitions with this driver.
     :param version: of the configuration at the start.
     :param see_specs: told the load specs that are left, when some are needed no more.
     """
@@ -426,7 +421,6 @@ class LoopParts:
     staging: Staging | None = None
     decided: Decided = field(default_factory=Decided)
     tracing: Tracing | None = None
-    see_round: SeeRound = no_fleet
     fleet: Fleet | None = None
     shares: Shares | None = None
     version: int = 0

@@ -265,11 +265,13 @@ class _Room:
 
     def left_alone(self, insert_counter: int) -> int:
         """The same if there were no other hold."""
-        created = self.window.insert_counter - insert_counter
-        if self.window.share is not None:
-            keeps = keeps_floor(self.window.blocks, self.window.insert_counter, insert_counter)
-            return self.window.most if keeps else -1
-        return self.window.usable - created
+        window, share = self.window, self.window.share
+        if share is None:
+            return window.usable - (window.insert_counter - insert_counter)
+        if not keeps_floor(window.blocks, window.insert_counter, insert_counter):
+            return -1
+        alone = replace(share, floor=insert_counter)
+        return alone.left(window.blocks, window.insert_counter, insert_counter, 0)
 
 
 @dataclass(frozen=True, slots=True, eq=False)

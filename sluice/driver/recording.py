@@ -224,6 +224,7 @@ class RoundRecorder:
                 self._holds.late_inserts.append(
                     PossibleLateInsert(state.background.insert_counters, state.late_insert_until_ms)
                 )
+                state.held_until_ms = max(state.held_until_ms, state.late_insert_until_ms)
             state.late_insert_until_ms = 0
             state.settled_at_ms = now_ms
         if state.hands_to and record.owner == state.hands_to:

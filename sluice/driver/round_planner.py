@@ -155,7 +155,7 @@ class RoundPlanner:
         planned = {update.source for update in updates}
         stale_ms = now_ms - RESETTLE_MS
         for state in idle:
-            is_old, to = state.committed_at_ms < stale_ms, state.goes_to
+            is_old, to = state.committed_at_ms < stale_ms, state.goes_to(now_ms)
             if (is_old or state.loaded is not None or to) and state.source not in planned:
                 updates.append(settle(state, to or planner.owner, planner.batch, now_ms))
         return Round(updates, ready, self._effects)

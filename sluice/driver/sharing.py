@@ -13,7 +13,7 @@ from sluice.driver.effects import Effect, LetGo
 from sluice.driver.freezing import Freezing
 from sluice.driver.inheriting import SharesRead
 from sluice.driver.ports import LoopParts
-from sluice.driver.state import PartitionState
+from sluice.driver.state import Holds, PartitionState
 
 #: How often all partitions are looked at: what came, and who is silent.
 LOOK_EVERY_MS = 2_000
@@ -41,15 +41,19 @@ class Sharing:
         self._looked_at_ms: int | None = None
         self._is_looking = False
 
-    def step(self, now_ms: int, batch: int, *, stopping: bool) -> None:
-        """Once a round: mark what is to go, and look at all partitions if it is time.
-
-        :param stopping: what is settled is kept: who is started again goes on with it.
-        """
+    def leave(self, now_ms: int, is_settled: bool) -> bool:
+        """Mark all for those who go on; gives whether nothing is left to settle or hand over."""
         if self._fleet is None or self._shares is None:
-            return
-        if stopping:
-            self._mark(None)
+            return is_settled
+        self._mark(Homes(self._fleet.view(), is_leaving=True), now_ms)
+        return is_settled and not any(state.hands_to for state in self._states.values())
+
+    def step(self, holds: Holds, rows: int, now_ms: int, batch: int, *, stopping: bool) -> None:
+        """Once a round: say how this driver does, mark what is to go, and look at all partitions
+        if it is time."""
+        if self._fleet is not None:
+            self._fleet.see(self._states, holds, rows, now_ms)
+        if self._fleet is None or self._shares is None or stopping:
             return
         view = self._fleet.view()
         at_ms = self._looked_at_ms
@@ -59,8 +63,10 @@ class Sharing:
         elif not is_due:
             return
         self._view = view
-        self._mark(self._homes)
-        if is_due and not self._is_looking:
+        if self._homes is not None:
+            self._mark(self._homes, now_ms)
+        # Who may have been taken for dead takes nothing in.
+        if is_due and not self._is_looking and self._fleet.is_fresh:
             self._looked_at_ms, self._is_looking = now_ms, True
             self._shares.look(self._held(), view, batch, self._answer)
 
@@ -72,20 +78,25 @@ class Sharing:
         for source in read.gone:
             yield LetGo(source)
 
-    def _mark(self, homes: Homes | None) -> None:
-        goes = homes is not None and homes.are_elsewhere
+    def took(self, read: SharesRead) -> None:
+        """What the look found is taken in."""
+        if self._fleet is not None:
+            self._fleet.took(read)
+
+    def _mark(self, homes: Homes, now_ms: int) -> None:
         for state in self._states.values():
-            to = homes.of(state.source) if goes and homes is not None else ""
-            if to and (to == state.record.owner or self._stays(state)):
+            to = homes.of(state.source) if homes.are_elsewhere else ""
+            if to and (to == state.record.owner or self._stays(state, now_ms)):
                 to = ""
             if state.hands_to != to:
                 state.hands_to = to
                 self._file(state)
 
-    def _stays(self, state: PartitionState) -> bool:
-        """What stands still would stand still elsewhere, too."""
+    def _stays(self, state: PartitionState, now_ms: int) -> bool:
+        """What stands still would stand still elsewhere, too; and of what may still be inserted,
+        though it is settled, only this owner knows."""
         is_for_good = state.stopped is not None or state.retiring
-        return is_for_good or bool(self._freezing.of(state))
+        return is_for_good or state.is_held(now_ms) or bool(self._freezing.of(state))
 
     def _held(self) -> dict[TopicPartition, Record | None]:
         return {

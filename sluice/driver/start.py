@@ -186,6 +186,9 @@ def first_records(
             continue
         records[item.source] = record
         entries.append(record_entry(item.source, record, state.background))
+    held = _held_until_ms(view)
+    for state in started.states:
+        state.held_until_ms = held.get(state.source, 0)
     waiting = [s.source for s in started.states if isinstance(s.stopped, UnresolvedError)]
     for line in resolved_together(parts.planner.spec.connector, waiting):
         _logger.error("%s", line)
@@ -193,18 +196,32 @@ def first_records(
         _refuse_change(parts, taken)
     if records:
         parts.recorder.finish_take_over(taken, Commit(records, tuple(entries)))
-    started.late_inserts = [
-        PossibleLateInsert(
-            {str(k): int(v) for k, v in entry["marks"].items()}, int(entry["deadline_ms"])
-        )
-        for entry in view.late_inserts
-    ]
+    started.late_inserts = late_inserts_in(view)
     started.elsewhere = [
         source
         for source, entry in view.records.items()
         if source not in taken.found and spec_needed(str(entry["metadata"])) is not None
     ]
     return started
+
+
+def late_inserts_in(view: LedgerView) -> list[PossibleLateInsert]:
+    """Of all partitions, whoever owns them."""
+    return [
+        PossibleLateInsert(
+            {str(k): int(v) for k, v in entry["marks"].items()}, int(entry["deadline_ms"])
+        )
+        for entry in view.late_inserts
+    ]
+
+
+def _held_until_ms(view: LedgerView) -> dict[TopicPartition, int]:
+    """By partition, until when something that is settled may still be inserted."""
+    held: dict[TopicPartition, int] = {}
+    for entry in view.late_inserts:
+        source = TopicPartition(str(entry["topic"]), int(entry["partition"]))
+        held[source] = max(int(entry["deadline_ms"]), held.get(source, 0))
+    return held
 
 
 def _asked_once(why_no_probe: WhyNoProbe) -> WhyNoProbe:

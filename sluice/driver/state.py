@@ -106,6 +106,7 @@ class PartitionState:
     :param settled_at_ms: when a range of it was last settled; 0: none was by this driver.
     :param retiring: its topic is not configured any more: it is let go once it is settled.
     :param hands_to: the owner id that it goes to once it is settled (R25); "": it stays.
+    :param held_until_ms: until then something of it that is settled may still be inserted.
     """
 
     source: TopicPartition
@@ -135,6 +136,7 @@ class PartitionState:
     settled_at_ms: int = 0
     retiring: bool = False
     hands_to: str = ""
+    held_until_ms: int = 0
 
     @property
     def block_range(self) -> Range:
@@ -175,10 +177,13 @@ class PartitionState:
             and (not self.record.in_doubt or self.loaded is not None)
         )
 
-    @property
-    def goes_to(self) -> str:
+    def goes_to(self, now_ms: int) -> str:
         """The owner id that its next record hands it over to; "": to nobody."""
-        return "" if self.record.in_doubt else self.hands_to
+        return "" if self.record.in_doubt or self.is_held(now_ms) else self.hands_to
+
+    def is_held(self, now_ms: int) -> bool:
+        """Whether something of it that is settled may still be inserted."""
+        return not has_expired(self.held_until_ms, now_ms)
 
     @property
     def has_to_be_probed(self) -> bool:

@@ -106,14 +106,6 @@ class SourceLog:
             for number in sorted(topic.partitions)
         ]
 
-    def leaders(self) -> dict[TopicPartition, int]:
-        """The id of the broker that leads each partition that this user may see."""
-        return {
-            TopicPartition(name, number): partition.leader
-            for name, topic in self._listed().items()
-            for number, partition in topic.partitions.items()
-        }
-
     def _listed(self) -> dict[str, Any]:
         return dict(cluster_metadata(self._admin, "", ADMIN_TIMEOUT_SECONDS).topics)
 

@@ -324,8 +324,8 @@ def _fleet(member: FleetMember | None) -> FleetNow | None:
     if member is None:
         return None
     return FleetNow(
-        members=tuple(sorted(each.name for each in member.view.living)),
-        silent=tuple(sorted(member.silent)),
+        members=tuple(sorted(each.name for each in member.view().living)),
+        silent=member.view().silent,
         report_age_seconds=round(member.report_age_seconds, 1),
         unreadable=member.unreadable,
     )

@@ -86,10 +86,12 @@ class SparkJobs:
             cancel = self._context.cancelJobGroup
             threading.Thread(target=cancel, args=(group,), name="spark-cancel", daemon=True).start()
 
-    def warm(self) -> None:
+    def warm(self, *, wait: bool = False) -> None:
         """Keep the Python workers alive: Spark ends them after a minute of idleness, and
         the next range would wait for a new one to load its libraries."""
-        self._pool.submit(self._warm)
+        ended = self._pool.submit(self._warm)
+        if wait:
+            ended.result()
 
     def when_gone(self, tell: Callable[[SparkGoneError], None]) -> None:
         """Look after Spark, and tell when it can run nothing any more, from another thread: who

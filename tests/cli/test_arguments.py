@@ -5,7 +5,6 @@ from __future__ import annotations
 from datetime import UTC, datetime
 from pathlib import Path
 
-import click
 import pytest
 
 from sluice.cli.arguments import an_offset_or_time
@@ -81,34 +80,6 @@ def test_quorum() -> None:
     values = parse("quorum", "s.toml", "--shard", "s1", "--table", "orders", "--fix", "--yes")
     assert (values["shard"], values["table"]) == ("s1", "orders")
     assert values["fix"] and values["yes"]
-
-
-def test_members_of_a_fleet() -> None:
-    named = parse("fleet", "members", "s.toml", "--json")
-    assert named == {"config": Path("s.toml"), "as_json": True}
-    assert parse("fleet", "s.toml", "--json") == named
-
-
-def test_a_plan_of_a_fleet() -> None:
-    assert parse("fleet", "plan", "s.toml") == {
-        "config": Path("s.toml"),
-        "members": None,
-        "slots": None,
-        "measure": 5.0,
-        "as_json": False,
-    }
-    assert parse("fleet", "plan", "s.toml", "--slots", "8,4")["slots"] == (8, 4)
-    for wrong in ("", "8,", "0", "8;4", "-1"):
-        with pytest.raises(click.UsageError, match="list of numbers from 1"):
-            parse("fleet", "plan", "s.toml", "--slots", wrong)
-
-
-def test_members_of_a_plan_are_said_once(capsys: pytest.CaptureFixture[str]) -> None:
-    ended = run(capsys, "fleet", "plan", "s.toml", "--slots", "1", "--members", "1")
-    assert ended.status == ExitStatus.CONFIGURATION
-    assert "--slots names each member already" in ended.err
-    ended = run(capsys, "fleet", "plan", "s.toml", "--members", "101")
-    assert "101 members are too many" in ended.err
 
 
 def test_dead_letters() -> None:

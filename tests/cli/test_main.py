@@ -33,8 +33,6 @@ COMMANDS = {
     "quorum",
     "status",
     "fleet",
-    "fleet members",
-    "fleet plan",
     "freeze",
     "resume",
     "drain",

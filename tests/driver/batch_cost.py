@@ -72,7 +72,7 @@ class InstantSpark:
         self.worked += time.thread_time() - began
         finished(JobResult(job, tuple(r for packed in answers for r in pickle.loads(packed))))
 
-    def warm(self) -> None:
+    def warm(self, *, wait: bool = False) -> None:
         """Nothing gets cold."""
 
 

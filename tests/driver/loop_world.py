@@ -333,7 +333,7 @@ class World(Inbox, Sources):
         self.cancelled.append((self.now, job))
         self.at(TASK_MS, lambda: self.put(JobResult(job, error=JobLostError("it was ended"))))
 
-    def warm(self) -> None:
+    def warm(self, *, wait: bool = False) -> None:
         pass
 
     def load(self, assignment: Assignment, entries: int = 1) -> Loaded:

@@ -6,19 +6,22 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from sluice.core.errors import ConfigurationError
+from sluice.core.errors import ConfigurationError, OwnerChangedError
 from sluice.core.fleet.floors import Share
 from sluice.core.fleet.fold import Fold
+from sluice.core.fleet.placement import owner_id
 from sluice.core.fleet.records import Report, encode, key_of
 from sluice.core.ranges import TopicPartition
 from sluice.driver import fleet as fleet_module
 from sluice.driver.connector import ConnectorRun, patiently
 from sluice.driver.fleet import FleetMember, Identity, refuse_beside_fleet
+from sluice.driver.inheriting import SharesRead
 from sluice.driver.ports import Windows
 from sluice.kafka import fleet as topic_module
 from sluice.kafka.errors import KafkaUnavailableError
@@ -48,8 +51,10 @@ class Driver:
         me = Identity(name, "east", 2, SILENT_SECONDS, boot, 7)
         self.goes = True
         self._stopping = threading.Event()
+        why = "" if fleet_module.SEVERAL_MEMBERS else "several drivers are not supported yet"
         self.member = FleetMember(
-            kafka.access(), topic, me, owner, lambda: time.time_ns() // 1_000_000, self._stopping
+            *(kafka.access(), topic, me, owner, lambda: time.time_ns() // 1_000_000),
+            *(self._stopping, why),
         )
         self.world = World([TopicPartition("a", 0)])
         self.loop = self.world.loop()
@@ -58,8 +63,7 @@ class Driver:
 
     def start(self) -> Driver:
         patiently("a member starts", self.member.start, self._stopping)
-        gone = frozenset[str]() if fleet_module.SEVERAL_MEMBERS else self.member.known
-        self.windows = self.member.begin(self.world, self.loop.planner, 4, gone)
+        self.windows = self.member.begin(self.world, self.loop.planner, 4)
         self._thread.start()
         return self
 
@@ -77,7 +81,7 @@ class Driver:
 
     @property
     def living(self) -> list[str]:
-        return [each.owner for each in self.member.view.living]
+        return [each.owner for each in self.member.view().living]
 
     @property
     def share(self) -> Any:
@@ -118,7 +122,7 @@ def test_members_hear_of_each_other(
 ) -> None:
     monkeypatch.setattr(fleet_module, "SEVERAL_MEMBERS", True)
     first = start("a", "run-1")
-    wait_for(lambda: first.member.view.number >= 2, 20, "two reports")
+    wait_for(lambda: first.member.view().number >= 2, 20, "two reports")
     assert first.share is None and first.windows.current() is first.world.current()
     facts = describe_topic(kafka.admin, topic)
     assert facts is not None and facts.partitions == 1
@@ -137,7 +141,7 @@ def test_members_hear_of_each_other(
     second.goes = False
     wait_for(lambda: first.living == ["run-1"], 20, "the second one's silence")
     assert second.member.report_age_seconds >= SILENT_SECONDS / 2
-    assert first.member.silent.keys() == {"run-2"} and first.share is not None
+    assert first.member.view().silent == ("run-2",) and first.share is not None
     second.goes = True
     wait_for(lambda: first.living == ["run-1", "run-2"], 20, "the second one's return")
 
@@ -185,7 +189,7 @@ def test_a_topic_that_is_made_anew_is_read_from_its_beginning(
     kafka: Kafka, topic: str, start: Start
 ) -> None:
     first = start("a", "run-1")
-    wait_for(lambda: first.member.view.number >= 2, 20, "two reports")
+    wait_for(lambda: first.member.view().number >= 2, 20, "two reports")
     before, _ = kafka.log.topics([topic])[topic]
     kafka.admin.delete_topics([topic])[topic].result(30)
 
@@ -194,8 +198,8 @@ def test_a_topic_that_is_made_anew_is_read_from_its_beginning(
         return topic in found and found[topic][0] != before and "run-1" in read(kafka, topic)
 
     wait_for(is_back, 60, "a report in the new topic")
-    number = first.member.view.number
-    wait_for(lambda: first.member.view.number > number, 30, "that it is read back")
+    number = first.member.view().number
+    wait_for(lambda: first.member.view().number > number, 30, "that it is read back")
     assert first.share is None
 
 
@@ -215,7 +219,7 @@ def test_a_topic_that_is_away_stops_no_loop(
     kafka: Kafka, topic: str, start: Start, monkeypatch: pytest.MonkeyPatch, caplog: Any
 ) -> None:
     first = start("a", "run-1")
-    wait_for(lambda: first.member.view.number >= 2, 20, "two reports")
+    wait_for(lambda: first.member.view().number >= 2, 20, "two reports")
     real = FleetTopic.poll
 
     def poll(self: FleetTopic, timeout_seconds: float) -> Any:
@@ -227,9 +231,9 @@ def test_a_topic_that_is_away_stops_no_loop(
     began = time.perf_counter()
     first.member.see(first.loop.states, first.loop.holds, 0, first.world.now)
     assert time.perf_counter() - began < 0.5
-    number = first.member.view.number
+    number = first.member.view().number
     monkeypatch.setattr(FleetTopic, "poll", real)
-    wait_for(lambda: first.member.view.number > number, 30, "a report")
+    wait_for(lambda: first.member.view().number > number, 30, "a report")
 
 
 def test_a_driver_without_fleet_ends_with_2_beside_one(
@@ -246,3 +250,60 @@ def test_a_driver_without_fleet_ends_with_2_beside_one(
     )
     run.run(until_caught_up=False, grace_seconds=1.0)
     assert run.status == 2 and "It is a member of a fleet" in str(run.error)
+
+
+def test_an_id_is_written_off_once_nobody_inherits_it_any_more(
+    kafka: Kafka, topic: str, start: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(fleet_module, "SEVERAL_MEMBERS", True)
+    first = start("a", "run-1")
+    other, dead = Report("run-2", "b", 1, members_max=2), Report("run-3", "c", 1, members_max=2)
+    for report in (dead, replace(other, inherits=("run-3",))):
+        kafka.produce(topic, [(key_of("dc1", report.owner), encode(report))])
+    wait_for(lambda: first.member._known.keys() == {"run-2", "run-3"}, 20, "both")
+    first.member.announce(["run-3"])
+    assert read(kafka, topic)["run-1"].inherits == ("run-3",)
+    first.member.took(SharesRead(inherited=frozenset({"run-3"}), alive=frozenset({"run-9"})))
+    number = first.member.view().number
+    wait_for(lambda: first.member.view().number >= number + 3, 20, "three reports")
+    assert read(kafka, topic)["run-1"].inherits == ()
+    assert "run-3" in read(kafka, topic)  # the other one has not said that it has all of it
+    assert first.share == Share(None, 0, 2)  # and nobody knows what run-9 holds
+    value = encode(replace(other, number=2))
+    kafka.produce(topic, [(key_of("dc1", "run-2"), value)])
+    wait_for(lambda: "run-3" not in read(kafka, topic), 20, "its end")
+
+
+def test_who_was_written_off_or_started_again_ends(
+    kafka: Kafka, topic: str, start: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(fleet_module, "SEVERAL_MEMBERS", True)
+    ids = [owner_id("a", at, "00") for at in (1, 2)]
+    first = start("a", ids[0])
+    first.goes = False
+    second = start("a", ids[1])
+    wait_for(lambda: bool(first.member._later), 20, "two reports of the later one")
+    with pytest.raises(OwnerChangedError) as error:
+        first.member.see(first.loop.states, first.loop.holds, 0, first.world.now)
+    assert error.value.owner == ids[1]
+    second.goes = False
+    kafka.produce(topic, [(key_of("dc1", ids[1]), None)])
+    wait_for(lambda: second.member._fold.is_gone, 20, "the message")
+    with pytest.raises(OwnerChangedError, match="written"):
+        second.member.see(second.loop.states, second.loop.holds, 0, second.world.now)
+
+
+def test_members_take_the_fleet_to_be_as_large(
+    kafka: Kafka, topic: str, start: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(fleet_module, "SEVERAL_MEMBERS", True)
+    first = start("a", "run-1")
+    monkeypatch.setattr(fleet_module, "SEVERAL_MEMBERS", False)
+    with pytest.raises(ConfigurationError, match="several drivers are not supported yet"):
+        start("b", "run-2")
+    monkeypatch.setattr(fleet_module, "SEVERAL_MEMBERS", True)
+    first.member._blank = replace(first.member._blank, members_max=3)
+    monkeypatch.setattr(first.member._shared, "_blank", first.member._blank)
+    wait_for(lambda: read(kafka, topic)["run-1"].members_max == 3, 20, "its report")
+    with pytest.raises(ConfigurationError, match="members_max = 3; this one has 2"):
+        start("b", "run-2")

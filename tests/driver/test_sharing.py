@@ -57,6 +57,9 @@ def world(monkeypatch: pytest.MonkeyPatch) -> World:
     world.shares = Shares(world)  # type: ignore[attr-defined]
     world.sees = View("me", 1, (ME,))  # type: ignore[attr-defined]
     world.view = lambda: world.sees  # type: ignore[attr-defined]
+    world.see = lambda *_: None  # type: ignore[attr-defined]
+    world.is_fresh = True  # type: ignore[attr-defined]
+    world.took = lambda read: None  # type: ignore[attr-defined]
     made = partial(LoopParts, fleet=world, shares=world.shares)  # type: ignore[attr-defined, arg-type]
     monkeypatch.setattr(loop_world, "LoopParts", made)
     return world
@@ -74,7 +77,9 @@ def shares(world: World) -> Shares:
 def run_for(world: World, after_ms: int, loop: ConnectorLoop) -> None:
     loop.stopping.clear()
     world.at(after_ms, loop.stopping.set)
-    loop.run(None, 60.0)
+    loop.run(None, 0.0)
+    for state in loop.states.values():
+        state.hands_to = ""  # it goes on, as nothing real does
 
 
 def test_what_is_settled_goes_and_the_rest_goes_on(world: World) -> None:
@@ -127,12 +132,25 @@ def test_what_stopped_or_stands_still_stays(world: World) -> None:
     assert set(loop.states) == {*OWN, ITS[0]}
 
 
-def test_who_is_to_stop_keeps_what_it_has(world: World) -> None:
+def test_who_is_to_stop_hands_over_all_that_it_has(world: World) -> None:
     loop = run(world)
+    assert set(loop.states) == set(SOURCES)  # nobody else is there
     see(world, BOTH)
+    loop.states[SOURCES[0]].held_until_ms = world.now + 60_000
     loop.stopping.set()
     loop.run(None, 5.0)
-    assert set(loop.states) == set(SOURCES)
+    assert set(loop.states) == {SOURCES[0]}
+    assert {world.group[source].owner for source in SOURCES[1:]} == {"other"}
+
+
+def test_what_may_still_be_inserted_is_not_handed_over(world: World) -> None:
+    loop = run(world)
+    loop.states[ITS[0]].held_until_ms = world.now + 6_000
+    see(world, BOTH)
+    run_for(world, 4_000, loop)
+    assert set(loop.states) == {*OWN, ITS[0]}
+    run_for(world, 20_000, loop)
+    assert set(loop.states) == set(OWN)
 
 
 def given(world: World, source: TopicPartition, batch: int) -> PartitionState:

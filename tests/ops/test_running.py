@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from types import SimpleNamespace
 
 from sluice.core.errors import TransientError
@@ -66,9 +67,8 @@ def test_the_members_of_a_fleet_are_told() -> None:
     view = Fold("run-1")
     for number, owner in enumerate(("run-1", "run-2")):
         view.take(number, 0, Report(owner, f"member of {owner}", 1))
-    member = SimpleNamespace(
-        view=view.view(), silent={"run-3": 5}, report_age_seconds=1.26, unreadable=2
-    )
+    seen = replace(view.view(), silent=("run-3",))
+    member = SimpleNamespace(view=lambda: seen, report_age_seconds=1.26, unreadable=2)
     found = look_at(run_of(loop, fleet=member), Rates(), world.now)
     assert found.fleet == FleetNow(("member of run-1", "member of run-2"), ("run-3",), 1.3, 2)
     told = {

@@ -95,6 +95,7 @@ class Floors:
     def __init__(self, owner: str, members_max: int) -> None:
         self._owner, self._members_max = owner, members_max
         self._others: Mapping[str, Report] | None = None
+        self._has_strangers = False
         self._lowest: dict[str, int] = {}
         self._said: dict[str, int] = {}
         #: Which report said each floor first, or said one that had fallen.
@@ -104,16 +105,23 @@ class Floors:
     @property
     def is_alone(self) -> bool:
         """Whether nobody else counts: then a member has what a driver without a fleet has."""
-        return self._others is not None and not self._others
+        return self._others is not None and not (self._others or self._has_strangers)
 
-    def see(self, others: Mapping[str, Report], windows: Iterable[str]) -> None:
+    def see(
+        self,
+        others: Mapping[str, Report],
+        windows: Iterable[str],
+        *,
+        has_strangers: bool = False,
+    ) -> None:
         """These are the last reports of all other ids that are not gone.
 
         :param windows: that this member may have reserved in, if it was alone.
+        :param has_strangers: ids of which there is no report may have reserved, too.
         """
-        if self.is_alone or not others:
+        if self.is_alone or not (others or has_strangers):
             self._admitted.update(windows)
-        self._others = others
+        self._others, self._has_strangers = others, has_strangers
         self._lowest = {}
         for report in others.values():
             for window, floor in report.floors.items():
@@ -128,9 +136,14 @@ class Floors:
             return None
         own, members_max = self._said.get(window, 0), self._members_max
         too_many = len(self._others or ()) >= STARTS * members_max
-        if self._others is None or too_many or window not in self._admitted:
+        is_unknown = self._others is None or self._has_strangers
+        if is_unknown or too_many or window not in self._admitted:
             return Share(None, own, members_max)
         return Share(min(own, self._lowest.get(window, own)), own, members_max)
+
+    def is_ready(self, windows: Iterable[str]) -> bool:
+        """Whether there is a share of each of these windows."""
+        return self.is_alone or (not self._has_strangers and self._admitted.issuperset(windows))
 
     def say(
         self, number: int, lowest: Mapping[str, int], *, is_within: bool

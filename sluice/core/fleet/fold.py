@@ -46,12 +46,15 @@ class Fold:
         self._suspects_from = 0
         #: The last own report that came back; 0: none did.
         self.number = 0
+        #: Somebody has written this id off.
+        self.is_gone = False
 
     def take(self, offset: int, append_ms: int, message: Report | Gone) -> None:
         """The next message, or one that was read before."""
         owner = message.owner
         if isinstance(message, Gone):
             self._heard.pop(owner, None)
+            self.is_gone |= owner == self._owner
             self._judge()
             return
         before = self._heard.get(owner)
@@ -84,7 +87,8 @@ class Fold:
         # The broker's clock has a vote: of two members that differ one is right.
         middle = median([0, *(h.report.wall_ms - h.append_ms for h in living.values())])
         members = tuple(_member(heard, middle) for heard in living.values())
-        return View(self._owner, self.number, members, self.number >= self._suspects_from)
+        is_suspecting = self.number >= self._suspects_from
+        return View(self._owner, self.number, members, is_suspecting, tuple(sorted(self._silent)))
 
     def _judge(self) -> None:
         limit = self.number - SILENT_REPORTS
@@ -109,6 +113,7 @@ def _member(heard: Heard, middle: float) -> Member:
         report.spec,
         report.data_center,
         report.slots,
+        report.is_ready,
         report.is_leaving,
         abs(report.wall_ms - heard.append_ms - middle) <= CLOCK_SKEW_MS_MAX,
     )

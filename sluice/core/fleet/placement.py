@@ -61,15 +61,19 @@ class Homes:
     by slots. Who joins gets its share and who leaves gives its share away; nothing else moves.
 
     A member gives only to those with its own load spec: another one might not load the topic.
+
+    :param is_leaving: who looks keeps nothing.
     """
 
-    def __init__(self, view: View) -> None:
+    def __init__(self, view: View, *, is_leaving: bool = False) -> None:
         own = next((each for each in view.living if each.owner == view.own), None)
         self._own = view.own
         self._members = [
             each
             for each in view.living
-            if own is not None and each.spec == own.spec and not each.is_leaving
+            if own is not None
+            and each.spec == own.spec
+            and (not is_leaving if each is own else each.is_ready and not each.is_leaving)
         ]
         self._known: dict[TopicPartition, str] = {}
 
@@ -129,24 +133,50 @@ class Owners:
     _before: Mapping[TopicPartition, Named] = field(default_factory=dict)
     #: By owner id, the number of the view in which it was last seen alive.
     _alive: dict[str, int] = field(default_factory=dict)
+    #: The same by its records alone.
+    _changed: dict[str, int] = field(default_factory=dict)
 
     def see(self, view: View, named: Mapping[TopicPartition, Named]) -> None:
         """Take a look at all partitions in."""
-        stirred = {each.owner for each in view.living}
+        stirred = set[str]()
         for source, now in named.items():
             before = self._before.get(source, now)
             if before.offset != now.offset:
                 stirred |= {before.owner, now.owner}
+        living = {each.owner for each in view.living}
+        known = {each.owner for each in named.values()} | living | set(view.silent)
+        self._changed = {
+            owner: view.number if owner in stirred else self._changed.get(owner, view.number)
+            for owner in known
+        }
+        stirred |= living
         self._alive = {
             owner: view.number if owner in stirred else self._alive.get(owner, view.number)
-            for owner in {each.owner for each in named.values()}
+            for owner in known
         }
         self._before = dict(named)
+
+    def alive(self, view: View) -> frozenset[str]:
+        """Ids that records name, but for those whose records have not changed for long."""
+        return frozenset(
+            each.owner
+            for each in self._before.values()
+            if each.owner != GENESIS
+            and not each.owner.startswith(OPERATOR_PREFIX)
+            and view.number - self._alive[each.owner] < SILENT_REPORTS
+        )
 
     def to_inherit(self, view: View) -> list[str]:
         """The ids that are dead and of which who looks is the heir; genesis like any of them."""
         living = {each.owner for each in view.living}
-        found, strangers = [each for each in sorted(self._alive) if is_older(each, view.own)], 0
+        named = {each.owner for each in self._before.values()}
+        # Who lives and has nothing hears of its end when it is given something.
+        found = [
+            each
+            for each in sorted(self._alive)
+            if is_older(each, view.own) and (each in named or each not in living)
+        ]
+        strangers = 0
         if view.own not in living:
             return found  # nobody has read a report of it yet, nor has it
         for owner, alive in sorted(self._alive.items()):
@@ -155,9 +185,10 @@ class Owners:
             if owner.startswith(OPERATOR_PREFIX):
                 found += [owner] if self._is_heir(owner, view, view.number - alive) else []
             elif owner not in living:
-                silent = view.number - alive - SILENT_REPORTS
+                unchanged = view.number - self._changed[owner]
+                silent = min(view.number - alive, unchanged - SILENT_REPORTS)
                 is_dead = view.is_suspecting and silent >= 0
-                strangers += not is_dead
+                strangers += not is_dead and owner in named
                 found += [owner] if is_dead and self._is_heir(owner, view, silent) else []
         # Who lives without reports may be about to write a first record, too.
         if not strangers and GENESIS in self._alive:

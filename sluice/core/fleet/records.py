@@ -49,7 +49,11 @@ class Report:
         (`core.fleet.floors`).
     :param counted: whose floors its own reservations take into account, and the number of the
         report that they are of.
+    :param inherits: ids that it is taking over, or has taken over without saying floors with all
+        that they held (R25).
+    :param is_ready: what it is given it may load at once.
     :param is_leaving: it was asked to hand over all that it has, and to end.
+    :param is_alone: it takes all partitions that it finds, and shares none.
     """
 
     owner: str
@@ -71,7 +75,10 @@ class Report:
     software: str = ""
     floors: Mapping[str, int] = field(default_factory=dict)
     counted: Mapping[str, int] = field(default_factory=dict)
+    inherits: tuple[str, ...] = ()
+    is_ready: bool = True
     is_leaving: bool = False
+    is_alone: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,6 +105,7 @@ _TYPES: dict[str, tuple[type, ...]] = {
     "float": (int, float),
     "bool": (bool,),
     "Mapping[str, int]": (dict,),
+    "tuple[str, ...]": (tuple,),
 }
 
 
@@ -120,6 +128,8 @@ def decode(connector: str, key: bytes | None, value: bytes | None) -> Report | G
                 f"a report of version {version} by {software}; version {VERSION} is known",
                 "Start this driver with that version, too, as soon as the others are there.",
             )
+        if isinstance(body.get("inherits"), list):
+            body["inherits"] = tuple(body["inherits"])
         report = Report(**body)
         for each in fields(Report):
             _require(each.name, getattr(report, each.name), str(each.type))
@@ -137,3 +147,6 @@ def _require(name: str, value: Any, kind: str) -> None:
     if isinstance(value, dict):
         for each in value.values():
             _require(f"a value of {name}", each, "int")
+    if isinstance(value, tuple):
+        for each in value:
+            _require(f"a value of {name}", each, "str")

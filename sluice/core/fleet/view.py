@@ -18,6 +18,7 @@ class Member:
     :param name: which it keeps when it is started again.
     :param spec: digest of the load spec that it records new ranges under.
     :param slots: tasks that it can run at once, of the connector.
+    :param is_ready: what it is given it may load at once.
     :param is_leaving: it was asked to hand over all that it has, and to end.
     :param may_inherit: False: its clock is off, so it decides about no other's leases.
     """
@@ -27,6 +28,7 @@ class Member:
     spec: str
     data_center: str = ""
     slots: int = 1
+    is_ready: bool = True
     is_leaving: bool = False
     may_inherit: bool = True
 
@@ -38,9 +40,11 @@ class View:
     :param living: who is not silent, by owner id, in their order; with who looks, as soon as its
         first report came back.
     :param is_suspecting: False: too many fell silent at once, so nobody is taken for dead.
+    :param silent: ids of those that are silent, and not known to be gone.
     """
 
     own: str
     number: int
     living: tuple[Member, ...]
     is_suspecting: bool = True
+    silent: tuple[str, ...] = ()

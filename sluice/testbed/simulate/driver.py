@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -14,6 +13,7 @@ from sluice.config import (
     Configuration,
     ConnectorConfiguration,
     DeduplicationConfiguration,
+    FleetConfiguration,
     RegistryConfiguration,
     ShardConfiguration,
     SparkConfiguration,
@@ -26,7 +26,7 @@ from sluice.driver.claims import ClaimsKeeper
 from sluice.driver.connector import ConnectorRun
 from sluice.driver.loop import ConnectorLoop
 from sluice.driver.monitor import WindowMonitor
-from sluice.driver.ports import Clock, Membership, ProbeEnded, Sought
+from sluice.driver.ports import Clock, ProbeEnded, Sought
 from sluice.driver.probing import ClickHouseProber
 from sluice.driver.refreshing import SchemaReader
 from sluice.driver.staging import StagingCollector
@@ -34,30 +34,15 @@ from sluice.driver.state import PartitionState, Probing
 from sluice.driver.watching import ReplicaWatch
 from sluice.spark.jobs import Inbox
 from sluice.testbed.simulate import faults, registry
-from sluice.testbed.simulate.fleet import membership
 from sluice.testbed.simulate.invariants import Invariants
 from sluice.testbed.simulate.parts import Parts
 from sluice.testbed.simulate.plan import PARKABLE
 from sluice.testbed.simulate.processes import DriverProcess, Supervisor
 from sluice.testbed.simulate.spark import Application
-from sluice.testbed.simulate.world import World
+from sluice.testbed.simulate.world import VirtualEvent, World
 
 #: The longest pause between two rounds of an idle loop.
 IDLE_MS_MAX = 4_000
-
-
-class VirtualEvent(threading.Event):
-    """An event whose `wait` lets virtual time pass."""
-
-    def __init__(self, world: World) -> None:
-        super().__init__()
-        self._world = world
-
-    def wait(self, timeout: float | None = None) -> bool:
-        assert timeout is not None
-        if not self.is_set():
-            self._world.sleep(max(1, int(timeout * 1000)))
-        return self.is_set()
 
 
 class VirtualLock:
@@ -255,17 +240,14 @@ class _Ready:
 class SimulatedRun(ConnectorRun):
     """The real run of a connector; `ending` says how it ended."""
 
-    def __init__(
-        self, world: World, application: Application, membership: Membership | None
-    ) -> None:
-        configuration = make_configuration(world)
+    def __init__(self, world: World, application: Application, member: str) -> None:
+        configuration = make_configuration(world, member)
         super().__init__(
             configuration,
             configuration.connectors[0],
             _Ready(application),  # type: ignore[arg-type]
             VirtualEvent(world),
             lambda configuration, connector: None,
-            membership=membership,
         )
         self._give_up = VirtualEvent(world)
         self.ending = ""
@@ -294,8 +276,7 @@ class Driver(DriverProcess):
         super().__init__(name, skew_ms, owner, world.plan.decoder, is_in_step=is_in_step)
         self.member = member
         self._application = Application(parts, self, lambda: supervisor.succeed(self))
-        joins = membership(parts.reports, self, member) if member else None
-        self.connector_run = self._run = SimulatedRun(world, self._application, joins)
+        self.connector_run = self._run = SimulatedRun(world, self._application, member)
 
     def main(self) -> None:
         """The process from start to end."""
@@ -315,8 +296,11 @@ class Driver(DriverProcess):
         self._application.end(tasks_live_on=tasks_live_on)
 
 
-def make_configuration(world: World) -> Configuration:
-    """The file of today."""
+def make_configuration(world: World, member: str = "") -> Configuration:
+    """The file of today.
+
+    :param member: of a fleet; "": there is none.
+    """
     plan = world.plan
     topics = tuple(sorted(world.broker.ids))
     many = [shape.name for shape in plan.tables if shape.is_many]
@@ -373,4 +357,5 @@ def make_configuration(world: World) -> Configuration:
         http=None,
         deduplication=DeduplicationConfiguration(store="redis://simulated") if rules else None,
         registry=RegistryConfiguration(registry.URL, patience_seconds=plan.patience_seconds),
+        fleet=FleetConfiguration(member, members_max=plan.members) if member else None,
     )

@@ -5,27 +5,25 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
-from sluice.core.fleet.view import SILENT_REPORTS, Member, View
+from sluice.core.fleet.floors import FLOOR_SHARE, STARTS
+from sluice.core.fleet.records import Gone, Report
+from sluice.core.fleet.view import Member, View
 from sluice.core.ranges import TopicPartition
+from sluice.driver.fleet import FleetMember
 from sluice.driver.inheriting import Heir
-from sluice.driver.ports import Membership
+from sluice.kafka.fleet import Message
 from sluice.testbed.simulate.kafka import Transaction, record_of
 from sluice.testbed.simulate.plan import Plan
-from sluice.testbed.simulate.processes import DriverProcess
-from sluice.testbed.simulate.world import World
+from sluice.testbed.simulate.world import VirtualEvent, World
 
 REPORT_EVERY_MS = 2_000
-#: Who has not gone round for so long does not report.
-HUNG_MS = 8_000
-#: Many entries, so that members that do not know each other's holds never fill half of a window.
-WINDOW_BLOCKS = 400
 #: For so long a view is wrong in whatever it says, or does not go on.
 WRONG_MS = 30_000
-#: Nobody is suspected for so many reports after many fell silent at once.
-CALM_REPORTS = 15
+#: A share of a window is so many entries: a block takes one, and of a partitioned table several.
+ENTRIES_OF_SHARE, ENTRIES_OF_PARTITIONED = (2, 3, 6), (10, 16)
 
 
 def draw_fleet(rng: random.Random, plan: Plan) -> None:
@@ -40,30 +38,33 @@ def draw_fleet(rng: random.Random, plan: Plan) -> None:
     plan.partitions = {topic: rng.choice((2, 3, 5)) for topic in plan.partitions}
     # A column that one member adds is between another one's look and its insert.
     plan.dynamic = plan.dynamic if plan.tokens else None
+    # Where blocks take one entry each windows are filled soon.
+    is_flat = rng.random() < 0.7
+    ways = len(plan.entries) - len(plan.tables) + 1
+    share = ways * rng.choice(ENTRIES_OF_SHARE if is_flat else ENTRIES_OF_PARTITIONED)
+    window: dict[str, Any] = {"window_blocks": share * FLOOR_SHARE * STARTS * plan.members}
+    window |= {"partition_divisor": 0} if is_flat else {}
     plan.tables = tuple(
         replace(
             shape,
-            window_blocks=WINDOW_BLOCKS,
-            view=shape.view and replace(shape.view, window_blocks=WINDOW_BLOCKS),
+            **window,
+            view=shape.view and replace(shape.view, **window),
             seconds=shape.seconds and max(shape.seconds, int(6 * plan.lease_seconds)),
         )
         for shape in plan.tables
     )
 
 
-@dataclass(frozen=True, slots=True)
-class Report:
-    """What a member says of itself."""
-
-    member: Member
-
-
 class Reports:
-    """The topic of one world: what was written comes late, or not at all."""
+    """The topic of one world: what is written comes late, or not at all."""
 
     def __init__(self, world: World, rng: random.Random) -> None:
         self.world, self.rng = world, rng
-        self.log: list[Report] = []
+        #: Messages by offset; those that were compacted away are missing.
+        self.log: dict[int, tuple[int, Report | Gone]] = {}
+        self.end = 0
+        #: Raised when the topic is made anew.
+        self.life = 0
         #: Writes so many messages.
         self.produce: Callable[[TopicPartition, int], None] = lambda source, count: None
 
@@ -95,101 +96,138 @@ class Reports:
             world.process.paused_until = world.now + self.rng.randrange(60_000)
             world.hang()
 
-    def write(self, report: Report) -> None:
+    def write(self, message: Report | Gone) -> None:
         """It arrives some time later."""
         if self.strikes("report lost", 1.0):
             return
         late_ms = 20_000 if self.strikes("report late", 0.5) else 300
-        delay_ms = self.rng.randrange(5, late_ms)
-        self.world.scheduler.at(delay_ms, lambda: self.log.append(report))
+        self.world.scheduler.at(self.rng.randrange(5, late_ms), lambda: self._arrived(message))
+        if self.strikes("fleet's topic made anew", 0.1):
+            self.log, self.end, self.life = {}, 0, self.life + 1
+
+    def _arrived(self, message: Report | Gone) -> None:
+        self.log[self.end] = self.world.now, message
+        self.end += 1
+
+    def compact(self) -> None:
+        """Of each id the last message is left, and nothing of those that are gone."""
+        last = {message.owner: offset for offset, (_, message) in self.log.items()}
+        self.log = {
+            offset: self.log[offset]
+            for offset in sorted(last.values())
+            if not isinstance(self.log[offset][1], Gone)
+        }
 
 
-class SimulatedFleet:
-    """What one incarnation of a member knows of the others."""
+class SimulatedTopic:
+    """The topic as one driver reads and writes it."""
 
-    def __init__(self, reports: Reports, driver: DriverProcess, member: Member) -> None:
-        self._reports, self._world = reports, reports.world
-        self._driver, self._member = driver, member
-        self._position = 0
-        self._number = 0
-        #: By owner id, the last report, and how many of the own ones had come before it.
-        self._seen: dict[str, tuple[int, Member]] = {}
-        self._view = View(member.owner, 0, ())
-        self._calm_until = 0
-        self._stands_until = self._wrong_until = 0
-        self.has_ended = False
+    unreadable = 0
 
-    def view(self) -> View:
-        """See `sluice.driver.ports.Fleet`."""
-        return self._view
+    def __init__(self, reports: Reports) -> None:
+        self._reports = reports
+        self._world = reports.world
+        self._position, self._life, self._stands_until = 0, reports.life, 0
+        if self._world.faults.is_on and reports.rng.random() < 0.3:
+            reports.compact()
 
-    def run(self) -> None:
-        """An actor of the driver: report, and read what others report."""
-        world, rng = self._world, self._reports.rng
-        while not self.has_ended:
-            loop = self._driver.connector_run.loop
-            if loop is not None and world.wall_ms() - loop.round_at_ms < HUNG_MS:
-                self._member = replace(self._member, spec=loop.planner.digest)
-                self._reports.write(Report(self._member))
-            world.sleep(REPORT_EVERY_MS // 2 + rng.randrange(REPORT_EVERY_MS // 2))
-            self._read()
-            world.sleep(REPORT_EVERY_MS // 4 + rng.randrange(REPORT_EVERY_MS // 2))
-            self._read()
+    @property
+    def end(self) -> int:
+        """See `FleetTopic`."""
+        return self._reports.end
 
-    def _read(self) -> None:
-        world, reports = self._world, self._reports
-        if reports.strikes("view stands still", 0.2):
-            self._stands_until = world.now + reports.rng.randrange(WRONG_MS)
+    @property
+    def caught_up(self) -> bool:
+        """See `FleetTopic`."""
+        return self._position >= self._reports.end
+
+    def poll(self, timeout_seconds: float) -> list[Message]:
+        """What has come; looks are rare, since each is a step."""
+        world, reports, rng = self._world, self._reports, self._reports.rng
+        world.sleep(REPORT_EVERY_MS // 4 + rng.randrange(REPORT_EVERY_MS // 4))
+        if reports.strikes("view stands still", 0.1):
+            self._stands_until = world.now + rng.randrange(WRONG_MS)
+        if world.faults.is_on and world.now < self._stands_until:
+            return []
+        if self._life != reports.life:
+            self._position, self._life = 0, reports.life
+        begin, self._position = self._position, reports.end
+        found = range(begin, self._position)
+        return [Message(n, *reports.log[n]) for n in found if n in reports.log]
+
+    def send(self, report: Report) -> None:
+        """See `FleetTopic`."""
+        self._reports.write(report)
+
+    def bury(self, owner: str) -> None:
+        """See `FleetTopic`."""
+        self._world.faults.note("owner id written off")
+        self._reports.write(Gone(owner))
+
+    def flush(self, timeout_seconds: float) -> bool:
+        """See `FleetTopic`."""
+        return True
+
+    def close(self) -> None:
+        """See `FleetTopic`."""
+
+
+class SimulatedMember(FleetMember):
+    """The real member; its thread is an actor of the driver. What it sees is wrong at times."""
+
+    reports: Reports
+
+    def __init__(self, *arguments: Any) -> None:
+        super().__init__(*arguments)
+        world = self.reports.world
+        self._ended = VirtualEvent(world)
+        self._blank = replace(self._blank, slots=self.reports.rng.choice((1, 1, 2)))
+        self._wrong_until, self._wrong_view = 0, self._view
+        self._ever: dict[str, Member] = {}
+        world.driver.owner, world.driver.fenced_at = self._owner, 0
+        world.faults.note("member of a fleet joins")
+
+    def _go(self) -> None:
+        self.reports.world.scheduler.spawn(self.reports.world.process, self._run)
+
+    def _publish(self) -> None:
+        super()._publish()
+        reports, world = self.reports, self.reports.world
+        self._ever |= {each.owner: each for each in self._view.living}
         if reports.strikes("view is wrong", 0.3):
             self._wrong_until = world.now + reports.rng.randrange(WRONG_MS)
-        if world.faults.is_on and world.now < self._stands_until:
-            return
-        before = {each.owner for each in self._view.living}
-        for report in reports.log[self._position :]:
-            self._number += report.member.owner == self._member.owner
-            self._seen[report.member.owner] = self._number, report.member
-        self._position = len(reports.log)
-        living = {
-            owner: member
-            for owner, (number, member) in self._seen.items()
-            if self._number - number < SILENT_REPORTS
-        }
-        silent = before - living.keys()
-        if len(silent) >= 2 and 3 * len(silent) >= len(before):
-            self._calm_until = self._number + CALM_REPORTS
-        is_suspecting = self._number >= self._calm_until
-        if world.faults.is_on and world.now < self._wrong_until:
-            living, is_suspecting = self._wrong()
-        ordered = tuple(member for _, member in sorted(living.items()))
-        self._view = View(self._member.owner, self._number, ordered, is_suspecting)
+        self._wrong_view = self._wrong()
 
-    def _wrong(self) -> tuple[dict[str, Member], bool]:
+    def view(self) -> View:
+        world = self.reports.world
+        is_wrong = world.faults.is_on and world.now < self._wrong_until
+        return self._wrong_view if is_wrong else self._view
+
+    def _wrong(self) -> View:
         """Who looks lives, and anybody else who ever reported may, or may not."""
-        rng = self._reports.rng
-        known = {owner: member for owner, (_, member) in self._seen.items() if rng.random() < 0.5}
-        slots = {o: replace(each, slots=rng.choice((1, 1, 4))) for o, each in known.items()}
-        return {**slots, self._member.owner: self._member}, rng.random() < 0.8
+        rng, view = self.reports.rng, self._view
+        own = [each for each in view.living if each.owner == self._owner]
+        others = [each for each in self._ever.values() if each.owner != self._owner]
+        living = own + [
+            replace(each, slots=rng.choice((1, 1, 4))) for each in others if rng.random() < 0.5
+        ]
+        silent = [each.owner for each in others if each not in living and rng.random() < 0.5]
+        return replace(
+            view,
+            living=tuple(sorted(living, key=lambda each: each.owner)),
+            silent=tuple(sorted({*silent, *view.silent})),
+            is_suspecting=rng.random() < 0.8,
+        )
 
 
-def membership(reports: Reports, driver: DriverProcess, name: str) -> Membership:
-    """That of a driver; each time that it joins it has another owner id."""
-    joined: list[SimulatedFleet] = []
+def member_in(reports: Reports) -> type[FleetMember]:
+    """The members of one world."""
+    return type("Member", (SimulatedMember,), {"reports": reports})
 
-    def join(owner: str) -> SimulatedFleet:
-        world = reports.world
-        if joined and driver.owner == owner:
-            return joined[-1]
-        for each in joined:
-            each.has_ended = True
-        driver.owner, driver.fenced_at = owner, 0
-        world.faults.note("member of a fleet joins")
-        member = Member(owner, name, "", slots=reports.rng.choice((1, 1, 2)))
-        fleet = SimulatedFleet(reports, driver, member)
-        joined.append(fleet)
-        world.scheduler.spawn(driver, fleet.run)
-        return fleet
 
-    return Membership(name, join)
+def topic_in(reports: Reports) -> Callable[..., SimulatedTopic]:
+    """Opens the topic of one world."""
+    return lambda *_, **__: SimulatedTopic(reports)
 
 
 class SimulatedHeir(Heir):

@@ -13,6 +13,7 @@ from typing import Any
 
 from sluice.core.anomalies import Judge
 from sluice.core.budget import TargetShard
+from sluice.core.fleet.floors import FLOOR_SHARE, STARTS
 from sluice.core.instances import Place
 from sluice.core.load_spec import Column, LoadSpec, parse_spec
 from sluice.core.ranges import EpochOffset, TopicPartition
@@ -284,10 +285,7 @@ class Invariants:
                 )
 
     def _check_holds(self, driver: DriverProcess) -> None:
-        """Who reserves entries counts every late insert of what is settled (R10). Of what it was
-        handed its giver does."""
-        if self._world.plan.members:
-            return
+        """Who reserves entries counts every late insert of what is settled (R10)."""
         loop, world = driver.connector_run.loop, self._world
         assert loop is not None
         held = max((s.deadline_ms for s in loop.holds.late_inserts), default=0)
@@ -432,7 +430,11 @@ class Invariants:
             # that came while the driver slept in its round, after its lease was counted from, too.
             seen = [insert_counter for at, insert_counter in told if at <= planned_at][-3:]
             later = [insert_counter for at, insert_counter in told if at > planned_at]
-            created = min([*seen, *later], default=0) - min(min(insert_counters[of]) for of in held)
+            reading = min([*seen, *later], default=0)
+            if world.plan.members and driver is not None:
+                oldest = {of: min(insert_counters[of]) for of in held}
+                _check_share(world, table, driver, records, oldest, holds, reading)
+            created = reading - min(min(insert_counters[of]) for of in held)
             usable = table.shape.window_blocks // 2
             if max(0, created) + sum(holds.values()) > usable:
                 self._violate(
@@ -532,3 +534,31 @@ def judge_history(world: World) -> None:
         for event in ledger_events("c", Place(plan.ledger, 0, offset), message):
             for anomaly in judge.take(event):
                 world.violate(f"the verifier finds {anomaly}")
+
+
+def _check_share(
+    world: World,
+    table: Table,
+    driver: DriverProcess,
+    records: Mapping[TopicPartition, Record],
+    oldest: Mapping[TopicPartition, int],
+    holds: Mapping[TopicPartition | str, int],
+    reading: int,
+) -> None:
+    """Beside what others hold, a member reserves its share of what is left (R24).
+
+    :param oldest: by partition, the insert counter of its hold; `holds`: what is reserved.
+    """
+    loop = driver.connector_run.loop
+    own = () if loop is None else loop.states.keys() & oldest.keys()
+    others = {of: counter for of, counter in oldest.items() if of not in own}
+    if not others:
+        return
+    reserved = sum(holds[of] for of in {records[of].bundle or of for of in own})
+    blocks, of = table.shape.window_blocks, min(others, key=lambda of: others[of])
+    came = reading - others[of]
+    if STARTS * world.plan.members * reserved > blocks // FLOOR_SHARE - max(0, came):
+        world.violate(
+            f"{driver.owner} reserves {reserved} of {blocks} entries of {table.shape.name}, of "
+            f"which {came} came since what {of} holds for another one (R24)"
+        )

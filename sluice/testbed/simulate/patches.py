@@ -24,6 +24,7 @@ from sluice.driver import (
     report_handler,
     specs,
 )
+from sluice.driver import fleet as driver_fleet
 from sluice.kafka import ledger, reader, recorder, transactions
 from sluice.testbed.simulate import clients, columns, decoding, driver, fleet, store, wire
 from sluice.testbed.simulate.parts import Parts
@@ -189,6 +190,11 @@ def _of_spark(parts: Parts) -> list[tuple[Any, str, Any]]:
         (connector, "relaxed_collector", nullcontext),
         (connector, "DecisionWatch", decision_watch),
         (connector, "Heir", bound(fleet.SimulatedHeir)),
+        (connector, "FleetMember", fleet.member_in(parts.reports)),
+        (connector, "boot_id", lambda: "one machine"),
+        (driver_fleet, "FleetTopic", fleet.topic_in(parts.reports)),
+        (driver_fleet, "SEVERAL_MEMBERS", True),
+        (driver_fleet, "time", _clock(world)),
         (connector, "StagingCollector", bound(driver.SimulatedStagingCollector)),
         (connector, "ReplicaWatch", bound(driver.SimulatedReplicaWatch)),
         (leases, "time", _clock(world)),

@@ -6,11 +6,13 @@ from contextlib import AbstractContextManager
 from dataclasses import replace
 from typing import Any
 
+from sluice.core.fleet.floors import Floors, Share
 from sluice.core.fleet.placement import Homes
 from sluice.core.records import Kind
 from sluice.driver import recording
 from sluice.driver.inheriting import Heir, named_by, record_at
 from sluice.driver.start import first_records
+from sluice.driver.state import PartitionState
 from sluice.kafka.offsets import owner_in
 from sluice.kafka.recorder import Recorder, TakeOver
 from sluice.testbed.simulate.planting import Bugs, patched
@@ -76,7 +78,7 @@ def taken_without_reading_the_owner() -> AbstractContextManager[None]:
         self.is_home = lambda source: Homes(view).of(source) == view.own
         return real_step(self, held, view, batch)
 
-    def adopt(self: Any, given: Any, batch: int) -> Any:
+    def adopt(self: Any, given: Any, batch: int, *, is_unsure: bool) -> Any:
         found = self._recorder.committed(given)
         view = self._read_last(given)
         taken = TakeOver(dict(found), dict.fromkeys(found, self._own), {})
@@ -91,3 +93,22 @@ def own_id_initialised_by_a_take_over(real: Any, self: Any, dead: Any, sources: 
     """A take-over beside the loop initialises the loop's own id, too."""
     self._own_producer()
     return real(self, dead, sources)
+
+
+@FLEET_BUGS.instead_of(Floors, "share")
+def half_a_window_beside_others(real: Any, self: Any, window: str) -> Share | None:
+    """A member uses of a window what one alone may."""
+    return None
+
+
+@FLEET_BUGS.instead_of(Floors, "share")
+def a_floor_that_is_not_counted(real: Any, self: Any, window: str) -> Share | None:
+    """A member counts what came since its own floor, whatever others hold."""
+    found: Share | None = real(self, window)
+    return None if found is None else replace(found, floor=found.floor and found.own)
+
+
+@FLEET_BUGS.instead_of(PartitionState, "is_held")
+def handed_over_with_late_inserts(real: Any, self: Any, now_ms: int) -> bool:
+    """A partition goes to an owner that does not know what may still be inserted."""
+    return False

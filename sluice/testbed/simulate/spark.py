@@ -134,7 +134,7 @@ class Application:
         """Tell a while after `end`."""
         self._told_when_gone.append(tell)
 
-    def warm(self) -> None:
+    def warm(self, *, wait: bool = False) -> None:
         """Workers do not end here."""
 
     def cancel(self, job: Job) -> None:

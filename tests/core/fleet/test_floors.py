@@ -433,3 +433,13 @@ def test_what_a_share_is() -> None:
     assert Share(None, 100, 2).left(160, 100, 100, 3) == -3
     assert keeps_floor(160, 120, 100) and not keeps_floor(160, 121, 100)
     assert not keeps_floor(160, 99, 100)
+
+
+def test_beside_strangers_nobody_reserves_anything() -> None:
+    floors = Floors("a", 2)
+    floors.see({}, [WINDOW], has_strangers=True)
+    assert not floors.is_alone and not floors.is_ready([WINDOW])
+    found = floors.share(WINDOW)
+    assert found is not None and found.floor is None
+    floors.see({}, [WINDOW])
+    assert floors.is_alone and floors.share(WINDOW) is None

@@ -69,6 +69,18 @@ def test_who_leaves_gives_all_and_nothing_else_moves() -> None:
     assert all(after[s] == before[s] for s in SOURCES if before[s] != "c")
 
 
+def test_who_is_not_ready_is_given_nothing_and_keeps_what_it_has() -> None:
+    late = member("c", is_ready=False)
+    assert homes(*THREE[:2], late) == homes(*THREE[:2])
+    assert homes(*THREE[:2], late, own="c") == homes(*THREE)
+
+
+def test_who_is_asked_to_stop_keeps_nothing() -> None:
+    found = Homes(view_of(*THREE), is_leaving=True)
+    assert {found.of(source) for source in SOURCES} == {"b", "c"}
+    assert not Homes(view_of(member("a")), is_leaving=True).are_elsewhere
+
+
 def test_a_start_under_a_new_id_moves_nothing() -> None:
     after = homes(*THREE[:2], member("c2", name="c"))
     assert {s: name.removesuffix("2") for s, name in after.items()} == homes(*THREE)
@@ -164,6 +176,26 @@ def test_who_reports_lives_although_it_records_nothing() -> None:
     views = [view_of(ALONE, other, number=n) for n in (1, 1 + SILENT_REPORTS)]
     assert inherited(*((view, named("x")) for view in views)) == []
     assert inherited((views[1], named("x")), (view_of(ALONE, number=6), named("x"))) == []
+
+
+def test_who_falls_silent_is_dead_at_once_if_its_records_stood_still_as_long() -> None:
+    other = member("x")
+    looks = [(view_of(ALONE, other, number=n), named("x")) for n in range(1, 8)]
+    assert inherited(*looks, (view_of(ALONE, number=8), named("x"))) == ["x"]
+    assert inherited(*looks, (view_of(ALONE, number=8), named("x", 2))) == []
+
+
+def test_whom_no_record_names_has_an_heir_too() -> None:
+    silent = [view_of(ALONE, number=n, silent=("x",)) for n in (1, 1 + SILENT_REPORTS)]
+    assert inherited(*((view, named("a")) for view in silent)) == ["x"]
+
+
+def test_whom_records_name_may_live_until_they_stand_still() -> None:
+    owners = Owners()
+    owners.see(FIRST, named("x"))
+    assert owners.alive(FIRST) == {"x"}
+    owners.see(LATER, named("x"))
+    assert not owners.alive(LATER)
 
 
 def test_nobody_is_taken_for_dead_while_nobody_is_suspected() -> None:
