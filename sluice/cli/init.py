@@ -14,6 +14,7 @@ from sluice.core.load_spec import Delivery
 
 if TYPE_CHECKING:
     from sluice.kafka.registry import RegistryAccess
+    from sluice.ops.init_formats import FirstLine
     from sluice.ops.init_topic import Wanted
 
 FILE_NAME = "sluice.toml"
@@ -59,6 +60,12 @@ _PASSWORD = "CLICKHOUSE_PASSWORD"
     default="",
     help="of the registry; its password is taken from the variable REGISTRY_PASSWORD, a token "
     "for none from REGISTRY_TOKEN",
+)
+@click.option(
+    "--first-line",
+    type=click.Choice(["names", "values"]),
+    default="",
+    help="what the first line of a message of CSV or TSV has, where the sample does not tell",
 )
 @click.option("--samples", type=a_positive_number, default=1_000, help="messages to look at")
 def init(output: Path, force: bool, from_topic: str | None, **named: Any) -> int:
@@ -114,6 +121,7 @@ def _wanted(
     delivery: Delivery,
     registry: str,
     registry_user: str,
+    first_line: FirstLine,
 ) -> Wanted:
     """What the arguments say, checked like the keys of the file that they will stand in."""
     from sluice.config.findings import RefusedError
@@ -167,6 +175,7 @@ def _wanted(
         written=written,
         properties=given,
         registry=access,
+        first_line=first_line,
     )
 
 

@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
+from sluice.decode.engine.session import declared
 from sluice.decode.engine.types import TypeNode, parse_type
 from sluice.ops.init_formats import SHARE, Recognised
 
@@ -47,7 +48,7 @@ def opened_types(types: Mapping[str, str]) -> dict[str, str] | None:
     row = parse_type(types["after"]).bare()
     if row.name != "Tuple" or not all(name for name, _ in row.elements()):
         return None
-    return {name: _nullable(kind) for name, kind in row.elements()} | {OPERATION: "String"}
+    return {name: nullable(kind) for name, kind in row.elements()} | {OPERATION: "String"}
 
 
 def _payload(record: dict[str, Any]) -> dict[str, Any] | None:
@@ -66,6 +67,9 @@ def _row(event: dict[str, Any]) -> dict[str, Any] | None:
     return {**row, OPERATION: event["op"]} if isinstance(row, dict) else None
 
 
-def _nullable(kind: TypeNode) -> str:
-    may_be = kind.name not in ("Nullable", "LowCardinality", "Array", "Map", "Tuple", "Variant")
-    return f"Nullable({kind.text})" if may_be else kind.text
+def nullable(kind: TypeNode) -> str:
+    """The type with null, if there can be one; of a record its elements."""
+    if kind.name == "Tuple":
+        return f"Tuple({declared((name, nullable(part)) for name, part in kind.elements())})"
+    takes_none = kind.name in ("Nullable", "LowCardinality", "Array", "Map", "Variant")
+    return kind.text if takes_none else f"Nullable({kind.text})"

@@ -5,13 +5,15 @@ from __future__ import annotations
 import csv
 import io
 import json
+import re
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 from sluice.core.errors import TerminalError
 from sluice.core.load_spec import Envelope
+from sluice.decode.messages.first_bytes import begins_like
 
 #: A format is recognised if so many of the messages are in it; the others are told of.
 SHARE = 0.8
@@ -19,6 +21,10 @@ SHARE = 0.8
 _MANY_SHARE = 0.01
 _DELIMITERS = ("\t", ",", ";", "|")
 _SHOWN_BYTES = 24
+_LINE_CHARACTERS_MAX = 60
+#: What the first line of a message of CSV or TSV has; "": the sample is to tell.
+FirstLine = Literal["", "names", "values"]
+_NUMBER = re.compile(r"[+-]?[0-9.]+([eE][+-]?[0-9]+)?")
 
 #: First bytes of whole files, which may be messages.
 _FILES = {
@@ -41,6 +47,8 @@ class Recognised:
     :param names: of the fields by position.
     :param unreadable: messages in no format, or in another one.
     :param envelope: what the rows were taken out of.
+    :param on_null: of the table entry.
+    :param remark: what was assumed, for people; "" for nothing.
     """
 
     format: str
@@ -51,17 +59,27 @@ class Recognised:
     names: tuple[str, ...] = ()
     unreadable: int = 0
     envelope: Envelope = ""
+    on_null: Literal["dead-letter", "default"] = "dead-letter"
+    remark: str = ""
 
 
-def recognise(topic: str, values: Sequence[bytes]) -> Recognised:
+def recognise(topic: str, values: Sequence[bytes], first_line: FirstLine = "") -> Recognised:
     """The format that most of the messages are in.
 
-    :raises TerminalError: none is recognised; says what was seen.
+    :param first_line: as the user says it.
+    :raises TerminalError: none is recognised; says what was seen. Or the first line of the only
+        message may have names or values.
     """
-    for look in (_json, _file, _delimited):
-        found = look(topic, values)
-        if found is not None:
-            return found
+    found = _json(topic, values) or _file(topic, values) or _delimited(topic, values, first_line)
+    if found is not None:
+        return found
+    like, count = Counter(map(begins_like, values)).most_common(1)[0]
+    if like and _enough(count, values):
+        raise TerminalError(
+            f"the format of topic {topic} is not recognised: {count} of {len(values)} messages "
+            f"begin like {like}",
+            f"{_BY_HAND}, and that is to be set there.",
+        )
     raise TerminalError(
         f"the format of topic {topic} is not recognised: {seen(values)}",
         "Protobuf, MsgPack, RowBinary and Avro without a header cannot be told by their bytes. "
@@ -175,7 +193,7 @@ def _file(topic: str, values: Sequence[bytes]) -> Recognised | None:
     return None
 
 
-def _delimited(topic: str, values: Sequence[bytes]) -> Recognised | None:
+def _delimited(topic: str, values: Sequence[bytes], first_line: FirstLine) -> Recognised | None:
     """Lines of as many values each; the first delimiter that makes them so."""
     texts = [text for value in values if (text := _text(value)) is not None and text.strip()]
     if not _enough(len(texts), values):
@@ -190,7 +208,8 @@ def _delimited(topic: str, values: Sequence[bytes]) -> Recognised | None:
             continue
         whole = [table for table in tables if table and all(len(line) == width for line in table)]
         if _enough(len(whole), values):
-            return _lines(whole, delimiter, width, len(values) - len(whole))
+            found = _lines(topic, whole, delimiter, first_line)
+            return replace(found, unreadable=found.unreadable + len(values) - len(whole))
     return None
 
 
@@ -205,11 +224,22 @@ def _parsed(text: str, delimiter: str) -> list[list[str]]:
 
 
 def _lines(
-    tables: list[list[list[str]]], delimiter: str, width: int, unreadable: int
+    topic: str, tables: list[list[list[str]]], delimiter: str, first_line: FirstLine
 ) -> Recognised:
-    head = tables[0][0]
-    named = len(tables) > 1 and all(len(t) > 1 and t[0] == head for t in tables)
-    named = named and len(set(head)) == width and all(head)
+    head, rest = tables[0][0], [line for table in tables[1:] for line in table]
+    is_said = first_line == "names"
+    may_be_names = first_line == "" and _may_be_names(head)
+    if may_be_names and len(tables) == 1 and len(tables[0]) > 1:
+        raise TerminalError(
+            f"topic {topic}: nothing tells whether the first line of its only message, "
+            f"{_shown(head, delimiter)}, has names or values",
+            "Say it: --first-line names, or --first-line values.",
+        )
+    is_repeated = len(tables) > 1 and all(len(t) > 1 and t[0] == head for t in tables)
+    named = is_said or (may_be_names and is_repeated)
+    # A file that was produced line by line: the names are a message.
+    is_message = may_be_names and not named and len(tables[0]) == 1 and head not in rest
+    is_message = is_message and any(all(map(_NUMBER.fullmatch, each)) for each in _columns(rest))
     rows = [line for table in tables for line in (table[1:] if named else table)]
     several = any(len(table) > (2 if named else 1) for table in tables)
     kind = "TSV" if delimiter == "\t" else "CSV"
@@ -217,10 +247,27 @@ def _lines(
         f"{kind}WithNames" if named else kind,
         "many" if several else "one",
         {} if delimiter in "\t," else {"delimiter": delimiter},
-        lines=[list(row) for row in rows],
-        names=tuple(head) if named else _numbered(width),
-        unreadable=unreadable,
+        lines=[list(row) for row in (rest if is_message else rows)],
+        names=tuple(head) if named or is_message else _numbered(len(head)),
+        unreadable=int(is_message),
+        remark=f"the first message, {_shown(head, delimiter)}, is taken for the names of the "
+        "columns; it becomes a dead letter itself. Say --first-line values if it is a row"
+        if is_message
+        else "",
     )
+
+
+def _columns(lines: list[list[str]]) -> list[list[str]]:
+    return [list(each) for each in zip(*lines, strict=True)]
+
+
+def _may_be_names(head: list[str]) -> bool:
+    """Whether these are different texts, none of which is a number."""
+    return len(set(head)) == len(head) and all(head) and not any(map(_NUMBER.fullmatch, head))
+
+
+def _shown(line: list[str], delimiter: str) -> str:
+    return json.dumps(delimiter.join(line)[:_LINE_CHARACTERS_MAX], ensure_ascii=False)
 
 
 def _numbered(width: int) -> tuple[str, ...]:

@@ -9,7 +9,8 @@ from dataclasses import replace
 from sluice.core.errors import TerminalError
 from sluice.core.load_spec import LINEAGE_TYPES
 from sluice.core.schema_ids import RegisteredSchema
-from sluice.decode.engine.types import meant_type, parse_type
+from sluice.decode.engine.session import declared
+from sluice.decode.engine.types import TypeNode, meant_type, parse_type
 from sluice.decode.schema.avro import AvroLayout
 from sluice.decode.schema.avro_schema import parse_avro
 from sluice.decode.schema.headed import UnsupportedSchemaError
@@ -18,7 +19,7 @@ from sluice.decode.schema.protobuf import compiled_schema, read_place
 from sluice.decode.schema.protobuf_columns import table_type
 from sluice.decode.schema.protobuf_compile import MAIN_FILE
 from sluice.decode.schema.registry import SchemaSource
-from sluice.ops.init_envelopes import opened_types
+from sluice.ops.init_envelopes import nullable, opened_types
 from sluice.ops.init_formats import Recognised, number_of, recognise
 from sluice.ops.init_types import SampledColumn, is_a_name
 
@@ -87,7 +88,7 @@ def _types(schema: RegisteredSchema, values: Sequence[bytes]) -> dict[str, str]:
     if schema.kind == "AVRO":
         parsed = parse_avro(schema.text, [text for _, text in schema.references])
         columns = AvroLayout(parsed, REGISTRY_HEADER_BYTES).columns
-        return {one.name: _without_null_tuple(meant_type(one.type)) for one in columns}
+        return {one.name: _for_table(parse_type(meant_type(one.type))) for one in columns}
     files = compiled_schema(schema)
     types: dict[str, str] = {}
     places = Counter(read_place(value, REGISTRY_HEADER_BYTES, len(value)) for value in values)
@@ -98,8 +99,12 @@ def _types(schema: RegisteredSchema, values: Sequence[bytes]) -> dict[str, str]:
     return types
 
 
-def _without_null_tuple(text: str) -> str:
-    """A table has no column that is a tuple or null, but as an experiment."""
-    node = parse_type(text)
-    is_tuple = node.name == "Nullable" and node.inner().name == "Tuple"
-    return node.inner().text if is_tuple else text
+def _for_table(node: TypeNode) -> str:
+    """A table has no column that is a tuple or null, but as an experiment: its elements are."""
+    if node.name == "Nullable" and node.inner().name == "Tuple":
+        return nullable(parse_type(_for_table(node.inner())))
+    if node.name == "Tuple":
+        return f"Tuple({declared((name, _for_table(part)) for name, part in node.elements())})"
+    if node.name in ("Array", "Map"):
+        return f"{node.name}({', '.join(map(_for_table, node.parts()))})"
+    return node.text

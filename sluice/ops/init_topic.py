@@ -7,7 +7,7 @@ import logging
 import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from sluice.clickhouse.http import Server
 from sluice.core.errors import TerminalError
@@ -16,12 +16,13 @@ from sluice.core.load_spec import LINEAGE_TYPES, Column, Delivery, TableSpec
 from sluice.decode.formats import framing_of, make_decoder
 from sluice.decode.messages.buffer import MessageBuffer
 from sluice.decode.messages.decoded import BadMessage
+from sluice.decode.messages.fault import NULL_IN_COLUMN
 from sluice.decode.messages.origins import alone
 from sluice.decode.schema.registry import provide
 from sluice.kafka.clients import KafkaAccess
 from sluice.kafka.registry import RegistryAccess, RegistryClient
 from sluice.ops.init_envelopes import opened
-from sluice.ops.init_formats import Recognised, named_schemas, recognise
+from sluice.ops.init_formats import FirstLine, Recognised, named_schemas, recognise
 from sluice.ops.init_schema import recognise_schemas
 from sluice.ops.init_table import ASSUMED, ServerFacts, ask_server, create_table, fitted
 from sluice.ops.init_types import COLUMNS_MAX, SampledColumn, columns_of_lines, columns_of_records
@@ -53,6 +54,7 @@ class Wanted:
     :param samples: how many messages to look at.
     :param delivery: of the table entry.
     :param registry: of schemas; None for none.
+    :param first_line: what the first line of a message of CSV or TSV has.
     """
 
     topic: str
@@ -67,6 +69,7 @@ class Wanted:
     written: Mapping[str, str] = field(default_factory=dict)
     properties: Mapping[str, str] = field(default_factory=dict)
     registry: RegistryAccess | None = None
+    first_line: FirstLine = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,7 +101,8 @@ def propose(wanted: Wanted) -> Proposal:
     access = KafkaAccess("init", wanted.brokers, wanted.properties)
     sample = take_sample(access, wanted.topic, wanted.samples)
     found, columns = _look(wanted, sample)
-    columns = try_out(sample, found, fitted(columns, facts.version), wanted.registry)
+    columns = fitted(columns, facts.version)
+    found, columns = try_out(sample, found, columns, wanted.registry)
     _tell(sample, found, columns, facts, f"{database}.{table}")
     return Proposal(
         configuration_text(wanted, found, database, table),
@@ -110,7 +114,7 @@ def _look(wanted: Wanted, sample: Sample) -> tuple[Recognised, list[SampledColum
     """The format of the sample, and its columns."""
     numbers = named_schemas(sample.values)
     if not numbers:
-        found = opened(recognise(wanted.topic, sample.values))
+        found = opened(recognise(wanted.topic, sample.values, wanted.first_line))
         return found, _columns(found)
     if wanted.registry is None:
         shown = ", ".join(str(number) for number, _ in numbers.most_common(5))
@@ -156,8 +160,9 @@ def try_out(
     found: Recognised,
     columns: Sequence[SampledColumn],
     registry: RegistryAccess | None = None,
-) -> list[SampledColumn]:
-    """Decode the sample as a worker would; columns that a value does not fit become String.
+) -> tuple[Recognised, list[SampledColumn]]:
+    """Decode the sample as a worker would; columns that a value does not fit become String. Where
+    that cannot be, since a record, an array or a map is null, null becomes the default.
 
     :param registry: that the messages' schemas are in.
     :raises TerminalError: most of the messages would become dead letters.
@@ -165,6 +170,11 @@ def try_out(
     columns = list(columns)
     for _ in range(_TRIALS):
         bad = _decode(sample, found, columns, registry)
+        null = _null_records(found, columns, bad)
+        if null:
+            said = f"null is loaded as what its type has for none, as in {null}"
+            found = replace(found, on_null="default", remark=said)
+            continue
         misfits = {message.column for message in bad} - {""}
         wider = [
             column.as_text() if column.name in misfits and not _TEXT.match(column.type) else column
@@ -183,7 +193,19 @@ def try_out(
         )
     for reason, count in reasons.most_common(3):
         _logger.warning("%d of the messages would become dead letters: %s", count, reason)
-    return columns
+    return found, columns
+
+
+def _null_records(
+    found: Recognised, columns: Sequence[SampledColumn], bad: Sequence[BadMessage]
+) -> str:
+    """A column of records, arrays or maps that are null in some messages, in a format that makes
+    no texts of them; "" for none."""
+    if found.on_null == "default" or found.format not in ("AvroConfluent", "ProtobufConfluent"):
+        return ""
+    names = {one.column for one in bad if one.reason == NULL_IN_COLUMN}
+    of_several = (one.name for one in columns if one.type.startswith(("Tuple", "Array", "Map")))
+    return next((name for name in of_several if name in names), "")
 
 
 def _decode(
@@ -206,7 +228,7 @@ def _decode(
         partition_key="",
         sorting_key="",
         unknown_fields="ignore",
-        on_null="dead-letter",
+        on_null=found.on_null,
         time_zone="UTC",
         shards=("s1",),
         options=tuple(sorted(options.items())),
@@ -246,6 +268,8 @@ def _tell(
         "" if found.rows == "one" else "s",
         len(columns),
     )
+    if found.remark:
+        _logger.warning("%s", found.remark)
     if found.names and found.names[0] == "c1":
         _logger.warning(
             "the messages do not name their columns: rename c1, c2, … in the statement; the "
@@ -269,6 +293,8 @@ def configuration_text(wanted: Wanted, found: Recognised, database: str, table: 
         more += 'rows = "many"                         # a message may hold several rows\n'
     if found.envelope:
         more += f"envelope = {_text(found.envelope)}                  # docs/RECIPES.md\n"
+    if found.on_null == "default":
+        more += 'on_null = "default"                   # where a column takes no null\n'
     if wanted.delivery != "block":
         more += f"delivery = {_text(wanted.delivery)}              # docs/DELIVERIES.md\n"
     if found.options:

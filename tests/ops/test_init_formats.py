@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gzip
+
 import pytest
 
 from sluice.core.errors import TerminalError
@@ -58,6 +60,8 @@ def test_a_few_bad_messages_do_not_matter() -> None:
         (many(b"PAR1..."), "whole Parquet files", 'format = "Parquet"'),
         (many(b"\x08\x96\x01\x12\x03ab\xff"), "begins with 08 96 01 12", "Protobuf"),
         (many(b"one line of a log"), '20 are UTF-8 text; the first begins with "one', "Protobuf"),
+        (many(gzip.compress(b"x")), "20 of 20 messages begin like gzip; set decompress", "set"),
+        (many('{"a":1}'.encode("utf-16")), "begin like text in UTF-16; write it in UTF-8", "set"),
         (many(b"17"), "not recognised", "`format`"),
     ],
 )
@@ -66,3 +70,30 @@ def test_not_recognised(values: list[bytes], words: str, hint: str) -> None:
         recognise("orders", values)
     assert words in str(caught.value)
     assert hint in caught.value.hint
+
+
+ONE_FILE = [b"id,name\n1,x\n2,y\n"]
+
+
+def test_the_first_line_of_an_only_message_is_asked_for() -> None:
+    """Nothing tells whether it has names: every row might be of texts."""
+    with pytest.raises(TerminalError, match='only message, "id,name", has names or') as caught:
+        recognise("orders", ONE_FILE)
+    assert "--first-line names, or --first-line values" in caught.value.hint
+    named = recognise("orders", ONE_FILE, "names")
+    assert (named.format, named.rows, named.names) == ("CSVWithNames", "many", ("id", "name"))
+    assert named.lines == [["1", "x"], ["2", "y"]]
+    valued = recognise("orders", ONE_FILE, "values")
+    assert (valued.format, valued.names, len(valued.lines)) == ("CSV", ("c1", "c2"), 3)
+    # A number is no name, nor are two equal texts.
+    assert recognise("orders", [b"1,x\n2,y\n"]).format == "CSV"
+    assert recognise("orders", [b"x,x\n2,y\n"]).format == "CSV"
+
+
+def test_names_that_are_a_message_of_their_own() -> None:
+    found = recognise("orders", [b"id,name", *many(b"%d,x")])
+    assert (found.format, found.rows, found.names) == ("CSV", "one", ("id", "name"))
+    assert (len(found.lines), found.unreadable) == (20, 1)
+    assert 'the first message, "id,name", is taken for the names' in found.remark
+    assert recognise("orders", [b"id,name", *many(b"%d,x")], "values").names == ("c1", "c2")
+    assert recognise("orders", [b"id,name", *many(b"a%d,x")]).names == ("c1", "c2")

@@ -38,6 +38,9 @@ message Order { int64 id = 1; optional string note = 2; google.protobuf.Timestam
 repeated Line lines = 4; google.protobuf.Int32Value count = 5; map<string, int32> marks = 6; }"""
 
 
+NAME = {"name": "name", "type": "string"}
+
+
 def made(kafka: Kafka, topic: str, url: str, registry: Registry) -> Proposal:
     access = RegistryAccess(registry.url, token="t0ken")
     return propose(Wanted(topic, kafka.brokers, url, table="t", registry=access))
@@ -71,10 +74,39 @@ def test_avro_of_two_schemas(kafka: Kafka, registry: Registry, embedded_url: str
         "at": "DateTime64(3)",
         "state": "Enum8('NEW' = 0, 'PAID' = 1)",
         "tags": "Array(String)",
-        "buyer": "Tuple(name String)",
+        "buyer": "Tuple(name Nullable(String))",
         "count": "Int32",
     }
     assert 'format = "AvroConfluent"' in proposal.configuration
+
+
+def test_records_of_avro_that_may_be_null(
+    kafka: Kafka, registry: Registry, embedded_url: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    city = {"name": "city", "type": {"type": "record", "name": "c", "fields": [NAME]}}
+    buyer = {"type": "record", "name": "b", "fields": [NAME, city]}
+    tags = ["null", {"type": "array", "items": ["null", "c"]}]
+    fields = [{"name": "id", "type": "long"}, {"name": "buyer", "type": ["null", buyer]}]
+    fields.append({"name": "tags", "type": tags})
+    schema = json.dumps({"type": "record", "name": "Row", "fields": fields})
+    topic, client = kafka.topic(), SchemaRegistryClient({"url": registry.url})
+    where = SerializationContext(topic, MessageField.VALUE)
+    serializer = AvroSerializer(client, schema)
+    there = {"name": "b", "city": {"name": "Ulm"}}
+    events = [{"id": 1, "buyer": there, "tags": [None, {"name": "x"}]}]
+    events.append({"id": 2, "buyer": None, "tags": None})
+    kafka.produce(topic, [serializer(event, where) for event in events])
+    with caplog.at_level("WARNING", logger="sluice.init"):
+        proposal = made(kafka, topic, embedded_url, registry)
+    name = "Nullable(String)"
+    assert created(embedded_url, proposal.statement) == {
+        "id": "Int64",
+        "buyer": f"Tuple(name {name}, city Tuple(name {name}))",
+        "tags": f"Array(Tuple(name {name}))",
+    }
+    assert 'on_null = "default"' in proposal.configuration
+    assert "null is loaded as what its type has for none, as in tags" in caplog.text
+    assert "dead letters" not in caplog.text
 
 
 def test_events_of_debezium_in_avro(

@@ -100,7 +100,7 @@ def test_records_that_may_be_null_become_text_also_with_texts_inside() -> None:
     values = tuple(json.dumps(event).encode() for event in events * 5)
     found = recognise("t", values)
     sample = Sample("t", values, partitions=1, messages=len(values), tombstones=0)
-    columns = try_out(sample, found, columns_of_records(found.records))
+    _, columns = try_out(sample, found, columns_of_records(found.records))
     types = {column.name: column.type for column in columns}
     assert types == {"old": "Nullable(String)", "new": "Nullable(String)"}
 
