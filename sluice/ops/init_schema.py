@@ -95,7 +95,7 @@ def _types(schema: RegisteredSchema, values: Sequence[bytes]) -> dict[str, str]:
     for place, _ in places.most_common():
         if place is not None:
             for field in files.at(MAIN_FILE, place[0]).columns:
-                types.setdefault(field.name, table_type(field))
+                types.setdefault(field.name, _for_table(parse_type(table_type(field))))
     return types
 
 

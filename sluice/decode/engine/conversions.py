@@ -25,6 +25,8 @@ from sluice.decode.engine.pair import FINE, MISMATCH, NULL, RANGE, Expression, P
 from sluice.decode.engine.session import identifier, literal
 from sluice.decode.engine.types import (
     GEO_TYPES,
+    INSTANT,
+    WRAPPED,
     TypeNode,
     decimal_shape,
     default_of,
@@ -255,6 +257,11 @@ class ConversionFactory(ABC):
     def _plain(self, natural: TypeNode, target: TypeNode) -> Conversion:
         """Between types that are neither Nullable nor LowCardinality themselves."""
         natural, target = _without_nested(natural), _without_nested(target)
+        if natural.name in (WRAPPED, INSTANT) and target.name == "Tuple":
+            return self._plain(parse_type(stored_type(natural.text)), target)
+        if natural.name == WRAPPED:
+            inner = self._plain(natural.inner(), target)
+            return _after(inner, lambda value: f"tupleElement({value}, 1)")
         if target.name == natural.name == "Array":
             return self._array(natural, target)
         if (natural.name, target.name) == ("Array", "QBit"):

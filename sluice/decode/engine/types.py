@@ -21,20 +21,24 @@ GEO_TYPES = {
 }
 
 
-#: A type of ours: Ticks(Int32, Time64(3)) is an Int32 that counts what a Time64(3) keeps. Formats
-#: say so of values for which the engine has no type that it reads.
-TICKS = "Ticks"
+#: Types of ours. Formats say so of values for which the engine has no type that it reads.
+#: Ticks(Int32, Time64(3)) is an Int32 that counts what a Time64(3) keeps; Wrapped(Int32) an Int32
+#: in a tuple of its own, which may be null; Instant() a tuple of seconds and nanoseconds.
+TICKS, WRAPPED, INSTANT = "Ticks", "Wrapped", "Instant"
 _TICKS = re.compile(r"Ticks\((U?Int[0-9]+), ((?:Time64|DateTime64)\([^)]*\))\)")
+_WRAPPED = re.compile(r"Wrapped\((\w+)\)")
 
 
 def stored_type(text: str) -> str:
     """The type as the engine has the value: of ticks, the integer."""
-    return _TICKS.sub(r"\1", text)
+    text = text.replace("Instant()", "Tuple(seconds Int64, nanos Int32)")
+    return _WRAPPED.sub(r"Tuple(value \1)", _TICKS.sub(r"\1", text))
 
 
 def meant_type(text: str) -> str:
     """The type as it is meant: of ticks, what they count."""
-    return _TICKS.sub(r"\2", text)
+    text = text.replace("Instant()", "DateTime64(9, 'UTC')")
+    return _WRAPPED.sub(r"\1", _TICKS.sub(r"\2", text))
 
 
 @dataclass(frozen=True, slots=True)

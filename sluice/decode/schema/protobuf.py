@@ -26,6 +26,7 @@ from sluice.core.load_spec import TableSpec
 from sluice.core.schema_ids import RegisteredSchema
 from sluice.decode.engine.native import read_varint
 from sluice.decode.engine.session import literal
+from sluice.decode.engine.types import stored_type
 from sluice.decode.messages.buffer import MessageBuffer, Piece
 from sluice.decode.messages.fault import CANNOT_PARSE, OUT_OF_RANGE, UNKNOWN_FIELD, Fault
 from sluice.decode.messages.first_bytes import begins_like
@@ -119,12 +120,11 @@ class ProtobufLayout(Layout):
         for column in wanted:
             target = targets.get(column.name)
             if column.name in of_oneofs:
-                parts.append(f"{column.source} Nullable({column.type})")
+                parts.append(f"{column.source} Nullable({stored_type(column.type)})")
                 columns += [] if target is None else [of_oneof(column, target)]
                 continue
-            declared, natural = filling(column, target, table.fractions == "cut")
-            parts.append(f"{column.source} {declared}")
-            columns.append(natural)
+            columns.append(filling(column, target))
+            parts.append(f"{column.source} {stored_type(columns[-1].type)}")
         columns += [any_of(name, fields) for name, fields in oneofs.items()]
         self._structure = literal(", ".join(parts))
         self.columns = tuple(columns)

@@ -18,7 +18,7 @@ from google.protobuf.descriptor_pb2 import FileDescriptorProto, FileDescriptorSe
 from google.protobuf.descriptor_pool import DescriptorPool
 
 from sluice.decode.engine.session import identifier, literal
-from sluice.decode.engine.types import TypeNode, parse_type
+from sluice.decode.engine.types import INSTANT, WRAPPED, TypeNode, parse_type
 from sluice.decode.schema.headed import UnsupportedSchemaError
 from sluice.decode.schema.tables import ProtobufKind, ProtobufTables
 
@@ -43,6 +43,22 @@ _SCALARS = {
     _F.TYPE_SINT32: (ProtobufKind.UNSIGNED, "sint32", "Int32"),
     _F.TYPE_SINT64: (ProtobufKind.VARINT, "sint64", "Int64"),
 }
+
+#: Google's messages that are one value, by what they are.
+_WELL_KNOWN = {
+    f"google.protobuf.{name}Value": f"{WRAPPED}({_SCALARS[type_number][2]})"
+    for name, type_number in (
+        ("Double", _F.TYPE_DOUBLE),
+        ("Float", _F.TYPE_FLOAT),
+        ("Int64", _F.TYPE_INT64),
+        ("UInt64", _F.TYPE_UINT64),
+        ("Int32", _F.TYPE_INT32),
+        ("UInt32", _F.TYPE_UINT32),
+        ("Bool", _F.TYPE_BOOL),
+        ("String", _F.TYPE_STRING),
+        ("Bytes", _F.TYPE_BYTES),
+    )
+} | {"google.protobuf.Timestamp": f"{INSTANT}()"}
 
 
 class ProtobufFiles:
@@ -110,7 +126,7 @@ class ProtobufColumn:
     """A field of the message.
 
     :param source: the engine's column.
-    :param type: of it, as it is read; without Nullable.
+    :param type: of it, as it is meant (see `types.WRAPPED`); without Nullable.
     :param has_presence: whether an absent field differs from one that says the default.
     """
 
@@ -219,6 +235,8 @@ class ProtobufMessage:
             return enum_type(field.enum_type)
         if field.message_type is None:
             return _SCALARS[field.type][2]
+        if field.message_type.full_name in _WELL_KNOWN:
+            return _WELL_KNOWN[field.message_type.full_name]
         parts = []
         for part in field.message_type.fields:
             if self.is_usable(part):

@@ -39,7 +39,9 @@ from sluice.decode.engine.session import (
     unlike,
 )
 from sluice.decode.engine.types import (
+    INSTANT,
     TICKS,
+    WRAPPED,
     default_of,
     meant_type,
     nested_groups,
@@ -367,10 +369,15 @@ def _shown(part: _Filled) -> str:
     """A value for people. An Enum's element may not exist, and has no name then."""
     natural = part.natural.type
     node = parse_type(natural).bare()
-    if node.name == TICKS:
+    there = f"assumeNotNull({part.source})"
+    if node.name in (TICKS, INSTANT):
         pair = scalar_pair(node, parse_type("String"), cuts=False)
         assert pair is not None and pair.narrow is not None
-        return f"if(isNull({part.source}), 'null', {pair.narrow(f'assumeNotNull({part.source})')})"
+        return f"if(isNull({part.source}), 'null', {pair.narrow(there)})"
+    if node.name == WRAPPED:
+        text = f"toString(tupleElement({there}, 1))"
+        text = f"concat('\"', {text}, '\"')" if node.arguments[0] == "String" else text
+        return f"if(isNull({part.source}), 'null', {text})"
     inner = natural.removeprefix("Nullable(")
     if inner.startswith("Enum"):
         return f"ifNull(toString(toInt16({part.source})), 'null')"

@@ -16,7 +16,7 @@ from sluice.decode.engine.pair import (
     over,
 )
 from sluice.decode.engine.session import literal
-from sluice.decode.engine.types import TICKS, TypeNode, decimal_shape, parse_type, scale_of
+from sluice.decode.engine.types import INSTANT, TICKS, TypeNode, decimal_shape, parse_type, scale_of
 from sluice.decode.typed.moments import instant_unfit, moment_pair, same_moment_unfit
 from sluice.decode.typed.texts import by_text, from_text
 
@@ -49,6 +49,8 @@ def scalar_pair(natural: TypeNode, target: TypeNode, cuts: bool) -> Pair | None:
     """
     if natural.name == TICKS:
         return _from_ticks(natural, target, cuts)
+    if natural.name == INSTANT:
+        return _from_instant(target, cuts)
     own = same_type_unfit(natural)
     if natural.text == target.text:
         return Pair(None, own)
@@ -95,6 +97,31 @@ def _from_ticks(natural: TypeNode, target: TypeNode, cuts: bool) -> Pair | None:
 
     through = over(counted, time)
     return Pair(through.narrow, either(outside(-most, most), through.unfit), through.unread)
+
+
+def _from_instant(target: TypeNode, cuts: bool) -> Pair | None:
+    """Of what a day, a moment or its text can be made, in UTC."""
+    seconds, nanos = "tupleElement({0}, 1)", "tupleElement({0}, 2)"
+    sound = f"({seconds} BETWEEN -62135596800 AND 253402300799 AND {nanos} BETWEEN 0 AND 999999999)"
+    micros = f"if({sound}, {seconds} * 1000000 + intDiv({nanos}, 1000), 0)"
+    moment, below = f"fromUnixTimestamp64Micro({micros}, 'UTC')", f"{nanos} % 1000"
+    if target.name == "String":
+        rest = f"if({below} = 0, '', leftPad(toString({below}), 3, '0'))"
+        text = f"if({sound}, concat(toString({moment}), {rest}), toString({{0}}))"
+        return Pair(text.format, f"NOT {sound}".format)
+    if target.name not in _MOMENTS:
+        return None
+    kept = "DateTime64(6, 'UTC')"
+    if scale_of(target) > 6:
+        kept = "DateTime64(9, 'UTC')"
+        sound = f"({sound} AND {seconds} BETWEEN -9223372036 AND 9223372035)"
+        moment = f"fromUnixTimestamp64Nano({seconds} * 1000000000 + {nanos}, 'UTC')"
+    elif not cuts:
+        sound = f"({sound} AND {below} = 0)"
+    inner = scalar_pair(parse_type(kept), target, cuts)
+    assert inner is not None
+    through = over(inner, moment.format)
+    return Pair(through.narrow, either(f"NOT {sound}".format, through.unfit), through.unread)
 
 
 def _pair(natural: TypeNode, target: TypeNode, cuts: bool) -> Pair | None:
