@@ -108,8 +108,7 @@ class ConnectorLoop:
     ) -> None:
         self.name = name
         self.states = {state.source: state for state in states}
-        self.counters = Counters()
-        self.stopping = threading.Event()
+        self.counters, self.stopping = Counters(), threading.Event()
         self._parts, self._environment = parts, environment
         self.holds = holds
         self._reports = ReportHandler(
