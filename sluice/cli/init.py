@@ -64,7 +64,6 @@ _PASSWORD = "CLICKHOUSE_PASSWORD"
 @click.option(
     "--first-line",
     type=click.Choice(["names", "values"]),
-    default="",
     help="what the first line of a message of CSV or TSV has, where the sample does not tell",
 )
 @click.option("--samples", type=a_positive_number, default=1_000, help="messages to look at")
@@ -121,7 +120,7 @@ def _wanted(
     delivery: Delivery,
     registry: str,
     registry_user: str,
-    first_line: FirstLine,
+    first_line: FirstLine | None,
 ) -> Wanted:
     """What the arguments say, checked like the keys of the file that they will stand in."""
     from sluice.config.findings import RefusedError
@@ -175,7 +174,7 @@ def _wanted(
         written=written,
         properties=given,
         registry=access,
-        first_line=first_line,
+        first_line=first_line or "",
     )
 
 
