@@ -9,7 +9,7 @@ import click
 
 from sluice.cli.arguments import command, config_argument, json_option, load_configuration
 from sluice.cli.exit import ExitStatus
-from sluice.cli.output import print_json, print_table
+from sluice.cli.output import cell_text, print_json, print_table
 
 _COUNTS = (
     *("produced", "loaded", "dead_lettered", "skipped", "duplicates"),
@@ -74,7 +74,7 @@ def audit(config: Path, as_json: bool, on_spark: bool, proves_duplicates: bool) 
         rows = [(name.replace("_", "-"), getattr(report, name)) for name in _COUNTS]
         print_table(("what", "rows"), rows)
         for line in _where(report):
-            print(line)
+            print(cell_text(line))
     return ExitStatus.BROKEN if report.is_broken else ExitStatus.DONE
 
 

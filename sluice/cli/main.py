@@ -28,6 +28,7 @@ from sluice.cli.freeze import drain, freeze, reload, resume
 from sluice.cli.init import init
 from sluice.cli.ledger import ledger
 from sluice.cli.local import local
+from sluice.cli.output import cell_text
 from sluice.cli.prove import prove
 from sluice.cli.quorum import quorum
 from sluice.cli.run import run
@@ -108,7 +109,7 @@ def _dispatch(words: list[str]) -> int:
 
 
 def _report(error: Exception) -> ExitStatus:
-    """What happened, one line each, and as the last line what to do."""
+    """What happened, one line each, and as the last line what to do. Data may be quoted."""
     message, hint = str(error), SluiceError.hint
     if isinstance(error, SluiceError | UsageError):
         hint = error.hint
@@ -121,8 +122,8 @@ def _report(error: Exception) -> ExitStatus:
     else:
         message = f"unexpected {type(error).__name__}: {error}"
     for line in message.splitlines() or [type(error).__name__]:
-        print(f"sluice: error: {line}", file=sys.stderr)
-    print(f"Try: {hint}", file=sys.stderr)
+        print(f"sluice: error: {cell_text(line)}", file=sys.stderr)
+    print(f"Try: {cell_text(hint)}", file=sys.stderr)
     if isinstance(error, ConfigurationError | UsageError | click.UsageError):
         return ExitStatus.CONFIGURATION
     if isinstance(error, OwnerChangedError):

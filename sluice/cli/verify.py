@@ -19,7 +19,7 @@ from sluice.cli.arguments import (
     load_configuration,
 )
 from sluice.cli.exit import ExitStatus, stop_on_signals
-from sluice.cli.output import json_text, print_json, print_table
+from sluice.cli.output import cell_text, json_text, print_json, print_table
 
 if TYPE_CHECKING:
     from sluice.config import Configuration
@@ -142,7 +142,7 @@ def _print_anomaly(anomaly: Anomaly) -> None:
     """What it is, and the two instances side by side."""
     tables = ", ".join(anomaly.tables) or "-"
     where = f"{anomaly.connector} {anomaly.source}, tables {tables}"
-    print(f"{anomaly.kind.value}: {where}: {anomaly.what}")
+    print(cell_text(f"{anomaly.kind.value}: {where}: {anomaly.what}"))
     before, after = _cells(anomaly.before), _cells(anomaly.after)
     rows = [(name, before.get(name), after.get(name)) for name in after | before]
     print_table(("", "before", "after"), rows)

@@ -219,10 +219,10 @@ def test_errors_become_statuses_and_two_lines(
 def test_each_finding_has_its_line(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(init, "callback", raising(ConfigurationError("one\ntwo")))
+    monkeypatch.setattr(init, "callback", raising(ConfigurationError("one\ntwo \x1b[2J")))
     assert run(capsys, "init").err.splitlines() == [
         "sluice: error: one",
-        "sluice: error: two",
+        r"sluice: error: two \x1b[2J",
         f"Try: {ConfigurationError.hint}",
     ]
 
