@@ -12,7 +12,6 @@ from sluice.core.records import Kind
 from sluice.driver import recording
 from sluice.driver.inheriting import Heir, named_by, record_at
 from sluice.driver.start import first_records
-from sluice.driver.state import PartitionState
 from sluice.kafka.offsets import owner_in
 from sluice.kafka.recorder import Recorder, TakeOver
 from sluice.testbed.simulate.planting import Bugs, patched
@@ -106,9 +105,3 @@ def a_floor_that_is_not_counted(real: Any, self: Any, window: str) -> Share | No
     """A member counts what came since its own floor, whatever others hold."""
     found: Share | None = real(self, window)
     return None if found is None else replace(found, floor=found.floor and found.own)
-
-
-@FLEET_BUGS.instead_of(PartitionState, "is_held")
-def handed_over_with_late_inserts(real: Any, self: Any, now_ms: int) -> bool:
-    """A partition goes to an owner that does not know what may still be inserted."""
-    return False

@@ -19,15 +19,19 @@ DRAWN = (
     "view is wrong",
     "view stands still",
     "heir hesitates",
+    "owner id written off",
+    "fleet's topic made anew",
 )
 
 #: The seed that noticed each planted bug; when it notices no more, these are searched.
 CAUGHT_BY = {
-    "dead-are-fenced-after-reading": 3,
-    "handed-over-in-doubt": 2,
+    "dead-are-fenced-after-reading": 21,
+    "handed-over-in-doubt": 3,
     "handed-over-and-not-forgotten": 1,
     "taken-without-reading-the-owner": 1,
     "own-id-initialised-by-a-take-over": 1,
+    "half-a-window-beside-others": 16,
+    "a-floor-that-is-not-counted": 13,
 }
 SEARCHED = 300
 
