@@ -23,7 +23,7 @@ MAKEFLAGS += --no-print-directory
 PARALLEL = -n $(PROCESSES) --dist loadfile --no-loadscope-reorder
 
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-tests demo test test-long test-all golden bench simulate chaos mutants check lock sbom size clean
+.PHONY: help setup setup-tests demo test test-long test-all golden bench simulate chaos mutants check docs-site lock sbom size clean
 
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-12s %s\n", $$1, $$2}' Makefile
@@ -72,6 +72,12 @@ check: $(READY)  ## lint, format, strict types, definitions that nobody uses, la
 	@$(BIN)/vulture
 	@$(BIN)/python -m pytest -q tests/test_layers.py tests/test_tidy.py
 	@$(BIN)/python scripts/audit
+
+docs-site:  ## the documentation as a site in .local/site, checked strictly; its packages are its own
+	@test -x .local/docs-site/bin/mkdocs || $(or $(PYTHON),python3) -m venv .local/docs-site
+	@.local/docs-site/bin/pip install -q mkdocs-material==9.8.2
+	@NO_MKDOCS_2_WARNING=1 .local/docs-site/bin/mkdocs build --strict -q
+	@echo "open .local/site/index.html"
 
 lock: $(READY)  ## write the lock files again from pyproject.toml; LOCK="--upgrade" for newer versions
 	@scripts/lock $(LOCK)
