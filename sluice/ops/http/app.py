@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+import hmac
 import json
 import logging
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar, cast
 
 from prometheus_client import CollectorRegistry, ProcessCollector, generate_latest
 from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4
+from pydantic import BaseModel, ValidationError
 from starlette.applications import Starlette
 from starlette.concurrency import run_in_threadpool
 from starlette.middleware import Middleware
@@ -25,15 +27,37 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from sluice import __version__
 from sluice.config import Configuration
-from sluice.core.decided import LOG_LEVEL, MAX_INFLIGHT_INSERTS
+from sluice.core.decided import LOG_LEVEL, MAX_INFLIGHT_INSERTS, Value
 from sluice.core.errors import ConfigurationError, SluiceError, TransientError
 from sluice.driver.connector import ConnectorRun, now_ms
 from sluice.driver.loop import ConnectorLoop
+from sluice.driver.redirecting import PartitionBusyError
+from sluice.kafka.tail import TooMuchToReadError
 from sluice.ops.applying import apply_own_file
-from sluice.ops.driver_decisions import DecisionRefusedError, drain, freeze, resume, set_value
+from sluice.ops.dead_letters_purging import NothingToPurgeError
+from sluice.ops.driver_decisions import (
+    DecisionRefusedError,
+    drain,
+    freeze,
+    reload,
+    resume,
+    set_value,
+)
+from sluice.ops.http import bodies
+from sluice.ops.http.bodies import Confirmed, first_wrong
+from sluice.ops.http.looking import look_at_dead_letters, look_at_history
 from sluice.ops.http.openapi import described
+from sluice.ops.http.planned import (
+    NotConfirmedError,
+    Plans,
+    plan_partitions,
+    plan_purge,
+    plan_replay,
+    planned_at,
+)
 from sluice.ops.http.tokens import Rate, Tokens
 from sluice.ops.metrics import LoopCollector
+from sluice.ops.partition_decisions import ChangedSinceError, LeaseRunsError
 from sluice.ops.partition_metrics import partition_text
 from sluice.ops.proof import Proof
 from sluice.ops.proof_metrics import ProofCollector
@@ -48,6 +72,7 @@ BODY_BYTES_MAX = 4096
 #: All headers of a request.
 HEADER_BYTES_MAX = 16 * 1024
 DECISIONS_PER_MINUTE = 30
+LOOKS_PER_MINUTE = 60
 REFUSALS_PER_MINUTE = 10
 
 _HEADERS = (
@@ -65,45 +90,22 @@ _FILES = {
     "/": ("page.html", "text/html"),
     "/page.css": ("page.css", "text/css"),
     "/page.js": ("page.js", "text/javascript"),
+    "/closer.js": ("closer.js", "text/javascript"),
 }
 
 Decide = Callable[..., list[str]]
+_Body = TypeVar("_Body", bound=BaseModel)
 
-
-@dataclass(frozen=True, slots=True)
-class Words:
-    """What the body of a decision says besides why, and what it is answered with.
-
-    :param answers: the name of the lines that it is answered with.
-    :param may: what may be said, all strings.
-    :param value: what has to be said, of any type; "": nothing.
-    """
-
-    answers: str
-    may: tuple[str, ...] = ()
-    value: str = ""
-
-    def read(self, said: object) -> dict[str, Any]:
-        """What a person decided, and why.
-
-        :raises RefusedError: something is missing, or is too much.
-        """
-        needs = {"why", self.value} - {""}
-        if not isinstance(said, dict) or not needs <= said.keys() <= needs | {*self.may}:
-            may = f", and perhaps {' or '.join(self.may)}" if self.may else ""
-            named = " and ".join(sorted(needs, reverse=True))
-            raise RefusedError(400, f"the body has to be an object with {named}{may}")
-        if not all(isinstance(value, str) for key, value in said.items() if key != self.value):
-            raise RefusedError(400, "all values have to be strings")
-        given = {"value": said.pop(self.value)} if self.value else {}
-        return {**dict.fromkeys(self.may, ""), **said, **given}
-
-
-_FREEZE = Words("frozen", ("connector", "table", "replica", "data_center"))
-_LEVEL = Words("settings", (), "level")
-_LIMIT = Words("settings", ("connector",), MAX_INFLIGHT_INSERTS)
-_DRAIN = Words("drained")
-_APPLY = Words("applied")
+#: What is no fault of the driver: it does not fit what is there, or cannot be done now.
+_REFUSED = (
+    DecisionRefusedError,
+    NotConfirmedError,
+    PartitionBusyError,
+    LeaseRunsError,
+    ChangedSinceError,
+    NothingToPurgeError,
+    TooMuchToReadError,
+)
 
 
 class RefusedError(Exception):
@@ -135,23 +137,94 @@ class Looks:
 
 
 class Decisions:
-    """Lets who has a token decide."""
+    """Lets who has a token decide, and look at what not everybody may see."""
 
-    def __init__(self, configuration: Configuration, tokens: Tokens) -> None:
-        self._configuration, self._tokens = configuration, tokens
+    def __init__(
+        self, configuration: Configuration, runs: Sequence[ConnectorRun], tokens: Tokens
+    ) -> None:
+        self._configuration, self._runs, self._tokens = configuration, runs, tokens
         self._decisions, self._refusals = Rate(DECISIONS_PER_MINUTE), Rate(REFUSALS_PER_MINUTE)
+        self._looks = Rate(LOOKS_PER_MINUTE)
+        #: Who reads topics does so alone: it costs Kafka and memory.
+        self._reads = threading.Lock()
 
-    async def take(self, request: Request, decide: Decide, words: Words) -> Response:
-        """Carry one out."""
+    async def take(
+        self, request: Request, decide: Decide, body: type[BaseModel], answers: str
+    ) -> Response:
+        """Carry one out that needs no confirmation.
+
+        :param answers: the name of the lines that it is answered with.
+        """
+
+        def do(by: str, said: BaseModel) -> dict[str, Any]:
+            return {"by": by, answers: decide(self._configuration, by=by, **said.model_dump())}
+
+        return await self._answer(request, body, do)
+
+    async def take_planned(self, request: Request, plans: Plans, body: type[BaseModel]) -> Response:
+        """Tell what would be done, or do it if that was confirmed."""
+        about = request.url.path
+
+        def do(by: str, said: BaseModel) -> dict[str, Any]:
+            assert isinstance(said, Confirmed)
+            at_ms = planned_at(said.confirm)
+            plan = plans(self._configuration, self._runs, by, said, at_ms)
+            words = said.model_dump_json(exclude={"why", "confirm"})
+            confirmation = plan.confirmation(f"{about} {words}", at_ms)
+            if not said.confirm:
+                return {"by": by, "planned": plan.steps, "confirm": confirmation}
+            if not hmac.compare_digest(said.confirm.encode(), confirmation.encode()):
+                raise NotConfirmedError("what would be done is not what was confirmed")
+            return {"by": by, "done": plan.carry_out()}
+
+        return await self._answer(request, body, self._alone(do))
+
+    async def look(
+        self,
+        request: Request,
+        look: Callable[[Configuration, _Body], dict[str, Any]],
+        question: type[_Body],
+    ) -> Response:
+        """Read something; it changes nothing."""
+
+        def do(by: str, asked: BaseModel) -> dict[str, Any]:
+            return look(self._configuration, cast(_Body, asked))
+
+        return await self._answer(request, question, self._alone(do))
+
+    def _alone(self, do: Callable[[str, BaseModel], dict[str, Any]]) -> Any:
+        def do_alone(by: str, said: BaseModel) -> dict[str, Any]:
+            if not self._reads.acquire(blocking=False):
+                raise RefusedError(429, "somebody else looks or decides now", "Ask again soon.")
+            try:
+                return do(by, said)
+            finally:
+                self._reads.release()
+
+        return do_alone
+
+    async def _answer(
+        self,
+        request: Request,
+        body: type[BaseModel],
+        do: Callable[[str, BaseModel], dict[str, Any]],
+    ) -> Response:
+        is_look = request.method == "GET"
         try:
-            by = self.authenticated(request.headers)
-            said = words.read(_said(request.headers, await _body(request)))
-            lines = await run_in_threadpool(self._decide, decide, by, said)
+            by = self._authenticated(request.headers, self._looks if is_look else self._decisions)
+            said: object = dict(request.query_params)
+            if not is_look:
+                said = _said(request.headers, await _body(request))
+            try:
+                found = body.model_validate(said)
+            except ValidationError as error:
+                raise RefusedError(400, first_wrong(error), "See /openapi.json.") from None
+            answer = await run_in_threadpool(_carried_out, do, by, found)
         except RefusedError as refused:
             return JSONResponse(refused.answer, refused.status)
-        return JSONResponse({"by": by, words.answers: lines})
+        return JSONResponse(answer)
 
-    def authenticated(self, headers: Mapping[str, str]) -> str:
+    def _authenticated(self, headers: Mapping[str, str], rate: Rate) -> str:
         """Who asks.
 
         :raises RefusedError: nobody who may, or too often.
@@ -170,20 +243,23 @@ class Decisions:
             raise RefusedError(
                 401, "a token is missing, or is not known", "Authorization: Bearer TOKEN"
             )
-        if not self._decisions.allows(now):
-            raise RefusedError(429, f"more than {DECISIONS_PER_MINUTE} decisions in a minute")
+        if not rate.allows(now):
+            raise RefusedError(429, f"more than {rate.per_minute} requests of this kind a minute")
         return by
 
-    def _decide(self, decide: Decide, by: str, said: dict[str, Any]) -> list[str]:
-        try:
-            return decide(self._configuration, by=by, **said)
-        except ConfigurationError as error:
-            raise RefusedError(404, str(error), error.hint) from None
-        except DecisionRefusedError as error:
-            raise RefusedError(409, str(error), error.hint) from None
-        except SluiceError as error:
-            is_known = isinstance(error, TransientError)
-            raise RefusedError(503 if is_known else 500, str(error), error.hint) from None
+
+def _carried_out(
+    do: Callable[[str, BaseModel], dict[str, Any]], by: str, said: BaseModel
+) -> dict[str, Any]:
+    try:
+        return do(by, said)
+    except ConfigurationError as error:
+        raise RefusedError(404, str(error), error.hint) from None
+    except _REFUSED as error:
+        raise RefusedError(409, str(error), error.hint) from None
+    except SluiceError as error:
+        is_known = isinstance(error, TransientError)
+        raise RefusedError(503 if is_known else 500, str(error), error.hint) from None
 
 
 def _refuse_other_sites(headers: Mapping[str, str]) -> None:
@@ -245,7 +321,7 @@ def make_app(
     :param proof: None: nothing is said of it.
     """
     looks = Looks(runs)
-    decisions = Decisions(configuration, tokens)
+    decisions = Decisions(configuration, runs, tokens)
     metrics = _metrics(configuration, runs, looks, proof)
 
     def health(reasons: Callable[[Sequence[ConnectorNow]], list[str]], name: str) -> Response:
@@ -260,24 +336,6 @@ def make_app(
         }
         return JSONResponse(now | told)
 
-    async def decide_freeze(request: Request) -> Response:
-        return await decisions.take(request, freeze, _FREEZE)
-
-    async def decide_resume(request: Request) -> Response:
-        return await decisions.take(request, resume, _FREEZE)
-
-    async def decide_level(request: Request) -> Response:
-        return await decisions.take(request, partial(set_value, name=LOG_LEVEL), _LEVEL)
-
-    async def decide_limit(request: Request) -> Response:
-        return await decisions.take(request, partial(set_value, name=MAX_INFLIGHT_INSERTS), _LIMIT)
-
-    async def decide_apply(request: Request) -> Response:
-        return await decisions.take(request, apply_own_file, _APPLY)
-
-    async def decide_drain(request: Request) -> Response:
-        return await decisions.take(request, drain, _DRAIN)
-
     return Starlette(
         routes=[
             *(Route(path, _file(*named)) for path, named in _FILES.items()),
@@ -286,18 +344,54 @@ def make_app(
             Route("/ready", lambda request: health(why_not_ready, "ready")),
             Route("/status", status),
             Route("/openapi.json", lambda request: JSONResponse(described(__version__))),
-            Route("/freeze", decide_freeze, methods=["POST"]),
-            Route("/resume", decide_resume, methods=["POST"]),
-            Route("/log-level", decide_level, methods=["POST"]),
-            Route("/limits", decide_limit, methods=["POST"]),
-            Route("/apply", decide_apply, methods=["POST"]),
-            Route("/drain", decide_drain, methods=["POST"]),
+            *_decision_routes(decisions),
         ],
         middleware=[
             Middleware(_Headers),
             Middleware(TrustedHostMiddleware, allowed_hosts=list(hosts), www_redirect=False),
         ],
     )
+
+
+def _decision_routes(decisions: Decisions) -> Iterator[Route]:
+    """Everything that needs a token."""
+
+    def set_level(configuration: Configuration, *, level: Value, by: str, why: str) -> list[str]:
+        return set_value(configuration, name=LOG_LEVEL, value=level, by=by, why=why)
+
+    def set_limit(
+        configuration: Configuration, *, max_inflight_inserts: Value, **said: Any
+    ) -> list[str]:
+        value = max_inflight_inserts
+        return set_value(configuration, name=MAX_INFLIGHT_INSERTS, value=value, **said)
+
+    at_once: tuple[tuple[str, Decide, type[BaseModel], str], ...] = (
+        ("/freeze", freeze, bodies.Frozen, "frozen"),
+        ("/resume", resume, bodies.Frozen, "frozen"),
+        ("/log-level", set_level, bodies.Level, "settings"),
+        ("/limits", set_limit, bodies.Limit, "settings"),
+        ("/apply", apply_own_file, bodies.Said, "applied"),
+        ("/drain", drain, bodies.Said, "drained"),
+        ("/reload", reload, bodies.Said, "reloaded"),
+    )
+    for path, decide, body, answers in at_once:
+        take = partial(decisions.take, decide=decide, body=body, answers=answers)
+        yield Route(path, take, methods=["POST"])
+    planned: tuple[tuple[str, Plans, type[BaseModel]], ...] = (
+        ("/resolve", plan_partitions, bodies.Resolved),
+        ("/adopt", plan_partitions, bodies.Adopted),
+        ("/rewind", plan_partitions, bodies.Rewound),
+        ("/dead-letters/replay", plan_replay, bodies.Replayed),
+        ("/dead-letters/purge", plan_purge, bodies.Purged),
+    )
+    for path, plans, body in planned:
+        take = partial(decisions.take_planned, plans=plans, body=body)
+        yield Route(path, take, methods=["POST"])
+    letters, history = bodies.DeadLettersQuestion, bodies.HistoryQuestion
+    yield Route(
+        "/dead-letters", partial(decisions.look, look=look_at_dead_letters, question=letters)
+    )
+    yield Route("/history", partial(decisions.look, look=look_at_history, question=history))
 
 
 def _metrics(

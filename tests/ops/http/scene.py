@@ -40,7 +40,7 @@ topics = ["a"]
 def run_of(loop: ConnectorLoop | None, name: str = "dc1", **more: Any) -> ConnectorRun:
     """A connector that runs, or says why it does not."""
     facts = {"doing": "starting", "error": None, "is_ended": False, "status": 0}
-    facts |= {"fleet": None, **more}
+    facts |= {"fleet": None, "owner": "", **more}
     made = SimpleNamespace(connector=SimpleNamespace(name=name), loop=loop, **facts)
     return cast(ConnectorRun, made)
 
@@ -68,12 +68,13 @@ class Served:
         name: str = "orders",
         tls: CertificatesConfiguration | None = None,
         more: str = "",
+        of: Configuration | None = None,
     ) -> None:
-        path = folder / "sluice.toml"
+        path = folder / "served.toml"
         path.write_text(CONFIGURATION.format(name=name) + more)
         self.tokens = folder / "tokens"
         self.tokens.write_text(tokens)
-        self.configuration: Configuration = load(path, {})
+        self.configuration: Configuration = of or load(path, {})
         certificates = tls or CertificatesConfiguration()
         where = HttpConfiguration(("127.0.0.1", 0), tokens_file=str(self.tokens), tls=certificates)
         self.proof = Proof(self.configuration)

@@ -269,7 +269,6 @@ def test_nobody_decides_without_tokens_and_nobody_tries_for_long(
 
 
 def test_what_goes_wrong_behind_it_is_told(serve: Serve, monkeypatch: pytest.MonkeyPatch) -> None:
-    served = serve()
     for error, status in (
         (ConfigurationError("no [[table]] is named"), 404),
         (DecisionRefusedError("is not frozen", "Nothing is frozen."), 409),
@@ -281,7 +280,7 @@ def test_what_goes_wrong_behind_it_is_told(serve: Serve, monkeypatch: pytest.Mon
             raise error
 
         monkeypatch.setattr(app, "resume", fail)
-        answer = served.decide("/resume", {"why": "x"})
+        answer = serve().decide("/resume", {"why": "x"})
         assert answer.status == status
         assert str(error) in answer.json()["error"]
 
