@@ -14,6 +14,7 @@ from sluice.ops.metrics import LoopCollector
 from sluice.ops.partition_metrics import LABELS, PARTITION_GAUGES, RATIO, RATIO_HELP
 from sluice.ops.proof_metrics import ProofCollector
 from sluice.ops.running_metrics import RunningCollector
+from tests.ops import ebay_metrics
 
 _NOTHING = "Nothing by itself."
 
@@ -264,7 +265,8 @@ def families() -> dict[str, Metric]:
 
 def document() -> str:
     """The whole page."""
-    return _HEAD + "\n".join(_rows()) + "\n"
+    tables = _HEAD + "\n".join(_rows()), ebay_metrics.HEAD + "\n".join(ebay_metrics.rows())
+    return "\n".join(tables) + "\n"
 
 
 def _rows() -> Iterator[str]:

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.ops import ebay_metrics
 from tests.ops.metrics_document import NORMAL, document, families
 
 ROOT = Path(__file__).parent.parent.parent
@@ -17,6 +18,17 @@ ROOT = Path(__file__).parent.parent.parent
 def test_the_document_is_made_of_the_metrics() -> None:
     assert set(NORMAL) == set(families())
     assert (ROOT / "docs" / "METRICS.md").read_text() == document()
+
+
+def test_each_of_ebays_families_has_one_here_or_a_reason() -> None:
+    shown = {
+        f"{name}_total" if family.type == "counter" else name for name, family in families().items()
+    }
+    theirs = ebay_metrics.names()
+    assert len(theirs) == len(set(theirs)) == 111
+    for names, ours, said in ebay_metrics.SAME:
+        assert ours or said, names
+        assert set(ours) <= shown | {"process_start_time_seconds"}, names
 
 
 def test_alerts_name_metrics_that_exist() -> None:
