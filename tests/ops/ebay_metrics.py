@@ -20,7 +20,7 @@ SAME: tuple[tuple[str, tuple[str, ...], str], ...] = (
         "by verdict",
     ),
     (
-        f"{_A}batched_messages_received_total {_A}batched_messages_processed_total "
+        f"{_A}batched_messages_received_total "
         f"{_A}batched_messages_processed_in_kafka_connector_total",
         ("sluice_messages_total", "sluice_table_messages_total"),
         "by what became of them; only settled ones count",
@@ -183,7 +183,8 @@ SAME: tuple[tuple[str, tuple[str, ...], str], ...] = (
         "",
     ),
     (
-        f"{_A}distributed_locking_locktime_in_us {_A}distributed_locking_locktime_distribution_in_us",
+        f"{_A}distributed_locking_locktime_in_us "
+        f"{_A}distributed_locking_locktime_distribution_in_us",
         ("sluice_insert_lock_wait_seconds_total",),
         "",
     ),
@@ -262,7 +263,8 @@ SAME: tuple[tuple[str, tuple[str, ...], str], ...] = (
 HEAD = """
 ## eBay's families
 
-What eBay's Block Aggregator measures (111 families; `nucolumnar_` before each name is left out), and what says it here.
+What eBay's Block Aggregator measures, and what says it here: 111 families, without the prefix
+`nucolumnar_`.
 
 | eBay's | here | of them |
 |---|---|---|
