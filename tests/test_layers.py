@@ -71,7 +71,7 @@ CONFINED = {
     "starlette": {"ops"},
     "uvicorn": {"ops"},
     "kazoo": {"locks"},
-    "pydantic": {"config"},
+    "pydantic": {"config", "ops"},
     "pydantic_core": {"config"},
 }
 

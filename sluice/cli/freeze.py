@@ -84,7 +84,7 @@ def drain(config: Path, why: str, by: str | None) -> int:
 def reload(config: Path, why: str, by: str | None) -> int:
     """Have the driver that runs look at tables' columns, topics and replicas now.
 
-    As SIGHUP does, wherever the driver runs. The configuration file is read at a start only.
+    The configuration file is not read: that is what `sluice apply` does.
     """
     configuration = load_configuration(config)
     from sluice.ops import driver_decisions as decisions

@@ -112,14 +112,8 @@ class ConnectorLoop:
         self._parts, self._environment = parts, environment
         self.holds = holds
         self._reports = ReportHandler(
-            name,
-            self.states,
-            planner,
-            self.counters,
-            parts.now_ms,
-            parts.dead_letter_limit,
-            parts.parking,
-            parts.schema_patience_ms,
+            *(name, self.states, planner, self.counters, parts.now_ms),
+            *(parts.dead_letter_limit, parts.parking, parts.schema_patience_ms),
         )
         self.dead_letters = self._reports.dead_letters
         self.replicas, self.claims, self.jobs = parts.replicas, parts.claims, parts.jobs

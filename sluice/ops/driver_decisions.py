@@ -137,8 +137,8 @@ def drain(configuration: Configuration, *, by: str, why: str) -> list[str]:
 
 
 def reload(configuration: Configuration, *, by: str, why: str) -> list[str]:
-    """Have the driver that runs look at the tables' columns, at topics and at the replicas now, as
-    SIGHUP does; gives who was told, in words.
+    """Have the driver that runs look at the tables' columns, at topics and at the replicas now;
+    gives who was told, in words.
 
     :raises PartlyDecidedError: not all connectors could be told.
     """

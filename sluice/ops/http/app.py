@@ -148,6 +148,11 @@ class Decisions:
         #: Who reads topics does so alone: it costs Kafka and memory.
         self._reads = threading.Lock()
 
+    @property
+    def _today(self) -> Configuration:
+        """What is loaded now: versions may be applied while the driver runs."""
+        return next((run.configuration for run in self._runs), self._configuration)
+
     async def take(
         self, request: Request, decide: Decide, body: type[BaseModel], answers: str
     ) -> Response:
@@ -157,7 +162,7 @@ class Decisions:
         """
 
         def do(by: str, said: BaseModel) -> dict[str, Any]:
-            return {"by": by, answers: decide(self._configuration, by=by, **said.model_dump())}
+            return {"by": by, answers: decide(self._today, by=by, **said.model_dump())}
 
         return await self._answer(request, body, do)
 
@@ -168,7 +173,7 @@ class Decisions:
         def do(by: str, said: BaseModel) -> dict[str, Any]:
             assert isinstance(said, Confirmed)
             at_ms = planned_at(said.confirm)
-            plan = plans(self._configuration, self._runs, by, said, at_ms)
+            plan = plans(self._today, self._runs, by, said, at_ms)
             words = said.model_dump_json(exclude={"why", "confirm"})
             confirmation = plan.confirmation(f"{about} {words}", at_ms)
             if not said.confirm:
@@ -188,7 +193,7 @@ class Decisions:
         """Read something; it changes nothing."""
 
         def do(by: str, asked: BaseModel) -> dict[str, Any]:
-            return look(self._configuration, cast(_Body, asked))
+            return look(self._today, cast(_Body, asked))
 
         return await self._answer(request, question, self._alone(do))
 
@@ -344,7 +349,7 @@ def make_app(
             Route("/ready", lambda request: health(why_not_ready, "ready")),
             Route("/status", status),
             Route("/openapi.json", lambda request: JSONResponse(described(__version__))),
-            *_decision_routes(decisions),
+            *_decision_routes(decisions, configuration),
         ],
         middleware=[
             Middleware(_Headers),
@@ -353,8 +358,11 @@ def make_app(
     )
 
 
-def _decision_routes(decisions: Decisions) -> Iterator[Route]:
-    """Everything that needs a token."""
+def _decision_routes(decisions: Decisions, own: Configuration) -> Iterator[Route]:
+    """Everything that needs a token.
+
+    :param own: of the driver's own file.
+    """
 
     def set_level(configuration: Configuration, *, level: Value, by: str, why: str) -> list[str]:
         return set_value(configuration, name=LOG_LEVEL, value=level, by=by, why=why)
@@ -370,7 +378,7 @@ def _decision_routes(decisions: Decisions) -> Iterator[Route]:
         ("/resume", resume, bodies.Frozen, "frozen"),
         ("/log-level", set_level, bodies.Level, "settings"),
         ("/limits", set_limit, bodies.Limit, "settings"),
-        ("/apply", apply_own_file, bodies.Said, "applied"),
+        ("/apply", lambda _, **said: apply_own_file(own, **said), bodies.Said, "applied"),
         ("/drain", drain, bodies.Said, "drained"),
         ("/reload", reload, bodies.Said, "reloaded"),
     )

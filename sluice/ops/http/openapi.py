@@ -32,66 +32,71 @@ def described(version: str) -> dict[str, Any]:
                 _STATUS,
             ),
             "/openapi.json": _read("This document.", _JSON),
-            "/freeze": _decision(
-                "Let a pipeline, a connector or a table entry stand still, or a replica or a data "
-                "center get no blocks.",
-                "frozen",
-                bodies.Frozen,
-            ),
-            "/resume": _decision(
-                "Let go on what was frozen with the same words.", "frozen", bodies.Frozen
-            ),
-            "/log-level": _decision(
-                "Let the driver log so much, also after a restart; null: as at the start.",
-                "settings",
-                bodies.Level,
-            ),
-            "/limits": _decision(
-                "Let so many ranges be out for a table on a replica, also after a restart; null: "
-                "as configured.",
-                "settings",
-                bodies.Limit,
-            ),
-            "/apply": _decision(
-                "Read the file again, and apply it.", "applied", bodies.Said
-            ),
-            "/drain": _decision("Settle what is out, and end the driver.", "drained", bodies.Said),
-            "/reload": _decision(
-                "Look at the tables' columns, at topics and at the replicas now.",
-                "reloaded",
-                bodies.Said,
-            ),
-            "/resolve": _decision(
-                "Say what became of ranges in doubt.", "done", bodies.Resolved, _PLANNED
-            ),
-            "/adopt": _decision(
-                "Let partitions go on from an offset.", "done", bodies.Adopted, _PLANNED
-            ),
-            "/rewind": _decision(
-                "Load again from an offset or a time.", "done", bodies.Rewound, _PLANNED
-            ),
-            "/dead-letters/replay": _decision(
-                "Put messages back into their topics, each once.",
-                "done",
-                bodies.Replayed,
-                _PLANNED,
-            ),
-            "/dead-letters/purge": _decision(
-                "Delete dead letters for good, from the oldest on.",
-                "done",
-                bodies.Purged,
-                _PLANNED,
-            ),
-            "/dead-letters": _look(
-                "Dead letters: how many of which table and reason, and the newest of them.",
-                bodies.DeadLettersQuestion,
-            ),
-            "/history": _look(
-                "The ledger's entries about a partition, or about the range with an offset.",
-                bodies.HistoryQuestion,
-            ),
+            **_decisions(),
         },
         "components": {"securitySchemes": {"token": {"type": "http", "scheme": "bearer"}}},
+    }
+
+
+def _decisions() -> dict[str, Any]:
+    """What needs a token."""
+    return {
+        "/freeze": _decision(
+            "Let a pipeline, a connector or a table entry stand still, or a replica or a data "
+            "center get no blocks.",
+            "frozen",
+            bodies.Frozen,
+        ),
+        "/resume": _decision(
+            "Let go on what was frozen with the same words.", "frozen", bodies.Frozen
+        ),
+        "/log-level": _decision(
+            "Let the driver log so much, also after a restart; null: as at the start.",
+            "settings",
+            bodies.Level,
+        ),
+        "/limits": _decision(
+            "Let so many ranges be out for a table on a replica, also after a restart; null: "
+            "as configured.",
+            "settings",
+            bodies.Limit,
+        ),
+        "/apply": _decision("Read the file again, and apply it.", "applied", bodies.Said),
+        "/drain": _decision("Settle what is out, and end the driver.", "drained", bodies.Said),
+        "/reload": _decision(
+            "Look at the tables' columns, at topics and at the replicas now.",
+            "reloaded",
+            bodies.Said,
+        ),
+        "/resolve": _decision(
+            "Say what became of ranges in doubt.", "done", bodies.Resolved, _PLANNED
+        ),
+        "/adopt": _decision(
+            "Let partitions go on from an offset.", "done", bodies.Adopted, _PLANNED
+        ),
+        "/rewind": _decision(
+            "Load again from an offset or a time.", "done", bodies.Rewound, _PLANNED
+        ),
+        "/dead-letters/replay": _decision(
+            "Put messages back into their topics, each once.",
+            "done",
+            bodies.Replayed,
+            _PLANNED,
+        ),
+        "/dead-letters/purge": _decision(
+            "Delete dead letters for good, from the oldest on.",
+            "done",
+            bodies.Purged,
+            _PLANNED,
+        ),
+        "/dead-letters": _look(
+            "Dead letters: how many of which table and reason, and the newest of them.",
+            bodies.DeadLettersQuestion,
+        ),
+        "/history": _look(
+            "The ledger's entries about a partition, or about the range with an offset.",
+            bodies.HistoryQuestion,
+        ),
     }
 
 

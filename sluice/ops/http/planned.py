@@ -93,7 +93,7 @@ def plan_partitions(
             "Wait until it has taken them over; or decide by the command line, while no driver "
             "runs.",
         )
-    decider = Decider(by, said.why, run.owner)
+    configuration, decider = run.configuration, Decider(by, said.why, run.owner)
     where = {
         "connector": said.connector,
         "topic": said.topic,

@@ -75,6 +75,8 @@ class Served:
         self.tokens = folder / "tokens"
         self.tokens.write_text(tokens)
         self.configuration: Configuration = of or load(path, {})
+        for run in runs:
+            run.configuration = self.configuration
         certificates = tls or CertificatesConfiguration()
         where = HttpConfiguration(("127.0.0.1", 0), tokens_file=str(self.tokens), tls=certificates)
         self.proof = Proof(self.configuration)
