@@ -382,17 +382,17 @@ def answers(port: int, context: ssl.SSLContext) -> dict[str, str]:
     """All that the HTTP server says, good words and bad; at last it drains the driver."""
     found = {}
 
-    def ask(path: str, said: object = None, token: str = SECRETS["token"]) -> None:
+    def ask(path: str, said: object = None, token: str = SECRETS["token"], *, by: str = "") -> None:
         connection = http.client.HTTPSConnection("127.0.0.1", port, timeout=60, context=context)
         headers = {"Authorization": f"Bearer {token}", "Content-Type": "application/json"}
         method, body = ("GET", None) if said is None else ("POST", json.dumps(said))
         try:
-            connection.request(method, path, body, headers if said is not None else {})
+            connection.request(method, path, body, headers if said is not None or by else {})
             answer = connection.getresponse()
             shown = f"{answer.status} {answer.getheaders()} {answer.read().decode()}"
         finally:
             connection.close()
-        found[f"{path} {said} {'' if token == SECRETS['token'] else 'by nobody'}"] = shown
+        found[f"{path} {said} {by} {'' if token == SECRETS['token'] else 'by nobody'}"] = shown
 
     for path in described("0")["paths"]:
         ask(path)
@@ -404,15 +404,18 @@ def answers(port: int, context: ssl.SSLContext) -> dict[str, str]:
         ("/limits", {"max_inflight_inserts": 7}),
         ("/limits", {"max_inflight_inserts": "none"}),
         ("/freeze", {"table": "nowhere"}),
+        ("/dead-letters/replay", {"table": "nowhere"}),
+        ("/adopt", {"connector": "dc1", "topic": "x", "partitions": [0], "offset": 1}),
     ):
         ask(path, why | more)
         ask(path, why | more, token=f"{SECRETS['token'][:-1]}x")
-    ask("/status")
+    for path in ("/status", "/dead-letters?whole=true", "/history?limit=200"):
+        ask(path, by="somebody with a token")
     ask("/drain", why)
     decided = [text[:3] for asked, text in found.items() if "why" in asked]
     taken = [status for status in decided if status != "401"]
     assert taken[:4] == ["200"] * 4 and taken[-1] == "200", found
-    assert decided.count("401") == 6 and {*taken[4:6]}.isdisjoint({"200", "500"}), found
+    assert decided.count("401") == 8 and {*taken[4:6]}.isdisjoint({"200", "500"}), found
     return found
 
 

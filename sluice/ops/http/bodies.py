@@ -8,7 +8,7 @@ from __future__ import annotations
 from datetime import datetime
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
+from pydantic import AfterValidator, BaseModel, Field, ValidationError
 
 from sluice.core.decided import HOST_MAX, LOG_LEVELS, WHY_MAX
 from sluice.core.flights import INFLIGHT_INSERTS_LIMIT
@@ -28,10 +28,8 @@ def _moment(text: str) -> datetime:
     return moment
 
 
-class Said(BaseModel):
+class Said(BaseModel, extra="forbid", strict=True):
     """The body of a decision."""
-
-    model_config = ConfigDict(extra="forbid", strict=True)
 
     why: str = Field(max_length=WHY_MAX, description="the reason, which the ledger keeps")
 
@@ -130,10 +128,8 @@ class Purged(Confirmed, DeadLetters):
     all: bool = Field(False, description="all of them, where nothing else says which")
 
 
-class _Question(BaseModel):
+class _Question(BaseModel, extra="forbid"):
     """The words of a query."""
-
-    model_config = ConfigDict(extra="forbid")
 
     limit: int = Field(20, ge=1, le=LINES_MAX)
 
