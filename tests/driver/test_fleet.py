@@ -246,7 +246,8 @@ def test_a_driver_without_fleet_ends_with_2_beside_one(
     assert configuration.fleet_topic == topic
     jobs = Future[SparkJobs]()  # Spark has not started yet
     run = ConnectorRun(
-        configuration, configuration.connectors[0], jobs, threading.Event(), lambda name: None
+        *(configuration, configuration.connectors[0], jobs, threading.Event()),
+        lambda configuration, name: None,
     )
     run.run(until_caught_up=False, grace_seconds=1.0)
     assert run.status == 2 and "It is a member of a fleet" in str(run.error)
