@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -41,8 +42,10 @@ if TYPE_CHECKING:
 )
 def audit(config: Path, as_json: bool, on_spark: bool, proves_duplicates: bool) -> int:
     """Compare topics and tables by topic, partition, offset and row."""
-    configuration = load_configuration(config)
+    from sluice.driver.applying import loaded
     from sluice.verify import audit as auditing
+
+    configuration = loaded(load_configuration(config), os.environ)
 
     if on_spark:
         from functools import partial

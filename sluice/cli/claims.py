@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -75,8 +76,10 @@ def rebuild(
         if since_ms is not None:
             raise UsageError("--since contradicts --since-ms", "Leave one of them out.")
         since_ms = int((time.time() - since_seconds) * 1000)
-    configuration = load_configuration(config)
+    from sluice.driver.applying import loaded
     from sluice.ops.claims import keyed_tables, rebuild
+
+    configuration = loaded(load_configuration(config), os.environ)
 
     tables = keyed_tables(configuration, connector, entry, space)
     found = rebuild(configuration, tables, since_ms)
@@ -99,8 +102,10 @@ def check(config: Path, connector: str | None, entry: str | None, as_json: bool)
 
     `sluice claims rebuild` mends keys that nobody has.
     """
-    configuration = load_configuration(config)
+    from sluice.driver.applying import loaded
     from sluice.ops.claims import check, keyed_tables
+
+    configuration = loaded(load_configuration(config), os.environ)
 
     found = check(configuration, keyed_tables(configuration, connector, entry))
     if as_json:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -70,8 +71,10 @@ def status(config: Path, as_json: bool, replicas: bool, proof: bool) -> int:
         return _show_replicas(configuration, as_json=as_json)
     if proof:
         return _show_proof(configuration, as_json=as_json)
+    from sluice.driver.applying import loaded
     from sluice.ops.status import read_status
 
+    configuration = loaded(configuration, os.environ)
     partitions = read_status(configuration)
     if as_json:
         print_json(partitions)

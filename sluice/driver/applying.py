@@ -6,9 +6,10 @@ from __future__ import annotations
 import logging
 import queue
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 from sluice.config import Configuration
+from sluice.config.applied import document_of, under
 from sluice.core.applied import Version, taken_entry
 from sluice.core.decided import Decided
 from sluice.core.errors import ConfigurationError, SluiceError, TransientError
@@ -40,6 +41,23 @@ def newest_version(access: KafkaAccess, topic: str) -> Version | None:
         return reader.read_all().applied
     finally:
         reader.close()
+
+
+def loaded(configuration: Configuration, environment: Mapping[str, str]) -> Configuration:
+    """What is loaded, by the newest version; what the file says, where nothing was ever applied.
+
+    :raises SluiceError: Kafka does not answer, or the version does not fit the file.
+    """
+    # The cluster that decides which version is next; see `ops.applying`.
+    name = min(connector.name for connector in configuration.connectors)
+    version = newest_version(kafka_access(configuration, name), configuration.decisions_topic)
+    if version is None or version.document == document_of(configuration):
+        return configuration
+    _logger.warning(
+        "%s has other tables or topics than %s, which is what is loaded, and what counts here",
+        *(configuration.path, version),
+    )
+    return under(configuration, version.document, version.name, environment)
 
 
 def refuse_what_needs_a_start(before: Configuration, after: Configuration) -> None:

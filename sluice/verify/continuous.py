@@ -23,6 +23,7 @@ from typing import Literal
 from sluice.config import AuditConfiguration, Configuration, VerifyConfiguration, load
 from sluice.core.anomalies import AnomalyKind
 from sluice.core.errors import SluiceError
+from sluice.driver.applying import loaded
 from sluice.verify.audit import RECENT_CHUNK_OFFSETS, audit
 from sluice.verify.audit_source import Recent
 from sluice.verify.pace import Pace
@@ -138,7 +139,8 @@ def audit_on(
         began_ms = _now_ms()
         recent = Recent(since_ms, Pace(section.share, every, stop), dict(ledger))
         try:
-            report = audit(configuration, RECENT_CHUNK_OFFSETS, recent=recent)
+            today = loaded(configuration, os.environ)
+            report = audit(today, RECENT_CHUNK_OFFSETS, recent=recent)
         except SluiceError as failure:
             _told(tell, "audit", began_ms, error=_in_words(failure))
         else:

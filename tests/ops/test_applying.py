@@ -9,6 +9,7 @@ import pytest
 
 from sluice.config import Configuration, load
 from sluice.core.applied import taken_entry
+from sluice.driver.applying import loaded
 from sluice.kafka.decisions import write_decisions
 from sluice.ops import applying
 from sluice.ops.applying import (
@@ -59,6 +60,7 @@ def test_versions_one_after_the_other(
     pipeline: Pipeline, findings: list[tuple[str, Finding]]
 ) -> None:
     first = pipeline.configuration
+    assert loaded(first, {}) is first
     # SIGHUP alone, with the file of the start, makes no version.
     assert apply_changed_file(first, first, by="SIGHUP") == []
     planned = plan(first)
@@ -91,6 +93,10 @@ def test_versions_one_after_the_other(
     assert [v.document for v in applying.versions(first).versions][::2] == [back.document] * 2
     with pytest.raises(ApplyRefusedError, match="version 9 is not there"):
         plan_rollback(third, 9)
+
+    # What an audit compares is what is loaded, and not what stands in the file.
+    assert [table.name for table in loaded(third, {}).tables] == [first.tables[0].name]
+    assert loaded(first, {}) is first
 
     # A driver's own file that was rolled back from is not brought back by a signal.
     (line,) = apply_changed_file(second, first, by="SIGHUP")
