@@ -203,7 +203,6 @@ PROTOBUF = (
         "repeated google.protobuf.StringValue",
         "Array(Nullable(String))",
         [["a", "b"], []],
-        ["cannot-parse", []],
     ),
     Field("day", "int32", "Date", [19000], ["2022-01-08"]),
     Field(
@@ -248,7 +247,10 @@ PROTOBUF = (
         "Event",
         "Tuple(name String, occurred_at Nullable(DateTime64(3, 'UTC')))",
         [{"name": "login", "occurred_at": "2023-11-14T22:13:20Z"}, {"name": "logout"}],
-        ["cannot-parse", {"name": "logout", "occurred_at": None}],
+        [
+            {"name": "login", "occurred_at": f"{AT_TEXT}.000"},
+            {"name": "logout", "occurred_at": None},
+        ],
         "message Event { string name = 1; google.protobuf.Timestamp occurred_at = 2; }",
     ),
     Field(

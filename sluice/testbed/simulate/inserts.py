@@ -104,6 +104,8 @@ class Insertion:
                 "(I5)"
             )
         self._landing: object = None
+        #: How many parts were lost before this block was stored.
+        self._lost_before = parts.quorums.lost
         #: Something of it may still be stored.
         self._is_pending = False
         #: A plain table's server dies when it knows the block, and does not have it yet.
@@ -244,14 +246,14 @@ class Insertion:
 
     def _wait_for_quorum(self) -> Reply:
         world = self._world
-        until, lost = world.now + self._quorum_ms, self._parts.quorums.lost
+        until = world.now + self._quorum_ms
         while self._parts.quorums.holds(self.table, self.token, self.block):
             if world.now >= min(until, self._end_ms):
                 if world.now >= self._end_ms:
                     raise TimeoutError("simulated")
                 return self._error("319")
             world.sleep(max(1, min(1_000, until - world.now, self._end_ms - world.now)))
-        return _OK if self._parts.quorums.lost == lost else self._error("319")
+        return _OK if self._parts.quorums.lost == self._lost_before else self._error("319")
 
     def _count_parts(self) -> int:
         return len(self.table.partitions_of(self.block.rows))
@@ -348,6 +350,8 @@ class Insertion:
                 world.faults.note("equal row came again")
 
     def _replicate(self, parts: list[Part]) -> None:
+        # One of them may be lost before the insert looks at its quorum.
+        self._lost_before = self._parts.quorums.lost
         hosts = self._world.clickhouse.replicas_of(self._host.shard)
         for host in hosts:
             if host is not self._host and self.table.shape.is_replicated:

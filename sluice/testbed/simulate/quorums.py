@@ -53,7 +53,8 @@ class Quorums:
         table.unfetched.setdefault(host.url, []).extend(parts)
         waiting = [_Open(table, part, holder) for part in parts] if quorum > 1 else []
         self._open += waiting
-        if waiting and world.faults.is_on and world.rng.random() < _DIES_SHARE:
+        strikes = waiting and world.faults.is_on and world.faults.rate > 0
+        if strikes and world.rng.random() < _DIES_SHARE:
             holder.down_until = world.now + world.rng.randrange(10_000, 60_000)
         lag_ms = world.rng.randrange(
             world.rng.choice((20, 4_000, world.plan.lag_ms, world.plan.lag_ms))
