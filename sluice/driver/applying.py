@@ -46,18 +46,28 @@ def newest_version(access: KafkaAccess, topic: str) -> Version | None:
 def loaded(configuration: Configuration, environment: Mapping[str, str]) -> Configuration:
     """What is loaded, by the newest version; what the file says, where nothing was ever applied.
 
-    :raises SluiceError: Kafka does not answer, or the version does not fit the file.
+    A cluster that does not answer is logged and left out, since the others still run.
+
+    :raises ConfigurationError: the version does not fit the file.
     """
-    # The cluster that decides which version is next; see `ops.applying`.
-    name = min(connector.name for connector in configuration.connectors)
-    version = newest_version(kafka_access(configuration, name), configuration.decisions_topic)
-    if version is None or version.document == document_of(configuration):
+    versions = list[Version]()
+    for connector in configuration.connectors:
+        try:
+            access = kafka_access(configuration, connector.name)
+            version = newest_version(access, configuration.decisions_topic)
+        except SluiceError as error:
+            said = (connector.name, error, error.hint)
+            _logger.warning("connector %s cannot say what is loaded: %s. Try: %s", *said)
+        else:
+            versions += [] if version is None else [version]
+    newest = max(versions, key=lambda version: version.number, default=None)
+    if newest is None or newest.document == document_of(configuration):
         return configuration
     _logger.warning(
         "%s has other tables or topics than %s, which is what is loaded, and what counts here",
-        *(configuration.path, version),
+        *(configuration.path, newest),
     )
-    return under(configuration, version.document, version.name, environment)
+    return under(configuration, newest.document, newest.name, environment)
 
 
 def refuse_what_needs_a_start(before: Configuration, after: Configuration) -> None:

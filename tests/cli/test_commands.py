@@ -17,7 +17,7 @@ import pytest
 
 from sluice.cli.exit import ExitStatus
 from sluice.ops.doctor_findings import Finding, Level
-from sluice.ops.partition_decisions import Plan
+from sluice.ops.partition_decisions import Decider, Plan
 from sluice.ops.status import IntentStatus, PartitionStatus, ReplicaStatus
 from sluice.verify.audit import AuditReport
 from tests.cli.support import run
@@ -52,7 +52,9 @@ def _taking(real: Callable[..., Any], answer: Callable[..., Any]) -> Callable[..
 
 @pytest.fixture
 def answers(monkeypatch: pytest.MonkeyPatch) -> Answers:
-    return Answers(monkeypatch)
+    made = Answers(monkeypatch)
+    made.set("sluice.driver.applying", loaded=lambda configuration, _: configuration)
+    return made
 
 
 @pytest.mark.parametrize(
@@ -199,7 +201,7 @@ def test_decisions_show_ask_and_apply(
         **{planner: plan},
     )
     where = ("--connector", "dc1", "--topic", "orders", "--partition", "3")
-    command = (words[0], config, *words[1:], *where)
+    command = (words[0], config, *words[1:], *where, "--by", "alice", "--why", "it is late")
     refused = run(capsys, *command)  # pytest's stdin is no terminal
     assert refused.status == ExitStatus.CONFIGURATION
     assert "commit 7 for orders[3]" in refused.err
@@ -207,4 +209,5 @@ def test_decisions_show_ask_and_apply(
     assert run(capsys, *command, "--yes").status == ExitStatus.DONE
     assert applied == [plan_made]
     selection = {"connector": "dc1", "topic": "orders", "partitions": (3,), "take_over": False}
-    assert asked[-1] == {**selection, **decided}
+    decider = Decider("alice", "it is late")
+    assert asked[-1] == {**selection, **decided, "decider": decider}

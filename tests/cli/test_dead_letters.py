@@ -129,8 +129,8 @@ def test_replay_shows_asks_and_reports(
     where = "sluice.ops.dead_letters_replaying"
     monkeypatch.setattr(f"{where}.plan_replay", lambda *_: plan)
 
-    def replay(*_: object) -> ReplayReport:
-        done.append(1)
+    def replay(*_: object, by: str | None, why: str) -> ReplayReport:
+        done.append((by, why))
         return report
 
     monkeypatch.setattr(f"{where}.replay", replay)
@@ -138,7 +138,8 @@ def test_replay_shows_asks_and_reports(
     assert (refused.status, done) == (ExitStatus.CONFIGURATION, [])
     assert "produce 2 messages to orders of connector dc1 again" in refused.err
     assert "skip 1 that were replayed before" in refused.err
-    ended = run(capsys, "dead-letters", "replay", config, "--yes")
+    words = ("--yes", "--by", "alice", "--why", "mended")
+    ended = run(capsys, "dead-letters", "replay", config, *words)
     assert ended.status == ExitStatus.BROKEN  # one was refused
     assert ended.out.splitlines() == [
         "replayed         1",
@@ -148,7 +149,7 @@ def test_replay_shows_asks_and_reports(
     ]
     plan.counts = {}
     assert run(capsys, "dead-letters", "replay", config).status == ExitStatus.DONE
-    assert done == [1]
+    assert done == [("alice", "mended")]
 
 
 def test_purge_wants_to_know_what(
@@ -169,7 +170,7 @@ def test_purge_wants_to_know_what(
         return plan
 
     monkeypatch.setattr(f"{where}.plan_purge", plan_purge)
-    monkeypatch.setattr(f"{where}.purge", lambda *_: plan)
+    monkeypatch.setattr(f"{where}.purge", lambda *_, by, why: plan)
     refused = run(capsys, "dead-letters", "purge", config, "--all")
     assert refused.status == ExitStatus.CONFIGURATION
     assert "delete 1 dead letters for good" in refused.err
