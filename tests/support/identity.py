@@ -82,6 +82,7 @@ class IdentityService:
         file.write_text(_CONFIGURATION.format(port=self.port, folder=self._folder))
         with (self._folder / "log").open("ab") as log:
             self._process = subprocess.Popen(["glewlwyd", "-c", file], stdout=log, stderr=log)
+        self._session = ""  # of before; it answers once somebody can log in
         self._log_in()
         if is_new:
             self._create()

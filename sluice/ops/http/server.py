@@ -24,6 +24,9 @@ from sluice.ops.proof import Proof
 CONNECTIONS_MAX = 100
 #: A connection on which no request is being answered is closed after so long, at most twice that.
 SILENT_SECONDS = 10.0
+#: A driver that ends has answered so long after: who drains it hears that it is done. A decision is
+#: heard by the driver before the request that wrote it has closed its own client.
+ANSWER_SECONDS = 5
 
 _LOOPBACK = ("localhost", "127.0.0.1", "[::1]")
 
@@ -75,7 +78,7 @@ class HttpServer:
     def stop(self) -> None:
         """End it."""
         self._server.should_exit = True
-        self._thread.join(timeout=5.0)
+        self._thread.join(timeout=ANSWER_SECONDS + 1.0)
 
 
 def hosts_of(where: HttpConfiguration) -> tuple[str, ...]:
@@ -129,6 +132,6 @@ def _settings(app: Any, context: ssl.SSLContext | None) -> uvicorn.Config:
         proxy_headers=False,
         h11_max_incomplete_event_size=HEADER_BYTES_MAX,
         limit_concurrency=CONNECTIONS_MAX,
-        timeout_graceful_shutdown=1,
+        timeout_graceful_shutdown=ANSWER_SECONDS,
         ssl_context_factory=None if context is None else lambda *_: context,
     )
