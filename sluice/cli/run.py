@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import threading
+from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -46,6 +47,8 @@ def run(config: Path, until_caught_up: bool, grace: float) -> int:
     if "PYSPARK_GATEWAY_PORT" not in os.environ:  # spark-submit has started its Java already
         set_java_home()
 
+    endings = ExitStack()
+
     def observe(runs: Sequence[ConnectorRun]) -> None:
         from sluice.ops.service_manager import notify_service_manager
 
@@ -58,19 +61,22 @@ def run(config: Path, until_caught_up: bool, grace: float) -> int:
         if configuration.http is not None:
             from sluice.ops.http.server import HttpServer
 
-            port = HttpServer(configuration.http, configuration, runs, proof).port
-            log.info("http", extra={"url": configuration.http.url(port)})
+            server = HttpServer(configuration.http, configuration, runs, proof)
+            # Who has drained this driver by a request still gets the answer
+            endings.callback(server.stop)
+            log.info("http", extra={"url": configuration.http.url(server.port)})
 
-    return int(
-        run_pipeline(
-            configuration,
-            until_caught_up=until_caught_up,
-            grace_seconds=grace,
-            examine=_refuse_what_breaks_the_promise,
-            observe=observe,
-            reload=lambda: _apply_file(config, configuration),
+    with endings:
+        return int(
+            run_pipeline(
+                configuration,
+                until_caught_up=until_caught_up,
+                grace_seconds=grace,
+                examine=_refuse_what_breaks_the_promise,
+                observe=observe,
+                reload=lambda: _apply_file(config, configuration),
+            )
         )
-    )
 
 
 _applying = threading.Lock()
