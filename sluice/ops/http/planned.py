@@ -14,7 +14,7 @@ from sluice.core.errors import TerminalError
 from sluice.driver.connector import ConnectorRun
 from sluice.ops import dead_letters_purging as purging
 from sluice.ops import dead_letters_replaying as replaying
-from sluice.ops.dead_letters import with_topic
+from sluice.ops.dead_letters import DeadLetterSelection, with_topic
 from sluice.ops.driver_decisions import DecisionRefusedError, now_ms
 from sluice.ops.http.bodies import Adopted, Confirmed, Purged, Replayed, Resolved, Rewound
 from sluice.ops.partition_decisions import (
@@ -118,6 +118,13 @@ def _decide(configuration: Configuration, run: ConnectorRun, plan: Plan) -> list
     return [f"{each.source} goes on from {each.record.begin}" for each in plan.decided]
 
 
+def _selected(said: Replayed | Purged, at_ms: int) -> DeadLetterSelection:
+    """Those that were written before it was told; a plan has so much time to find them."""
+    before_ms = at_ms if said.before_ms is None else said.before_ms
+    chosen = said.model_copy(update={"before_ms": before_ms})
+    return chosen.selection(time.monotonic() + PLAN_SECONDS)
+
+
 def plan_replay(
     configuration: Configuration,
     runs: Sequence[ConnectorRun],
@@ -128,9 +135,7 @@ def plan_replay(
     """Of dead letters that were written before it was told."""
     assert isinstance(said, Replayed)
     configuration = with_topic(configuration, said.of)
-    before_ms = at_ms if said.before_ms is None else said.before_ms
-    chosen = said.model_copy(update={"before_ms": before_ms})
-    selection = chosen.selection(time.monotonic() + PLAN_SECONDS)
+    selection = _selected(said, at_ms)
     plan = replaying.plan_replay(configuration, selection, said.limit)
     if not plan.dead_letters:
         raise DecisionRefusedError(
@@ -162,9 +167,7 @@ def plan_purge(
             "purge needs to know what: filters, or all, not both", "Say one of them."
         )
     configuration = with_topic(configuration, said.of)
-    before_ms = at_ms if said.before_ms is None else said.before_ms
-    chosen = said.model_copy(update={"before_ms": before_ms})
-    selection = chosen.selection(time.monotonic() + PLAN_SECONDS)
+    selection = _selected(said, at_ms)
     plan = purging.plan_purge(configuration, selection)
 
     def do() -> list[str]:
