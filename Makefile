@@ -19,6 +19,8 @@ LOCK ?=
 BIN := .venv/bin
 READY := .venv/.ready
 MAKEFLAGS += --no-print-directory
+# Tests start a thousand processes, and each would compile all of Sluice's modules again.
+unexport PYTHONDONTWRITEBYTECODE
 # Each process has servers of its own, and takes a whole file; files with slow tests come first.
 PARALLEL = -n $(PROCESSES) --dist loadfile --no-loadscope-reorder
 
