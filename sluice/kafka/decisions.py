@@ -39,8 +39,11 @@ class DecisionReader:
         self._tail = Tail(access, topic, fetch_wait_max_ms=_FETCH_WAIT_MS)
 
     def read_all(self) -> Decided:
-        """Read to the end of today."""
-        self._tail.ask_end()
+        """Read all that was there when this reader was made.
+
+        The end is not asked for again: by now the broker may hold a fetch of this connection open
+        for the longest wait, and it answers in order.
+        """
         while not self._tail.caught_up:
             self.poll(0.5)
         return self.decided
