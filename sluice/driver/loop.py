@@ -345,10 +345,11 @@ class ConnectorLoop:
         try:
             try:
                 self._apply(self._topics.see_ends(going, now_ms))
+                # Not the rare look at topics, in which new ones are taken over, too.
+                took_ms = self._parts.now_ms() - now_ms
             finally:  # where nothing answers, the topics may be gone
                 if not self.stopping.is_set():
                     self._apply(self._topics.look(now_ms))
-            took_ms = self._parts.now_ms() - now_ms
             pause_ms = min((OBSERVE_SHARE - 1) * took_ms, OBSERVE_PAUSE_MS_MAX)
             self._observe_again_at_ms = now_ms + max(self._observe_every_ms, took_ms + pause_ms)
         except TransientError as error:

@@ -242,6 +242,23 @@ def test_a_topic_that_appears_is_loaded_and_soon_if_asked_for() -> None:
     assert [kind for kind, _, _ in kinds(world, OTHER)] == ["INTEND", "SETTLE"]
 
 
+def test_a_slow_look_at_topics_puts_no_look_at_ends_off() -> None:
+    """A look at ends that takes 400 ms is not repeated for 4 s; taking over a topic is none."""
+    world = found_world(P0)
+
+    def take_over(new: list[TopicPartition]) -> Started:
+        world.now += 400
+        world.ends[P0] = 10
+        return Started([world.settled(source) for source in new])
+
+    loop = world.loop(take_over_new=take_over)
+    world.at(10_000, lambda: create(world, OTHER, 10))
+    world.at(10_000, loop.look_at_topics)
+    world.at(12_000, loop.stopping.set)
+    loop.run(None, 5.0)
+    assert world.rows_of(P0) == world.rows_of(OTHER) == [1] * 10
+
+
 def test_a_topic_that_cannot_begin_is_told_of_once_and_holds_no_other(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
