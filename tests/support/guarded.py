@@ -1,5 +1,5 @@
 """A broker with an authorizer, and the embedded engine with roles: a user has the rights that a
-test gives him, and no others."""
+test gives him, and no others. The broker takes SASL PLAIN and SCRAM."""
 
 from __future__ import annotations
 
@@ -15,6 +15,9 @@ from confluent_kafka.admin import (
     AdminClient,
     ResourcePatternType,
     ResourceType,
+    ScramCredentialInfo,
+    ScramMechanism,
+    UserScramCredentialUpsertion,
 )
 
 from sluice.testbed.local.broker import PROPERTIES_VARIABLE, PROXY_VARIABLE
@@ -23,14 +26,20 @@ from sluice.testbed.local.embedded.engine import CONFIGURATION_VARIABLE
 from sluice.testbed.local.running import Broker, ClickHouse
 
 USER, PASSWORD = "loader", "planted-kafka-password"
+#: Logs in by SCRAM, once it has a password, and may do all.
+SCRAM_USER = "scram=user,1"
 
 _PROPERTIES = f"""
 listener.security.protocol.map=PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT,PROXIED:SASL_PLAINTEXT
-listener.name.proxied.sasl.enabled.mechanisms=PLAIN
+listener.name.proxied.sasl.enabled.mechanisms=PLAIN,SCRAM-SHA-256,SCRAM-SHA-512
 listener.name.proxied.plain.sasl.jaas.config=org.apache.kafka.common.security.plain.\\
 PlainLoginModule required user_{USER}="{PASSWORD}";
+listener.name.proxied.scram-sha-256.sasl.jaas.config=org.apache.kafka.common.security.scram.\\
+ScramLoginModule required;
+listener.name.proxied.scram-sha-512.sasl.jaas.config=org.apache.kafka.common.security.scram.\\
+ScramLoginModule required;
 authorizer.class.name=org.apache.kafka.metadata.authorizer.StandardAuthorizer
-super.users=User:ANONYMOUS
+super.users=User:ANONYMOUS;User:{SCRAM_USER}
 """
 
 _TYPES = {
@@ -76,6 +85,28 @@ class GuardedBroker(Broker):
             '[connector.kafka]\n"security.protocol" = "SASL_PLAINTEXT"\n'
             f'"sasl.mechanism" = "PLAIN"\n"sasl.username" = "{USER}"\n'
             f'"sasl.password" = "{PASSWORD}"\n'
+        )
+
+    def scram_login(self, mechanism: str, password: str) -> dict[str, str]:
+        """librdkafka's properties of SCRAM_USER."""
+        return {
+            "security.protocol": "SASL_PLAINTEXT",
+            "sasl.mechanism": mechanism,
+            "sasl.username": SCRAM_USER,
+            "sasl.password": password,
+        }
+
+    def set_scram_password(self, mechanism: str, password: str) -> None:
+        """SCRAM_USER's by one mechanism; whoever logs in from now on needs this one."""
+        kind = ScramMechanism[mechanism.replace("-", "_")]
+        credential = ScramCredentialInfo(kind, 4096)
+        change = UserScramCredentialUpsertion(SCRAM_USER, credential, password.encode())
+        admin = AdminClient({"bootstrap.servers": self.brokers})
+        admin.alter_user_scram_credentials([change])[SCRAM_USER].result(15)
+        # The answer of the controller comes before the broker has read it; this one tries again.
+        login = self.scram_login(mechanism, password)
+        AdminClient({"bootstrap.servers": self.logins, "log_level": 0, **login}).list_topics(
+            timeout=30
         )
 
 

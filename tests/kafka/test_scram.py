@@ -1,0 +1,110 @@
+"""Logins by SASL SCRAM at a real broker, by both readers and all other clients."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+
+import confluent_kafka as ck
+import pytest
+from confluent_kafka.admin import AdminClient, NewTopic
+
+from sluice.core.ranges import Range, TopicPartition
+from sluice.kafka.clients import KafkaAccess, make_admin, make_producer
+from sluice.kafka.errors import KafkaTerminalError, KafkaUnavailableError, UnreadRangeError
+from sluice.kafka.reader import Wanted
+from sluice.kafka.readers import make_reader
+from sluice.kafka.topics import cluster_metadata
+from sluice.kafka.transactions import initialise
+from sluice.ops.doctor_kafka import look_at_kafka
+from sluice.testbed.local.running import running_program
+from tests.config.support import changed, load_text
+from tests.support.guarded import GuardedBroker
+
+TOPIC = "scram"
+WANTED = [Wanted(Range(TopicPartition(TOPIC, 0), 0, 10))]
+VALUES = [b"%d" % number for number in range(10)]
+#: Not in ASCII: both kinds of clients have to make the same bytes of it.
+PASSWORD, NEXT, WRONG = "planted-pässword-1", "planted-pässword-2", "planted-wrong-password"
+REFUSED = "Authentication failed during authentication due to invalid credentials"
+
+mechanisms = pytest.mark.parametrize("mechanism", ["SCRAM-SHA-256", "SCRAM-SHA-512"])
+
+
+@pytest.fixture(scope="module")
+def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[GuardedBroker]:
+    with running_program(GuardedBroker(tmp_path_factory.mktemp("scram") / "kafka")) as broker:
+        admin = AdminClient({"bootstrap.servers": broker.brokers})
+        admin.create_topics([NewTopic(TOPIC, 1, 1)])[TOPIC].result(30)
+        producer = ck.Producer({"bootstrap.servers": broker.brokers})
+        for value in VALUES:
+            producer.produce(TOPIC, value)
+        assert producer.flush(30) == 0
+        yield broker
+
+
+def access(
+    broker: GuardedBroker, mechanism: str, password: str, reader: str = "native"
+) -> KafkaAccess:
+    return KafkaAccess("dc1", broker.logins, broker.scram_login(mechanism, password), reader)
+
+
+def read(access: KafkaAccess) -> list[bytes]:
+    values: list[bytes] = []
+    with closing(make_reader(access)) as reader:
+        try:
+            reader.read_ranges(WANTED, 1 << 30, lambda found, _: values.extend(found))
+        except UnreadRangeError as unread:
+            raise unread.reason from None
+    return values
+
+
+@mechanisms
+def test_every_client_logs_in(broker: GuardedBroker, mechanism: str) -> None:
+    broker.set_scram_password(mechanism, PASSWORD)
+    for reader in ("native", "librdkafka"):
+        assert read(access(broker, mechanism, PASSWORD, reader)) == VALUES
+    known = access(broker, mechanism, PASSWORD)
+    assert TOPIC in cluster_metadata(make_admin(known)).topics
+    assert initialise(make_producer(known, f"of {mechanism}", 10_000)) is None
+
+
+@mechanisms
+def test_a_changed_password_counts_for_new_connections(
+    broker: GuardedBroker, mechanism: str
+) -> None:
+    """A connection lives on, as Kafka has it; so a driver has time until it is started again."""
+    broker.set_scram_password(mechanism, PASSWORD)
+    before = access(broker, mechanism, PASSWORD)
+    with closing(make_reader(before)) as reader:
+        reader.read_ranges(WANTED, 1 << 30, lambda *_: None)
+        broker.set_scram_password(mechanism, NEXT)
+        again: list[bytes] = []
+        reader.read_ranges(WANTED, 1 << 30, lambda found, _: again.extend(found))
+        assert again == VALUES
+    with pytest.raises(KafkaTerminalError, match=REFUSED):
+        read(before)
+    for name in ("native", "librdkafka"):
+        assert read(access(broker, mechanism, NEXT, name)) == VALUES
+
+
+@mechanisms
+def test_a_wrong_password_is_told(
+    tmp_path: Path, broker: GuardedBroker, caplog: pytest.LogCaptureFixture, mechanism: str
+) -> None:
+    broker.set_scram_password(mechanism, PASSWORD)
+    wrong = access(broker, mechanism, WRONG)
+    with pytest.raises(KafkaTerminalError, match=f"{mechanism}.*{REFUSED}") as refused:
+        read(wrong)
+    with pytest.raises(KafkaUnavailableError, match=REFUSED) as unknown:
+        cluster_metadata(make_admin(wrong), timeout_seconds=3.0)
+    for error in (refused.value, unknown.value):
+        assert "credentials" in error.hint
+    section = "\n".join(f'"{name}" = "{value}"' for name, value in wrong.properties.items())
+    text = changed("[batch]", f"[connector.kafka]\n{section}\n[batch]")
+    configuration = load_text(tmp_path, changed("localhost:9092", broker.logins, text))
+    (finding,) = look_at_kafka(configuration, configuration.connector("dc1")).findings
+    assert finding.level == "error" and REFUSED in str(finding) and "credentials" in str(finding)
+    assert "Kafka refuses the login: " in caplog.text
+    assert WRONG not in f"{caplog.text}{finding}{refused.value!r}{unknown.value!r}"
