@@ -38,6 +38,11 @@ _VERIFICATION = "transaction.partition.verification.enable"
 #: 3.5 and 3.6 cannot be told apart.
 _FETCH_OF_3_7 = 16
 _OFFSETS_RETENTION_MINUTES = 7 * 24 * 60
+#: What takes tokens, and what looks at them. Both stand below a listener's mechanism; the second
+#: one below the listener, below the mechanism, or by itself, too.
+_TOKEN_HANDLER = "sasl.server.callback.handler.class"
+_TOKEN_VALIDATOR = "sasl.oauthbearer.jwt.validator.class"
+_MECHANISM = "oauthbearer."
 _TRANSACTION_TIMEOUT_MS = RecorderNames("", "", "", "").transaction_timeout_ms
 
 
@@ -74,6 +79,7 @@ def look_at_kafka(configuration: Configuration, connector: ConnectorConfiguratio
     for broker in cluster.brokers:
         verifies = settings.get(broker, {}).get(_VERIFICATION)
         check_verification(contact, broker, verifies, cluster.highest_version)
+        check_token_validator(contact, broker, settings.get(broker, {}))
     contact.ok("transactions", "every broker verifies transactional writes")
     if settings:
         _check_brokers(contact, settings)
@@ -143,6 +149,27 @@ def check_verification(
         "off",
         "Ask who runs it that nobody switched it off.",
     )
+
+
+def check_token_validator(found: Examination, broker: int, settings: Mapping[str, str]) -> None:
+    """Whether a broker may believe any token, whoever signed it: whoever reaches it then writes
+    what Sluice obeys, also where Sluice itself logs in by something else."""
+    for name, handler in settings.items():
+        place = name.removesuffix(_TOKEN_HANDLER)
+        is_handler = name != place and place.endswith(_MECHANISM)
+        if not is_handler or not handler.endswith(".OAuthBearerValidatorCallbackHandler"):
+            continue
+        named = (place, place.removesuffix(_MECHANISM), _MECHANISM, "")
+        validators = [settings.get(f"{each}{_TOKEN_VALIDATOR}", "") for each in named]
+        if next(filter(None, validators), "").endswith(".DefaultJwtValidator"):
+            found.warning(
+                "tokens",
+                f"broker {broker} has Kafka's default for {_TOKEN_VALIDATOR}, with which Kafka "
+                "4.1.0 believes tokens that anybody signed, for anybody, and long over",
+                f"{_TOKEN_VALIDATOR}="
+                "org.apache.kafka.common.security.oauthbearer.BrokerJwtValidator on every broker",
+            )
+            return
 
 
 def _check_brokers(found: Examination, settings: Mapping[int, Mapping[str, str]]) -> None:

@@ -35,6 +35,7 @@ from sluice.kafka.wire.cluster import bootstrap_addresses
 from sluice.kafka.wire.connection import Connection
 from sluice.kafka.wire.security import read_security
 from sluice.ops.doctor_kafka import look_at_kafka
+from sluice.testbed.local.running import running_program
 from tests.config.support import changed, load_text
 from tests.support.certificates import Authority
 from tests.support.identity import (
@@ -158,6 +159,28 @@ def test_the_doctor_asks_for_rights_with_a_token(
     assert configuration.connector("dc1").known_reader() == "native"
     findings = look_at_kafka(configuration, configuration.connector("dc1")).findings
     assert {each.check for each in findings if each.level == "ok"} >= {"kafka", "rights", "group"}
+    assert "tokens" not in {each.check for each in findings}
+
+
+def test_the_doctor_names_a_broker_that_believes_any_token(
+    tmp_path: Path, identity: IdentityService
+) -> None:
+    """It does: of this Kafka, with nothing said. Should a newer one look, the words have to go."""
+    with running_program(TokenBroker(tmp_path / "kafka", identity, validator="")) as broker:
+        access = KafkaAccess("dc1", broker.logins, broker.login(), "native")
+        source = source_of(access.properties)
+        token = source.token()
+        head, claims, signature = token.value.split(".")
+        source._token = replace(token, value=f"{head}.{claims}.{signature[::-1]}")
+        try:
+            assert cluster_metadata(make_admin(access)).brokers, "nobody logs in"
+        finally:
+            source._token = None
+        text = changed("[batch]", f"[connector.kafka]\n{toml(broker.login())}\n[batch]")
+        configuration = load_text(tmp_path, changed("localhost:9092", broker.logins, text))
+        findings = look_at_kafka(configuration, configuration.connector("dc1")).findings
+    (finding,) = (each for each in findings if each.check == "tokens")
+    assert finding.level == "warning" and "BrokerJwtValidator" in finding.fix
 
 
 @pytest.mark.parametrize("reader", ["native", "librdkafka"])

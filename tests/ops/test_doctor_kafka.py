@@ -1,4 +1,4 @@
-"""What the doctor makes of brokers that do not show all of their settings."""
+"""What the doctor makes of brokers' settings, also where they do not show all of them."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from sluice.core.errors import TerminalError
 from sluice.kafka.cluster import Cluster
 from sluice.kafka.errors import KafkaTerminalError, KafkaUnavailableError
 from sluice.ops.doctor_findings import Examination
-from sluice.ops.doctor_kafka import check_verification, look_at_kafka
+from sluice.ops.doctor_kafka import check_token_validator, check_verification, look_at_kafka
 from tests.ops.pipelines import Pipeline
 from tests.support.kafka import Kafka
 
@@ -73,3 +73,38 @@ def test_verification(
     assert [each.level for each in found.findings] == ([level] if level else [])
     assert all(words in each.what for each in found.findings)
     assert [each.passing for each in found.findings] == ([version is away] if level else [])
+
+
+HANDLERS = "org.apache.kafka.common.security.oauthbearer"
+SETTING = "sasl.oauthbearer.jwt.validator.class"
+DEFAULT = {SETTING: f"{HANDLERS}.DefaultJwtValidator"}
+CHOSEN = f"{HANDLERS}.BrokerJwtValidator"
+
+
+def takes_tokens(prefix: str = "listener.name.outside.oauthbearer.") -> dict[str, str]:
+    handler = f"{HANDLERS}.OAuthBearerValidatorCallbackHandler"
+    return {f"{prefix}sasl.server.callback.handler.class": handler}
+
+
+@pytest.mark.parametrize(
+    ("settings", "told"),
+    [
+        ({}, 0),
+        (DEFAULT, 0),  # no listener takes tokens
+        (takes_tokens(), 0),  # Kafka before 4.1 has no such setting, and looks at tokens
+        (DEFAULT | takes_tokens(), 1),
+        (DEFAULT | takes_tokens("oauthbearer."), 1),
+        (DEFAULT | takes_tokens() | takes_tokens("listener.name.other.oauthbearer."), 1),
+        (DEFAULT | takes_tokens("listener.name.outside.plain."), 0),
+        ({SETTING: CHOSEN} | takes_tokens(), 0),
+        (DEFAULT | takes_tokens() | {f"listener.name.outside.{SETTING}": CHOSEN}, 0),
+        (DEFAULT | takes_tokens() | {f"listener.name.outside.oauthbearer.{SETTING}": CHOSEN}, 0),
+        (DEFAULT | takes_tokens() | {f"oauthbearer.{SETTING}": CHOSEN}, 0),
+        (DEFAULT | takes_tokens() | {f"listener.name.other.{SETTING}": CHOSEN}, 1),
+        (DEFAULT | {"oauthbearer.sasl.server.callback.handler.class": "com.example.Own"}, 0),
+    ],
+)
+def test_a_broker_that_may_believe_any_token(settings: dict[str, str], told: int) -> None:
+    found = Examination("here")
+    check_token_validator(found, 1, settings)
+    assert [each.level for each in found.findings] == ["warning"] * told

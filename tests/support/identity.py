@@ -151,11 +151,14 @@ class TokenBroker(Broker):
     certificate of the authority, and takes only tokens.
 
     :param logins: bootstrap.servers of that one.
+    :param validator: the class that looks at tokens; "": Kafka's default.
     """
 
-    def __init__(self, data: Path, service: IdentityService) -> None:
+    def __init__(
+        self, data: Path, service: IdentityService, validator: str = "BrokerJwtValidator"
+    ) -> None:
         super().__init__(data)
-        self._service = service
+        self._service, self._validator = service, validator
         self._authority = Authority(data / "tls")
         self._certificate, self._key = self._authority.sign("client", password=KEY_PASSWORD)
         (self._login_port,) = free_ports(1)
@@ -167,6 +170,8 @@ class TokenBroker(Broker):
         store = self.data / "tls" / "store.pem"
         store.write_text("".join(each.read_text() for each in self._authority.sign("broker")))
         handlers = "org.apache.kafka.common.security.oauthbearer"
+        # The default of Kafka 4.1.0 does not look at signatures, nor at who a token is for.
+        validator = f"sasl.oauthbearer.jwt.validator.class={handlers}.{self._validator}\n"
         file.write_text(
             "listener.security.protocol.map="
             "PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT,PROXIED:SASL_SSL\n"
@@ -179,8 +184,7 @@ class TokenBroker(Broker):
             f"{handlers}.OAuthBearerLoginModule required ;\n"
             f"{listener}.oauthbearer.sasl.server.callback.handler.class="
             f"{handlers}.OAuthBearerValidatorCallbackHandler\n"
-            # The default of Kafka 4.1.0 does not look at signatures, nor at who a token is for.
-            f"sasl.oauthbearer.jwt.validator.class={handlers}.BrokerJwtValidator\n"
+            f"{validator if self._validator else ''}"
             # A session ends with its token.
             f"{listener}.connections.max.reauth.ms=3600000\n"
             f"sasl.oauthbearer.jwks.endpoint.url={self._service.keys}\n"
