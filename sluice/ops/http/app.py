@@ -90,6 +90,7 @@ _FILES = {
     "/": ("page.html", "text/html"),
     "/page.css": ("page.css", "text/css"),
     "/page.js": ("page.js", "text/javascript"),
+    "/deciding.js": ("deciding.js", "text/javascript"),
     "/closer.js": ("closer.js", "text/javascript"),
 }
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 from datetime import datetime
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, BaseModel, Field, ValidationError
+from pydantic import BaseModel, BeforeValidator, Field, ValidationError
 
 from sluice.core.decided import HOST_MAX, LOG_LEVELS, WHY_MAX
 from sluice.core.flights import INFLIGHT_INSERTS_LIMIT
@@ -21,7 +21,9 @@ _Name = Annotated[str, Field(max_length=HOST_MAX)]
 _Offset = Annotated[int, Field(ge=0, lt=1 << 63)]
 
 
-def _moment(text: str) -> datetime:
+def _moment(text: object) -> datetime:
+    if not isinstance(text, str):
+        raise ValueError("a time is a text")
     moment = datetime.fromisoformat(text)
     if moment.tzinfo is None:
         raise ValueError("a time needs its zone, like 2026-01-31T00:00:00Z")
@@ -89,7 +91,7 @@ class Adopted(Partitions):
 class Rewound(Partitions):
     """From where partitions are loaded again."""
 
-    to: _Offset | Annotated[str, AfterValidator(_moment)] = Field(
+    to: _Offset | Annotated[datetime, BeforeValidator(_moment)] = Field(
         description="an offset, or a time with its zone, like 2026-01-31T00:00:00Z"
     )
 

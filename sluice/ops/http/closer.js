@@ -1,27 +1,6 @@
 "use strict";
-// What is read or done only when somebody asks: dead letters, the ledger's history, a replay. It needs a token, which
-// stays in this page. Everything that comes from outside becomes text, never HTML.
-
-const tools = {};
-for (const name of ["closer", "token", "what", "connector", "table", "reason", "topic", "partition", "offset", "look", "found",
-  "replay", "subject", "why", "steps", "problem", "go", "leave"]) {
-  tools[name] = document.getElementById(name);
-}
-// What a replay is about, and what confirms it once it was told.
-let meant = null, confirmation = "";
-
-function say(place, error) {
-  place.replaceChildren(element("p", { class: "bad", role: "alert" }, error.message));
-}
-
-async function request(path, body) {
-  const headers = { Authorization: `Bearer ${tools.token.value.trim()}` };
-  const options = body ? { method: "POST", body: JSON.stringify(body), headers: { ...headers, "Content-Type": "application/json" } } : { headers };
-  const answer = await fetch(path, options);
-  const told = await answer.json().catch(() => ({ error: `status ${answer.status}`, hint: "" }));
-  if (!answer.ok) throw new Error(told.hint ? `${told.error}. Try: ${told.hint}` : told.error);
-  return told;
-}
+// What is read only when somebody asks: dead letters, the ledger's history. It needs a token, which stays in this page.
+// Everything that comes from outside becomes text, never HTML.
 
 function asked(names) {
   const words = new URLSearchParams();
@@ -38,7 +17,7 @@ function letters(told) {
     const samples = told.dead_letters.filter((one) => one.connector === each.connector && one.table === each.table && one.reason === each.reason);
     const of = { connector: each.connector, table: each.table, reason: each.reason };
     const button = element("button", { type: "button" }, `Replay ${each.reason} of ${each.table || "no table"} …`);
-    button.addEventListener("click", () => ask({ ...of, ...place() }, button.textContent.replace(" …", "")));
+    button.addEventListener("click", () => openDialog("dead-letters/replay", { ...of, ...place() }, button.textContent.replace(" …", ""), "Replay them"));
     return element("article", {},
       element("h3", {}, `${each.reason}, ${each.table || "no table"}`),
       element("p", { class: "reason" }, `${count(each.dead_letters)} dead letters, ${count(each.waiting)} of them not replayed; the last of ${shownTime(each.last_ms)}`),
@@ -92,44 +71,4 @@ async function look(event) {
   tools.look.focus();
 }
 
-function ask(about, subject) {
-  meant = about;
-  confirmation = "";
-  tools.subject.textContent = subject;
-  tools.why.value = "";
-  tools.why.readOnly = false;
-  tools.steps.replaceChildren();
-  tools.problem.replaceChildren();
-  tools.go.textContent = "What would be done?";
-  tools.leave.textContent = "Cancel";
-  tools.go.hidden = false;
-  tools.replay.showModal();
-  tools.why.focus();
-}
-
-async function go(event) {
-  event.preventDefault();
-  tools.go.disabled = true;
-  tools.problem.replaceChildren();
-  try {
-    const told = await request("dead-letters/replay", { ...meant, why: tools.why.value, ...(confirmation ? { confirm: confirmation } : {}) });
-    const lines = told.done ?? told.planned;
-    tools.steps.replaceChildren(...lines.map((line) => element("li", {}, line)));
-    confirmation = told.confirm ?? "";
-    tools.why.readOnly = true;
-    tools.go.textContent = "Replay them";
-    tools.go.hidden = Boolean(told.done);
-    if (told.done) tools.leave.textContent = "Close";
-  } catch (error) {
-    confirmation = "";
-    tools.why.readOnly = false;
-    tools.go.textContent = "What would be done?";
-    say(tools.problem, error);
-  }
-  tools.go.disabled = false;
-  (tools.go.hidden ? tools.leave : tools.go).focus();
-}
-
 tools.closer.addEventListener("submit", look);
-tools.replay.querySelector("form").addEventListener("submit", go);
-tools.leave.addEventListener("click", () => tools.replay.close());

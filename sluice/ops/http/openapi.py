@@ -20,6 +20,7 @@ def described(version: str) -> dict[str, Any]:
             "/": _read("The status page.", "text/html"),
             "/page.css": _read("Of the status page.", "text/css"),
             "/page.js": _read("Of the status page.", "text/javascript"),
+            "/deciding.js": _read("Of the status page.", "text/javascript"),
             "/closer.js": _read("Of the status page.", "text/javascript"),
             "/metrics": _read("Metrics for Prometheus.", "text/plain"),
             "/live": _health("Whether the driver should be left running.", "live"),

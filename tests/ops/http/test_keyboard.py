@@ -110,13 +110,13 @@ def test_dead_letters_are_found_and_replayed_without_a_mouse(
     page.wait(f"{FOCUSED} === 'look'")
     tab_to(page, "button")
     page.press("Enter")
-    page.wait("document.getElementById('replay').open")
+    page.wait("document.getElementById('dialog').open")
     assert page.run(FOCUSED) == "why" and page.run(SEEN)
     page.press("Escape")
-    page.wait("!document.getElementById('replay').open")
+    page.wait("!document.getElementById('dialog').open")
     assert page.run("document.activeElement.textContent").startswith("Replay"), "where it was"
     page.press("Enter")
-    page.wait("document.getElementById('replay').open")
+    page.wait("document.getElementById('dialog').open")
     page.press("Enter")
     assert page.run("document.getElementById('steps').children.length") == 0, "why is missing"
     page.type("they are mended")
@@ -130,7 +130,7 @@ def test_dead_letters_are_found_and_replayed_without_a_mouse(
     page.wait(f"{FOCUSED} === 'leave'")
     assert replayed == [f"{HOSTILE} of orders, by alice: they are mended"]
     page.press("Enter")
-    page.wait("!document.getElementById('replay').open")
+    page.wait("!document.getElementById('dialog').open")
 
 
 def test_history_and_a_wrong_token(page: Browser) -> None:

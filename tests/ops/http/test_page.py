@@ -72,7 +72,7 @@ def test_a_browser_shows_every_state_and_runs_nothing_of_a_name(tmp_path: Path) 
     finally:
         served.server.stop()
     assert "<title>stopped, starting, ended, found · orders</title>" in shown
-    assert "<img" not in shown and shown.count("<script") == 2
+    assert "<img" not in shown and shown.count("<script") == 3
     assert shown.count("&lt;img src=x onerror=") >= 4
     text = re.sub(r"<[^>]*>", " ", shown)
     for words in (
@@ -92,7 +92,7 @@ def test_a_browser_shows_every_state_and_runs_nothing_of_a_name(tmp_path: Path) 
 
 
 def test_it_takes_nothing_from_elsewhere() -> None:
-    for name in ("page.html", "page.css", "page.js", "closer.js"):
+    for name in ("page.html", "page.css", "page.js", "deciding.js", "closer.js"):
         text = (PAGE / name).read_text()
         assert not re.search(r"https?://|//[a-z]+\.|@import|innerHTML|eval\(", text)
 
