@@ -173,6 +173,15 @@ class SchemaChanges:
         for digest in named:
             self._unrecorded.pop(digest, None)
 
+    def refused(self, states: Iterable[PartitionState], digests: Collection[str]) -> None:
+        """A take-over has found ranges in doubt under load specs that cannot be executed today. The
+        loop may have one of them from before; what is read next judges all of them anew."""
+        self._unrepeatable |= {
+            (state.record.spec, state.source.topic)
+            for state in states
+            if state.record.in_doubt and state.record.spec in digests
+        }
+
     # What follows for partitions
 
     def barred(self) -> Iterator[StopPartition]:

@@ -18,6 +18,7 @@ from sluice.core.records import Kind
 from sluice.driver.changes import LOOK_FOR_FIELDS_MS
 from sluice.driver.ports import SchemaRead
 from sluice.driver.refreshing import SchemaChangedError
+from sluice.driver.start import Started
 from sluice.spark.jobs import JobLostError
 from sluice.worker.assignment import Assignment
 from tests.driver.loop_world import START_MS, Answer, World, kinds, run, table_spec
@@ -175,6 +176,24 @@ def test_where_rows_are_hashed_a_range_in_doubt_is_probed_after_a_column_was_add
     assert world.specs(P0)[1] == ("PROBE", 0, world.now_spec.digest())
     assert world.readings >= 1
     assert world.rows_of(P0) == [1] * 10
+
+
+def test_where_rows_are_hashed_what_joins_in_doubt_is_probed_under_todays_spec() -> None:
+    """A loop has the load spec under which another owner recorded it, from before the ALTER, and
+    no structure changes any more that would have it judged again."""
+    joins = TopicPartition("a", 1)
+    world = AlteredWorld(P0, tokens=False)
+
+    def take_over(sources: list[TopicPartition]) -> Started:
+        return Started([world.overrun(joins, 10, 1)], refused={world.spec.digest(): ("", "x")})
+
+    loop = world.loop(take_over_new=take_over)
+    world.at(5_000, lambda: world.alter("x"))
+    world.at(60_000, lambda: world.ends.update({joins: 10}))
+    world.at(200_000, loop.stopping.set)
+    loop.run(None, 5.0)
+    assert world.specs(joins)[0] == ("PROBE", 0, world.now_spec.digest())
+    assert world.rows_of(joins) == [1] * 10
 
 
 def test_where_rows_are_hashed_nothing_is_repeated_before_a_look_at_the_columns() -> None:
