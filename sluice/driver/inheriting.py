@@ -77,7 +77,7 @@ class Heir:
         self._tried: dict[TopicPartition, CommittedOffset | None] = {}
         #: Ids that were announced, and of which not all is known to be the loop's.
         self._inherits = frozenset[str]()
-        #: Ids without partitions that are fenced, with the number of the view.
+        #: Ids that are fenced, with the number of the view.
         self._fenced: dict[str, int] = {}
         self._alive = frozenset[str]()
         self._pool = ThreadPoolExecutor(1, thread_name_prefix="shares")
@@ -130,7 +130,8 @@ class Heir:
             dead = frozenset(
                 owner
                 for owner in self._owners.to_inherit(view)
-                if (owner in left if owner in named else self._is_due(owner, view))
+                if owner in left
+                or ((owner not in named or owner in view.silent) and self._is_due(owner, view))
             )
             if given:
                 started.append(self._adopt(given, batch, is_unsure=bool(self._inherits)))
@@ -138,13 +139,13 @@ class Heir:
                 self._inherits |= dead
                 self._announce(self._inherits)
                 started += self._inherit(dead, found, held, view, batch)
-                self._fenced |= dict.fromkeys(dead - named, view.number)
+                self._fenced |= dict.fromkeys(dead, view.number)
             inherited, self._inherits = dead, frozenset()
         return SharesRead(tuple(started), tuple(gone), inherited, self._inherits, alive)
 
     def _is_due(self, owner: str, view: View) -> bool:
-        """Whether an id without partitions is to be fenced, once more perhaps: it may have come
-        back, or be written off soon."""
+        """Whether an id that has nothing to go on with is to be fenced, once more perhaps: it may
+        have reported since, and counts until it is written off, or that may come soon."""
         fenced_at = self._fenced.get(owner)
         return fenced_at is None or view.number - fenced_at >= _FENCED_REPORTS
 
@@ -259,7 +260,7 @@ class Heir:
 
 
 _NOBODYS = object()
-#: Whoever is fenced without partitions is fenced again after so many reports, if it is still there.
+#: Whoever is fenced is fenced again after so many reports, if it still counts.
 _FENCED_REPORTS = 15
 
 

@@ -1,0 +1,70 @@
+"""What a member of a fleet takes over from the dead, beside its loop (R25)."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable
+from types import SimpleNamespace
+from typing import Any, cast
+
+from sluice.core.fleet.view import Member, View
+from sluice.core.ledger import CommittedOffset, LedgerView
+from sluice.core.ranges import TopicPartition
+from sluice.core.records import Kind, Record, encode
+from sluice.driver.inheriting import Heir
+from sluice.driver.start import StartParts
+from sluice.kafka.recorder import TakeOver
+
+P0 = TopicPartition("a", 0)
+DEAD = "run-dead"
+STOPPED = Record(Kind.INTEND, 3, 1, 0, 10, DEAD, 0, "A" * 11, "f" * 16, 1, 1)
+
+
+class Group:
+    """The heir's recorder: one partition, which names a dead id and stopped here."""
+
+    def __init__(self) -> None:
+        self.at = CommittedOffset(STOPPED.begin, encode(STOPPED))
+        self.fenced: list[Collection[str]] = []
+
+    def look(self, sources: Iterable[TopicPartition]) -> dict[TopicPartition, CommittedOffset]:
+        return dict.fromkeys(sources, self.at)
+
+    def committed(self, sources: Iterable[TopicPartition]) -> dict[TopicPartition, CommittedOffset]:
+        return self.look(sources)
+
+    def inherit(self, dead: Collection[str], sources: Iterable[TopicPartition]) -> TakeOver:
+        self.fenced.append(dead)
+        return TakeOver({P0: self.at}, {P0: DEAD}, {})
+
+
+def heir_of(group: Group) -> Heir:
+    spec = SimpleNamespace(connector="c")
+    planner = SimpleNamespace(owner="me", spec=spec)
+    parts = SimpleNamespace(
+        recorder=group, planner=planner, read_ledger=lambda sources, uncommitted: LedgerView()
+    )
+    nothing: Any = lambda *_: None  # noqa: E731
+    found = Heir(
+        *(cast(StartParts, parts), lambda sources: LedgerView(), nothing),
+        *(lambda: [P0], list, nothing),
+    )
+    found._tried[P0] = group.at
+    return found
+
+
+def view(number: int, *silent: str) -> View:
+    return View("me", number, (Member("me", "a", "s"),), silent=silent)
+
+
+def test_an_id_that_reports_after_it_was_taken_over_is_fenced_again_though_all_of_it_stopped() -> (
+    None
+):
+    """Until it is written off it counts (R24): nobody could reserve anything, for ever."""
+    group = Group()
+    heir, held = heir_of(group), {P0: STOPPED}
+    assert not heir._step(held, view(1, DEAD), 1).inherited
+    assert heir._step(held, view(10, DEAD), 1).inherited == {DEAD}
+    assert not heir._step(held, view(20, DEAD), 1).inherited  # it is about to be written off
+    assert heir._step(held, view(30, DEAD), 1).inherited == {DEAD}
+    assert not heir._step(held, view(60), 1).inherited  # it was
+    assert group.fenced == [{DEAD}, {DEAD}]
