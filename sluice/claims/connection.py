@@ -1,17 +1,11 @@
-"""A connection to one Redis or Valkey server: commands that are laid out as arrays, typed replies.
-
-A block has 250,000 keys. So commands of one length are built, and their replies read, as the lines
-of an array, and no Python runs for each of them.
-"""
+"""A connection to one Redis or Valkey server: commands, and typed replies."""
 
 from __future__ import annotations
 
+import re
 import socket
 import ssl
 from dataclasses import dataclass, field
-
-import numpy as np
-from numpy.typing import NDArray
 
 from sluice.claims.port import StoreAwayError, StoreRefusedError
 
@@ -22,13 +16,19 @@ _RECEIVE_BYTES = 1 << 18
 
 Reply = bytes | int | None | list["Reply"]
 
+OTHERS_KEYS = "Another program writes keys that begin with `sluice:`; give claims a database."
 #: What a server answers that no repeat can change, by the first word of the reply.
 _REFUSALS = {
     "NOAUTH": "Write its password into the configuration.",
     "WRONGPASS": "Correct the user or the password.",
     "NOPERM": "Give the user the right to use every key and command of Sluice.",
-    "WRONGTYPE": "Another program writes keys that begin with `sluice:`; give claims a database.",
+    "WRONGTYPE": OTHERS_KEYS,
+    "NAMESAKE": "Name the table entry otherwise: claims of two are told apart no more.",
 }
+#: What the first word of a reply would be, as a script says it, some before Redis 7.
+_SAID_IN_SCRIPTS = re.compile(
+    r"can't run this command|ACL failure|\b(?P<word>WRONGTYPE|OOM|NAMESAKE)\b"
+)
 _FULL = "Give it more memory (maxmemory), or make the window shorter."
 
 
@@ -63,27 +63,10 @@ def tls_context(ca_file: str) -> ssl.SSLContext:
         raise StoreRefusedError(f"ca_file {ca_file!r}: {error}", "Correct ca_file.") from None
 
 
-def commands(count: int, *arguments: bytes | NDArray[np.uint8]) -> NDArray[np.uint8]:
-    """The same command many times, one line for each.
-
-    :param arguments: the same bytes in all of them, or an array with a line for each.
-    """
-    text = bytearray(b"*%d\r\n" % len(arguments))
-    places = []
-    for argument in arguments:
-        length = len(argument) if isinstance(argument, bytes) else argument.shape[1]
-        text += b"$%d\r\n" % length
-        if isinstance(argument, bytes):
-            text += argument
-        else:
-            places.append((len(text), argument))
-            text += bytes(length)
-        text += b"\r\n"
-    lines = np.empty((count, len(text)), np.uint8)
-    lines[:] = np.frombuffer(text, np.uint8)
-    for at, argument in places:
-        lines[:, at : at + argument.shape[1]] = argument
-    return lines
+def command(*arguments: bytes) -> bytes:
+    """As it is sent."""
+    texts = [b"$%d\r\n%b\r\n" % (len(argument), argument) for argument in arguments]
+    return b"*%d\r\n%b" % (len(arguments), b"".join(texts))
 
 
 class Connection:
@@ -125,10 +108,10 @@ class Connection:
     def is_open(self) -> bool:
         return self._socket is not None
 
-    def send(self, lines: NDArray[np.uint8]) -> None:
+    def send(self, commands: bytes) -> None:
         """Send commands; their replies have to be read, in order."""
         try:
-            self._opened().sendall(lines.reshape(-1).data)
+            self._opened().sendall(commands)
         except OSError as error:
             raise self._away(error) from None
         except BaseException:
@@ -137,7 +120,7 @@ class Connection:
 
     def call(self, *arguments: bytes) -> Reply:
         """One command and its reply."""
-        self.send(commands(1, *arguments))
+        self.send(command(*arguments))
         return self.reply()
 
     def reply(self) -> Reply:
@@ -154,54 +137,10 @@ class Connection:
             return None if rest == b"-1" else [self.reply() for _ in range(int(rest))]
         raise self._told(line)
 
-    def replies(self, count: int, head: bytes, size: int) -> NDArray[np.uint8]:
-        """The next replies, if they are what they mostly are: of one length.
-
-        :param head: what such a reply begins with, as b":" or b"$32\\r\\n".
-        :param size: of what follows, without its end of line.
-        :returns: a line of `size` for each; zeros for a nil.
-        """
-        found, done = np.zeros((count, size), np.uint8), 0
-        while done < count:
-            alike = self._received_alike(count - done, np.frombuffer(head, np.uint8), size)
-            found[done : done + len(alike)] = alike
-            done += len(alike)
-            if not len(alike):
-                # a nil, an error, or one that has not come in whole
-                self._put(found[done], self.reply())
-                done += 1
-        return found
-
-    def _received_alike(
-        self, count_max: int, head: NDArray[np.uint8], size: int
-    ) -> NDArray[np.uint8]:
-        """Those of the next replies that are here in whole and are like this, up to one that is
-        not."""
-        length = len(head) + size + 2
-        whole = min(count_max, (len(self._received) - self._at) // length)
-        here = bytes(memoryview(self._received)[self._at : self._at + whole * length])
-        lines = np.frombuffer(here, np.uint8).reshape(whole, length)
-        is_alike = (lines[:, : len(head)] == head).all(axis=1)
-        good = whole if is_alike.all() else int(is_alike.argmin())
-        self._at += good * length
-        return lines[:good, len(head) : -2]
-
     def close(self) -> None:
         if self._socket is not None:
             self._socket.close()
             self._socket = None
-
-    def _put(self, line: NDArray[np.uint8], reply: Reply) -> None:
-        if reply is None:
-            return
-        text = b"%d" % reply if isinstance(reply, int) else reply
-        if not isinstance(text, bytes) or len(text) != len(line):
-            self.close()
-            raise StoreRefusedError(
-                f"store of claims {self.endpoint}: a claim is {reply!r:.80}",
-                _REFUSALS["WRONGTYPE"],
-            )
-        line[:] = np.frombuffer(text, np.uint8)
 
     def _line(self) -> bytes:
         while (end := self._received.find(b"\r\n", self._at)) < 0:
@@ -245,6 +184,8 @@ class Connection:
         self.close()
         text = line.lstrip(b"-").decode(errors="replace")
         word = text.partition(" ")[0]
+        if word == "ERR" and (said := _SAID_IN_SCRIPTS.search(text)):
+            word = said["word"] or "NOPERM"
         what = f"store of claims {self.endpoint}: {text}"
         if word in _REFUSALS:
             return StoreRefusedError(what, _REFUSALS[word])

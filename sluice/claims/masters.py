@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ssl
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -93,20 +92,11 @@ class Masters:
     def are_open(self) -> bool:
         return all(connection.is_open for connection in self.connections)
 
-    def parts(
-        self, names: NDArray[np.uint8], lines_max: int
-    ) -> Iterator[tuple[Connection, slice | NDArray[np.intp]]]:
-        """Lines of keys and who has them, some at a time and in order for each server."""
+    def serving(self, tags: NDArray[np.uint8]) -> list[Connection]:
+        """Who has the keys with each of these texts in braces, one a line."""
         if self.node_of_slot is None:
-            for begin in range(0, len(names), lines_max):
-                yield self.connections[0], slice(begin, begin + lines_max)
-            return
-        node = self.node_of_slot[slots(names)]
-        own = [np.flatnonzero(node == number) for number in range(len(self.connections))]
-        for begin in range(0, max(map(len, own)), lines_max):
-            for connection, lines in zip(self.connections, own, strict=True):
-                if begin < len(lines):
-                    yield connection, lines[begin : begin + lines_max]
+            return self.connections * len(tags)
+        return [self.connections[node] for node in self.node_of_slot[slots(tags)].tolist()]
 
     def close(self) -> None:
         for connection in self.connections:

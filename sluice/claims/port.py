@@ -58,7 +58,8 @@ class ClaimStore(Protocol):
     def claim(self, keys: Keys, owners: Owners, until_s: int, now_s: int) -> Owners:
         """Claim each key that nobody has, in the order given: the first of equal keys gets it.
 
-        :param keys: n lines of KEY_BYTES, contiguous; `owners`: n lines of OWNER_BYTES.
+        :param keys: n lines of KEY_BYTES, contiguous; `owners`: n lines of OWNER_BYTES. Keys that
+            differ in their last two bytes only may be one to a store.
         :param until_s: seconds since 1970 until when a new claim holds.
         :param now_s: claims that held until before now are as if they were not there.
         :returns: n lines: who has each key now. A claim that is there keeps its end, unless the

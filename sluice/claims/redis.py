@@ -1,11 +1,4 @@
-"""Claims in Redis or Valkey.
-
-A claim is a field of a hash, and a hash holds all keys that begin alike: the server keeps a hash of
-up to 128 short fields in one piece, where a claim costs about 50 bytes, and its hash 75 [measured:
-61 bytes a claim in all with 50 million of them, 82 with 11 million]. As a key of its own it would
-cost more than twice that. 2**22 hashes hold 400 million claims so. Fewer would cost less memory
-with few claims, and more time with many, since a hash is searched from its begin.
-"""
+"""Claims in Redis or Valkey. How they lie there: `redis_layout`."""
 
 from __future__ import annotations
 
@@ -13,54 +6,25 @@ import hashlib
 import secrets
 import time
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 import numpy as np
 from numpy.typing import NDArray
 
-from sluice.claims.connection import Connection, commands
+from sluice.claims import redis_layout as layout
+from sluice.claims.connection import OTHERS_KEYS, Connection, Reply, command
 from sluice.claims.masters import Address, Masters, connect, information
 from sluice.claims.owners import Keys, Owners
 from sluice.claims.port import StoreAwayError, StoreFacts, StoreRefusedError
-from sluice.core.claims import OWNER_BYTES
 
-#: So many commands are sent at once, and at most so many pieces before the first one's replies are
-#: read: both fit into the buffers of two sockets, so that nobody waits for each other.
-_LINES_MAX = 2048
+#: So many bytes of commands are sent at once, and at most so many such parts before the replies of
+#: the first one are read: the server has something to do meanwhile.
+_PART_BYTES = 1 << 17
 _UNREAD_MAX = 2
-_CLAIM_BYTES = OWNER_BYTES + 4
-_UNTIL_MAX = 2**32 - 1
-_BUCKETS = 2**22
-#: Of those, so many are looked at to tell how many claims there are.
-_SAMPLE = 4096
-_PREFIX, _DRAWN_BYTES = b"sluice:", 4
-_HEX = np.frombuffer(bytes(range(256)).hex().encode(), np.uint8).reshape(256, 2)
-_BITS = np.array([0xFF, 0xFF, 0xFC], np.uint8)
-_NOTES, _LIFE = b"sluice:notes", b"sluice:life"
+#: Of this layout: what another one has written belongs to another store.
+_PREFIX, _DRAWN_BYTES = b"sluice:2:", 4
+_NOTES, _LIFE = _PREFIX + b"notes", _PREFIX + b"life"
 
-#: Of a claim that has ended, or has gone meanwhile, or that its owner claims for longer: bucket;
-#: field, claim, now.
-_CLAIM_SCRIPT = b"""local held = redis.call('HGET', KEYS[1], ARGV[1])
-local until_s = held and struct.unpack('>I4', held, 29)
-local is_mine = held and string.sub(held, 1, 28) == string.sub(ARGV[2], 1, 28)
-if held and until_s >= tonumber(ARGV[3])
-  and not (is_mine and until_s < struct.unpack('>I4', ARGV[2], 29)) then return held end
-redis.call('HSET', KEYS[1], ARGV[1], ARGV[2])
-return ARGV[2]"""
-#: Bucket; field, owner.
-_RELEASE_SCRIPT = b"""local held = redis.call('HGET', KEYS[1], ARGV[1])
-if held and string.sub(held, 1, 28) == ARGV[2] then
-  return redis.call('HDEL', KEYS[1], ARGV[1])
-end
-return 0"""
-#: Bucket; now. The number that it dropped has four digits, so that all replies are of one length.
-_SWEEP_SCRIPT = b"""local all, dropped = redis.call('HGETALL', KEYS[1]), 0
-for i = 2, #all, 2 do
-  if struct.unpack('>I4', all[i], 29) < tonumber(ARGV[1]) then
-    dropped = dropped + redis.call('HDEL', KEYS[1], all[i - 1])
-  end
-end
-return string.format('%04d', math.min(dropped, 9999))"""
 #: Where what was drawn is, where notes are; what was drawn; then names, each with its note.
 _KEEP_SCRIPT = b"""if redis.call('GET', KEYS[1]) ~= ARGV[1] then return 0 end
 for i = 2, #ARGV, 2 do
@@ -68,7 +32,9 @@ for i = 2, #ARGV, 2 do
   else redis.call('HSET', KEYS[2], ARGV[i], ARGV[i + 1]) end
 end
 return 1"""
-_SCRIPTS = (_CLAIM_SCRIPT, _RELEASE_SCRIPT, _SWEEP_SCRIPT)
+#: What stands in braces in the names of hashes.
+_TAGS = np.array([list(b"%02x" % number) for number in range(layout.HASHES)], np.uint8)
+_SCRIPTS = (layout.CLAIM, layout.RELEASE, layout.SWEEP)
 _CLAIM, _RELEASE, _SWEEP = (hashlib.sha1(script).hexdigest().encode() for script in _SCRIPTS)
 
 
@@ -89,8 +55,10 @@ class RedisStore:
         self._life = b""
         #: What is drawn for the life of each master's database.
         self._lives: list[bytes] = []
+        self._stretches = layout.Stretches()
+        #: The hash that a sweep goes on with, and where in it.
         self._swept = 0
-        self._sampled = 0
+        self._cursor = b"0"
 
     def run(self) -> str:
         had_one, self._told = self._masters is not None, ""
@@ -107,32 +75,66 @@ class RedisStore:
         self._told, self._life, self._lives = _run_of_all(masters)
 
     def claim(self, keys: Keys, owners: Owners, until_s: int, now_s: int) -> Owners:
-        names, fields = self._buckets(keys), keys[:, 2:]
-        claims = np.empty((len(keys), _CLAIM_BYTES), np.uint8)
-        claims[:, :OWNER_BYTES] = owners
-        end = min(until_s, _UNTIL_MAX).to_bytes(4, "big")
-        claims[:, OWNER_BYTES:] = np.frombuffer(end, np.uint8)
-        is_new = self._ask(names, b":", 1, b"HSETNX", names, fields, claims)[:, 0] == ord("1")
         found = owners.copy()
-        if is_new.all():
-            return found
-        old = np.flatnonzero(~is_new)
-        held = self._ask(names[old], b"$32\r\n", _CLAIM_BYTES, b"HGET", names[old], fields[old])
-        found[old] = held[:, :OWNER_BYTES]
-        until = np.ascontiguousarray(held[:, OWNER_BYTES:]).view(">u4")[:, 0]
-        is_mine = (found[old] == owners[old]).all(axis=1)
-        # Zeros: it was there a moment ago, and somebody has released it
-        is_over = (until < now_s) | (until == 0) | (is_mine & (until < min(until_s, _UNTIL_MAX)))
-        if is_over.any():
-            over = old[is_over]
-            arguments = (names[over], fields[over], claims[over], b"%d" % now_s)
-            script = (b"EVALSHA", _CLAIM, b"1", *arguments)
-            found[over] = self._ask(names[over], b"$32\r\n", _CLAIM_BYTES, *script)[:, :OWNER_BYTES]
+        asked = list(layout.pieces(keys, owners, until_s, self._stretches)) if len(keys) else []
+        told = [
+            (piece, self._values(piece, reply))
+            for piece, reply in zip(asked, self._run_each(_CLAIM, asked, now_s), strict=True)
+            if reply
+        ]
+        if told:
+            values = np.concatenate([values for _, values in told])
+            numbers = np.repeat([p.number for p, _ in told], [len(p.lines) for p, _ in told])
+            lines = np.concatenate([piece.lines for piece, _ in told])
+            found[lines] = layout.owners_in(values, self._stretches_in(values, numbers))
         return found
 
     def release(self, keys: Keys, owners: Owners) -> None:
-        names = self._buckets(keys)
-        self._ask(names, b":", 1, b"EVALSHA", _RELEASE, b"1", names, keys[:, 2:], owners)
+        if len(keys):
+            self._run_each(_RELEASE, layout.pieces(keys, owners, 0, self._stretches), 0)
+
+    def _run_each(self, script: bytes, asked: Iterable[layout.Piece], now_s: int) -> list[Reply]:
+        hashes, now = self._hashes(), b"%d" % now_s
+        return self._ask(
+            (
+                hashes[piece.number][0],
+                command(
+                    *(b"EVALSHA", script, b"2", *hashes[piece.number][1:], *piece.arguments, now)
+                ),
+            )
+            for piece in asked
+        )
+
+    def _values(self, piece: layout.Piece, reply: Reply) -> NDArray[np.uint8]:
+        found = None
+        if isinstance(reply, bytes):
+            found = layout.values_told(reply, len(piece.lines))
+        if found is None:
+            raise StoreRefusedError(f"store of claims: claims are {reply!r:.80}", OTHERS_KEYS)
+        return found
+
+    def _stretches_in(
+        self, values: NDArray[np.uint8], numbers: NDArray[np.intp]
+    ) -> NDArray[np.uint8]:
+        """The stretch of each value.
+
+        :param numbers: of the hashes that they are in.
+        """
+        names, first, which = layout.names_in(values)
+        hashes = self._hashes()
+        unknown = [at for at, name in enumerate(names) if self._stretches.of(name) is None]
+        places = [hashes[number] for number in numbers[first[unknown]].tolist()]
+        replies = self._ask(
+            (connection, command(b"HGET", stretches, names[at]))
+            for at, (connection, _, stretches) in zip(unknown, places, strict=True)
+        )
+        for at, reply in zip(unknown, replies, strict=True):
+            if not isinstance(reply, bytes):
+                raise StoreAwayError("the store of claims was emptied")
+            self._stretches.know(names[at], reply)
+        texts = b"".join(self._stretches.of(name) or b"" for name in names)
+        found: NDArray[np.uint8] = np.frombuffer(texts, np.uint8).reshape(-1, layout.STRETCH_BYTES)
+        return found[which]
 
     def keep(self, notes: Mapping[str, str], run: str) -> None:
         masters = self._connected()
@@ -176,60 +178,49 @@ class RedisStore:
         return every
 
     def sweep(self, now_s: int, seconds: float) -> int:
-        deadline, dropped = time.monotonic() + seconds, 0
-        for _ in range(0, _BUCKETS, _LINES_MAX):
-            names = self._numbered(np.arange(self._swept, self._swept + _LINES_MAX) % _BUCKETS)
-            script = (b"EVALSHA", _SWEEP, b"1", names, b"%d" % now_s)
-            digits = self._ask(names, b"$4\r\n", 4, *script) - ord("0")
-            dropped += int((digits @ np.array([1000, 100, 10, 1])).sum())
-            self._swept = (self._swept + _LINES_MAX) % _BUCKETS
+        deadline, dropped, left = time.monotonic() + seconds, 0, layout.HASHES
+        hashes, now = self._hashes(), b"%d" % now_s
+        while left:
+            connection, name, _ = hashes[self._swept]
+            reply = connection.call(b"EVALSHA", _SWEEP, b"1", name, self._cursor, now)
+            assert isinstance(reply, bytes)
+            self._cursor, _, gone = reply.partition(b" ")
+            dropped += int(gone)
+            if self._cursor == b"0":
+                self._swept = (self._swept + 1) % layout.HASHES
+                left -= 1
             if time.monotonic() >= deadline:
                 break
         return dropped
 
     def facts(self) -> StoreFacts:
-        """How it is doing. Its claims are counted in some buckets of all."""
         run, masters = self.run(), self._connected()
         memory = [information(connection, b"memory") for connection in masters.connections]
         limits = [int(each.get("maxmemory", "0")) for each in memory]
-        keys = self._estimate(masters)
+        keys = self._ask(
+            (connection, command(b"HLEN", name)) for connection, name, _ in self._hashes()
+        )
         return StoreFacts(
             run,
-            keys,
+            sum(length for length in keys if isinstance(length, int)),
             sum(int(each["used_memory"]) for each in memory),
             sum(limits) if all(limits) else None,
             "; ".join(dict.fromkeys(filter(None, map(_loses, masters.connections)))),
         )
-
-    def _estimate(self, masters: Masters) -> int:
-        """About how many claims there are: others are looked at each time."""
-        self._sampled = (self._sampled + 1) % (_BUCKETS // _SAMPLE)
-        names = self._numbered(np.arange(self._sampled, _BUCKETS, _BUCKETS // _SAMPLE))
-        found = 0
-        for connection, lines in masters.parts(names, _LINES_MAX):
-            here = names[lines]
-            connection.send(commands(len(here), b"HLEN", here))
-            lengths = [connection.reply() for _ in range(len(here))]
-            found += sum(length for length in lengths if isinstance(length, int))
-        return found * (_BUCKETS // _SAMPLE)
 
     def close(self) -> None:
         if self._masters is not None:
             self._masters.close()
             self._masters = None
 
-    def _buckets(self, keys: NDArray[np.uint8]) -> NDArray[np.uint8]:
-        """The names of the hashes of keys, of which the first three bytes count."""
-        self._connected()
-        prefix = np.frombuffer(b"%b%b:" % (_PREFIX, self._life), np.uint8)
-        names = np.empty((len(keys), len(prefix) + 6), np.uint8)
-        names[:, : len(prefix)] = prefix
-        names[:, len(prefix) :] = _HEX[keys[:, :3] & _BITS].reshape(len(keys), 6)
-        return names
-
-    def _numbered(self, numbers: NDArray[np.int64]) -> NDArray[np.uint8]:
-        """The names of hashes by their number below _BUCKETS."""
-        return self._buckets((numbers << 10).astype(">u4").view(np.uint8).reshape(-1, 4))
+    def _hashes(self) -> list[tuple[Connection, bytes, bytes]]:
+        """Of each hash who has it, its name, and that of its stretches."""
+        serving = self._connected().serving(_TAGS)
+        names = [b"%b%b:{%02x}" % (_PREFIX, self._life, number) for number in range(layout.HASHES)]
+        return [
+            (connection, name, name + b":stretches")
+            for connection, name in zip(serving, names, strict=True)
+        ]
 
     def _connected(self) -> Masters:
         """Once a connection is lost all are made anew: another server may be the master now."""
@@ -249,40 +240,35 @@ class RedisStore:
             self._masters = masters
         return self._masters
 
-    def _ask(
-        self,
-        names: NDArray[np.uint8],
-        head: bytes,
-        size: int,
-        *arguments: bytes | NDArray[np.uint8],
-    ) -> NDArray[np.uint8]:
-        """One command for each line; replies as in `Connection.replies`, in the same order.
+    def _ask(self, commands: Iterable[tuple[Connection, bytes]]) -> list[Reply]:
+        """Commands, each to its server, and their replies."""
+        replies: list[Reply] = []
+        part: list[tuple[Connection, bytes]] = []
+        unread = deque[list[Connection]]()
+        size = 0
 
-        :param names: of the buckets.
-        """
-        masters = self._connected()
-        found = np.empty((len(names), size), np.uint8)
-        unread = deque[tuple[Connection, slice | NDArray[np.intp], int]]()
-
-        def read() -> None:
-            connection, lines, count = unread.popleft()
-            found[lines] = connection.replies(count, head, size)
+        def send() -> None:
+            for connection in dict.fromkeys(connection for connection, _ in part):
+                connection.send(b"".join(text for who, text in part if who is connection))
+            unread.append([connection for connection, _ in part])
+            part.clear()
 
         try:
-            for connection, lines in masters.parts(names, _LINES_MAX):
-                count = len(names[lines])
-                here = (each if isinstance(each, bytes) else each[lines] for each in arguments)
-                connection.send(commands(count, *here))
-                unread.append((connection, lines, count))
-                if len(unread) > _UNREAD_MAX * len(masters.connections):
-                    read()
-            while unread:
-                read()
+            for connection, text in commands:
+                part.append((connection, text))
+                size += len(text)
+                if size >= _PART_BYTES:
+                    send()
+                    size = 0
+                if len(unread) > _UNREAD_MAX:
+                    replies += [asked.reply() for asked in unread.popleft()]
+            send()
+            replies += [asked.reply() for connections in unread for asked in connections]
         except BaseException:
             # Replies that nobody has read would be taken for those of the next question
             self.close()
             raise
-        return found
+        return replies
 
 
 def _run_of_all(masters: Masters) -> tuple[str, bytes, list[bytes]]:

@@ -52,6 +52,8 @@ class TestLocal(Conformance):
 
 
 class TestRedis(Conformance):
+    key_bytes = 14
+
     @pytest.fixture
     def opens(self, redis_server: RedisServer) -> Iterator[Opens]:
         redis_server.ask("FLUSHALL")
@@ -59,6 +61,8 @@ class TestRedis(Conformance):
 
 
 class TestCluster(Conformance):
+    key_bytes = 14
+
     @pytest.fixture
     def opens(self, cluster: list[RedisServer]) -> Iterator[Opens]:
         for server in cluster:

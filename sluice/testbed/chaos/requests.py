@@ -5,9 +5,12 @@ A proxy sees pieces of a stream. Each watch follows one connection from its firs
 
 from __future__ import annotations
 
+import hashlib
 import re
 from collections.abc import Callable
 from typing import Protocol
+
+from sluice.claims.redis_layout import CLAIM
 
 #: Kafka's numbers of the requests that a transaction consists of.
 PRODUCE, INIT_PRODUCER_ID, ADD_PARTITIONS, ADD_OFFSETS = 0, 22, 24, 25
@@ -18,7 +21,7 @@ TRANSACTION |= {COMMIT_OFFSETS}
 #: How `sluice.clickhouse.insert` begins the request line of each block.
 _INSERT = b"POST /?query=INSERT"
 #: How `sluice.claims.redis` claims a key.
-_CLAIM = b"HSETNX"
+_CLAIM = hashlib.sha1(CLAIM).hexdigest().encode()
 #: What all attempts of a block share, and what this one has for itself (`query_id_of`).
 _QUERY_ID = re.compile(rb"query_id=(sluice-[0-9a-f]{24})-([0-9a-f]+)[& ]")
 _REQUEST_LINE_BYTES_MAX = 8192
