@@ -49,6 +49,7 @@ from sluice.driver.fleet import FleetMember, Identity, boot_id, refuse_beside_fl
 from sluice.driver.inheriting import Heir
 from sluice.driver.loop import ConnectorLoop
 from sluice.driver.monitor import WindowMonitor
+from sluice.driver.new_partitions import NewPartitions
 from sluice.driver.parking import Parking
 from sluice.driver.ports import (
     ClusterRead,
@@ -70,7 +71,15 @@ from sluice.driver.specs import (
     store_access,
 )
 from sluice.driver.staging import StagingCollector
-from sluice.driver.start import Started, StartParts, nothing_yet, spec_needed, take_over
+from sluice.driver.start import (
+    ReadAhead,
+    Started,
+    StartParts,
+    nothing_yet,
+    read_ahead,
+    spec_needed,
+    take_over,
+)
 from sluice.driver.state import Holds
 from sluice.driver.topology import resolved
 from sluice.driver.tracing import Tracing
@@ -357,6 +366,10 @@ class _Assembly:
         )
         is_shared = configuration.fleet is not None and not self.why_alone
         self.heir: Heir | None = None
+        self.new_partitions = NewPartitions(
+            lambda sources: read_ahead(self._start_parts(self.recorder, self.log), sources),
+            *(self._take_over_new, self.inbox),
+        )
         ensure_own_topics(self.admin, configuration.own_topics)
         bytes_max = message_bytes_max(self.admin, configuration.dead_letters_topic)
         self.names = RecorderNames(
@@ -450,6 +463,7 @@ class _Assembly:
         self.staging.stop()
         if self.heir is not None:
             self.heir.close()
+        self.new_partitions.close()
         self.prober.close()
         self.recorder.close()
         if self.ends is not None:
@@ -527,6 +541,7 @@ class _Assembly:
             shares=None if fleet is None or fleet.why_alone else self._make_heir(fleet),
             version=self.run.version_number,
             see_specs=self.applying.see_specs,
+            read_new=self.new_partitions.ask,
         )
         self.applying.hear(decided)
         self.schema.start()
@@ -564,10 +579,12 @@ class _Assembly:
             TopicPartition(t, n) for t, (_, count) in topics.items() for n in range(count)
         ]
 
-    def _take_over_new(self, sources: list[TopicPartition]) -> Started:
+    def _take_over_new(
+        self, sources: list[TopicPartition], ahead: ReadAhead | None = None
+    ) -> Started:
         assert self.run.loop is not None
         parts = self._start_parts(self.recorder, self.log)
-        return take_over(parts, sources, self.run.loop.batch)
+        return take_over(parts, sources, self.run.loop.batch, ahead=ahead)
 
     def _make_heir(self, fleet: FleetMember) -> Heir:
         """What looks beside the loop has clients of its own."""
@@ -577,7 +594,6 @@ class _Assembly:
         self.heir = Heir(
             self._start_parts(recorder, log),
             lambda sources: read_view(self.kafka, topic, sources, spec_needed, None),
-            lambda view: read_on(self.kafka, topic, view),
             lambda: self._topics_and_sources(log)[1],
             lambda: retired(recorder, log, self._topics_and_sources(log)[0], ()),
             fleet.announce,
@@ -598,6 +614,7 @@ class _Assembly:
             recorder=recorder,
             log=log,
             read_ledger=read_ledger,
+            read_on=partial(read_on, self.kafka, configuration.ledger_topic),
             windows=self.claims or self.monitor,
             planner=self.planner,
             watch=self._watch,

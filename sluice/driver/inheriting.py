@@ -53,7 +53,6 @@ class Heir:
 
     :param parts: with a recorder of its own, which never initialises the loop's id.
     :param read_last: reads the last record of partitions in the ledger, and nothing else.
-    :param read_on: reads into a view of the ledger what came since.
     :param sources: all partitions of the connector.
     :param retired: partitions of topics that are not configured any more, and are in doubt.
     :param announce: says whom it is about to take over; returns when all members can know.
@@ -63,13 +62,12 @@ class Heir:
         self,
         parts: StartParts,
         read_last: Callable[[list[TopicPartition]], LedgerView],
-        read_on: Callable[[LedgerView], None],
         sources: Callable[[], list[TopicPartition]],
         retired: Callable[[], list[TopicPartition]],
         announce: Callable[[Collection[str]], None],
     ) -> None:
         self._parts, self._recorder = parts, parts.recorder
-        self._read_last, self._read_on, self._sources = read_last, read_on, sources
+        self._read_last, self._sources = read_last, sources
         self._retired, self._announce = retired, announce
         self._own = parts.planner.owner
         self._owners = Owners()
@@ -206,7 +204,7 @@ class Heir:
         taken = self._recorder.inherit(dead, found)
         for source in [source for source in taken.found if held.get(source, _NOBODYS) is None]:
             del taken.found[source]  # the loop goes on with it, and finds out (R5)
-        self._read_on(ledger)
+        self._parts.read_on(ledger)
         lacking = [s for s, at in taken.found.items() if at and s not in ledger.records]
         if lacking or not taken.found.keys() <= set(theirs):
             ledger = self._read(list(taken.found), taken.found)

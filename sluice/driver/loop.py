@@ -38,6 +38,7 @@ from sluice.driver.effects import (
 )
 from sluice.driver.freezing import Freezing
 from sluice.driver.inheriting import SharesRead
+from sluice.driver.new_partitions import NewPartitionsRead
 from sluice.driver.observing import TopicObserver
 from sluice.driver.pending import Pending
 from sluice.driver.ports import (
@@ -89,7 +90,7 @@ class ConnectorLoop:
     :param states: from `sluice.driver.start`.
     :param specs: the load specs that can be executed, by digest.
     :param batch: number of the last batch that is committed.
-    :param take_over_new: called for partitions that appeared; takes them over.
+    :param take_over_new: takes partitions over anew, of which a person has decided.
     :param recorded: all partitions that have a record in the ledger; None: nobody knows.
     """
 
@@ -134,13 +135,13 @@ class ConnectorLoop:
         self._topics = TopicObserver(
             self.states,
             parts.offsets,
-            self._take_in if is_alone else None,
+            parts.read_new if is_alone else None,
             self._pending.file,
             parts.topics,
             parts.find_cuts,
             parts.now_ms(),
         )
-        self.look_at_topics, self._take_over_new = self._topics.request, take_over_new
+        self.look_at_topics = self._topics.request
         self._redirecting = Redirecting(self.states, take_over_new, self._join, self._apply)
         schema, counters = self._schema, self.counters
         self._recorder = RoundRecorder(
@@ -286,47 +287,50 @@ class ConnectorLoop:
 
     def _gather(self, timeout_seconds: float) -> None:
         for event in self._parts.inbox.take(timeout_seconds):
-            if isinstance(event, SchemaRead):
-                before = self.planner.spec
-                specs = self._schema.take(event, self._environment.specs)
-                self._environment = replace(self._environment, specs=specs)
-                if self.freezing.saw_tables(event.started_ms) or self.planner.spec is not before:
+            match event:
+                case SchemaRead():
+                    before = self.planner.spec
+                    specs = self._schema.take(event, self._environment.specs)
+                    self._environment = replace(self._environment, specs=specs)
+                    is_other = self.planner.spec is not before
+                    if self.freezing.saw_tables(event.started_ms) or is_other:
+                        self._use(self._environment.clickhouse)
+                case ConfigurationRead():
+                    specs = self._schema.configured(event, self._environment.specs)
+                    self._environment = replace(self._environment, specs=specs)
+                    self._apply(self._topics.configured(event))
                     self._use(self._environment.clickhouse)
-                continue
-            if isinstance(event, ConfigurationRead):
-                specs = self._schema.configured(event, self._environment.specs)
-                self._environment = replace(self._environment, specs=specs)
-                self._apply(self._topics.configured(event))
-                self._use(self._environment.clickhouse)
-                continue
-            if isinstance(event, DecisionsRead):
-                self.settings = event.decided.settings
-                self._flights.limit(event.decided.max_inflight_inserts)
-                self._apply(self.freezing.take(event.decided.frozen, self._parts.now_ms()))
-                self._use(self._environment.clickhouse)
-                continue
-            if isinstance(event, ClusterRead):
-                self._use(event.access)
-                continue
-            if isinstance(event, SharesRead):
-                self._apply(self._sharing.looked(event))
-                for started in event.started:
-                    self._join(started)
-                self._sharing.took(event)
-                continue
-            if isinstance(event, PartitionsDecided):
-                self._redirecting.take(event)
-                continue
-            if isinstance(event, SparkGoneError) and self.stopping.is_set():
-                continue  # what is loaded is settled without it
-            if isinstance(event, JobResult):
-                self._dispatcher.came_back(event)
-            effects = self._reports.take(event)
-            if isinstance(event, JobResult):
-                for assignment in event.job.assignments:
-                    self._pending.file(self.states[assignment.block_range.source])
-            self._apply(effects)
-            self._dispatcher.worked(self._parts.now_ms())
+                case DecisionsRead(decided):
+                    self.settings = decided.settings
+                    self._flights.limit(decided.max_inflight_inserts)
+                    self._apply(self.freezing.take(decided.frozen, self._parts.now_ms()))
+                    self._use(self._environment.clickhouse)
+                case ClusterRead(access):
+                    self._use(access)
+                case SharesRead():
+                    self._apply(self._sharing.looked(event))
+                    for started in event.started:
+                        self._join(started)
+                    self._sharing.took(event)
+                case NewPartitionsRead(sources, take_over):
+                    if not self.stopping.is_set():
+                        self._topics.take_in(sources, partial(self._take_in, take_over))
+                case PartitionsDecided():
+                    self._redirecting.take(event)
+                case SparkGoneError() if self.stopping.is_set():
+                    pass  # what is loaded is settled without it
+                case _:
+                    self._take_report(event)
+
+    def _take_report(self, event: object) -> None:
+        if isinstance(event, JobResult):
+            self._dispatcher.came_back(event)
+        effects = self._reports.take(event)
+        if isinstance(event, JobResult):
+            for assignment in event.job.assignments:
+                self._pending.file(self.states[assignment.block_range.source])
+        self._apply(effects)
+        self._dispatcher.worked(self._parts.now_ms())
 
     def _use(self, access: ClickHouseAccess) -> None:
         access = self.freezing.use(access)
@@ -356,7 +360,9 @@ class ConnectorLoop:
             self._observe_again_at_ms = self._parts.now_ms() + 2000
             _logger.warning("connector %s: %s", self.name, error)
 
-    def _take_in(self, new: list[TopicPartition]) -> None:
+    def _take_in(
+        self, take_over: Callable[[list[TopicPartition]], Started], new: list[TopicPartition]
+    ) -> None:
         """Partitions that appeared, with everything that a start takes in with them: another
         owner may have had them, so they may be in doubt under a load spec of its own, and late
         inserts of its tasks may hold on to the windows.
@@ -365,7 +371,7 @@ class ConnectorLoop:
         """
         going = {s: state.record for s, state in self.states.items() if state.stopped is None}
         self._parts.log.differences(going)
-        self._join(self._take_over_new(new))
+        self._join(take_over(new))
 
     def _join(self, started: Started) -> None:
         self._parts.log.adopt(state.source for state in started.states)

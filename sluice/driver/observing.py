@@ -27,9 +27,8 @@ class TopicObserver:
     on an error after some of it was seen.
 
     :param states: the loop's own mapping; partitions may join it later.
-    :param appeared: called with partitions that the loop does not know; they join it. A call, and
-        no effect: a topic that cannot be taken over is left out, and the others are taken. None:
-        what the loop does not know others of its fleet have.
+    :param ask: asks for what a take-over of partitions that the loop does not have needs; `take_in`
+        gets it. None: others of its fleet have them.
     :param changed: called with each state that was told a new end.
     :param found: finds topics that an expression takes; None: all topics have names.
     :param find_cuts: looks after logs whose leader has changed.
@@ -39,7 +38,7 @@ class TopicObserver:
         self,
         states: Mapping[TopicPartition, PartitionState],
         offsets: SourceOffsets,
-        appeared: Callable[[list[TopicPartition]], None] | None,
+        ask: Callable[[list[TopicPartition]], None] | None,
         changed: Callable[[PartitionState], None],
         found: Topics | None,
         find_cuts: FindCuts,
@@ -47,7 +46,9 @@ class TopicObserver:
     ) -> None:
         self._states = states
         self._offsets = offsets
-        self._appeared = appeared
+        self._ask = ask
+        #: Asked for, and not there yet.
+        self._asked = set[TopicPartition]()
         self._changed = changed
         self._found = found
         self._find_cuts = find_cuts
@@ -67,6 +68,7 @@ class TopicObserver:
                 yield LetGo(state.source)
                 is_settled = "%s is not configured any more; it is settled at %d and let go"
                 _logger.info(is_settled, state.source, state.settled)
+        self._asked.clear()  # of topics that are not loaded any more, perhaps
         read.taken()
         self.request()
 
@@ -160,8 +162,12 @@ class TopicObserver:
         if not self._is_wanted and now_ms - self._looked_at_ms < LOOK_EVERY_MS:
             return
         self._is_wanted, self._looked_at_ms = False, now_ms
-        self._look_for_new()
-        yield from self._look_at_topics()
+        new = self._new_topics()
+        yield from self._look_at_topics(new)
+        new = [source for source in new if source not in self._asked]
+        if new and self._ask is not None:
+            self._asked.update(new)
+            self._ask(new)
         for state in self._states.values():
             if state.out and has_expired(state.record.deadline_ms, now_ms):
                 _logger.warning(
@@ -184,21 +190,24 @@ class TopicObserver:
                 )
             state.held_back_at = state.stable_end
 
-    def _look_at_topics(self) -> Iterator[Effect]:
-        """All of them by one request: a thousand, one after the other, held a round for seconds."""
+    def _look_at_topics(self, new: list[TopicPartition]) -> Iterator[Effect]:
+        """All of them by one request: a thousand, one after the other, held a round for seconds.
+
+        :param new: gets the partitions that the loop does not have.
+        """
         of_topic: dict[str, list[PartitionState]] = {}
         for state in self._states.values():
             of_topic.setdefault(state.source.topic, []).append(state)
         described = self._offsets.topics(of_topic, partial=True)
         for topic, states in sorted(of_topic.items()):
             if topic in described:
-                yield from self._look_at(topic, states, *described[topic])
+                identity, count = described[topic]
+                yield from self._look_at(topic, states, identity)
+                new += self._new_of(topic, states, count)
             else:
                 yield from self._gone(topic, states)
 
-    def _look_at(
-        self, topic: str, states: list[PartitionState], identity: str, count: int
-    ) -> Iterator[Effect]:
+    def _look_at(self, topic: str, states: list[PartitionState], identity: str) -> Iterator[Effect]:
         for state in states:
             if state.record.topic_id != identity:
                 message = (
@@ -207,39 +216,63 @@ class TopicObserver:
                 )
                 hint = "`sluice adopt --offset 0` loads the new one from its beginning."
                 yield from _stop_going(state, PartitionStoppedError(message, hint))
-        if self._appeared is None or any(state.retiring for state in states):
-            return  # its other partitions are settled, and not this pipeline's any more
+
+    def _new_of(self, topic: str, states: list[PartitionState], count: int) -> list[TopicPartition]:
+        if any(state.retiring for state in states):
+            return []  # its other partitions are settled, and not this pipeline's any more
         known = {state.source.partition for state in states}
-        new = [TopicPartition(topic, number) for number in range(count) if number not in known]
-        if new:
-            self._appeared(new)
+        return [TopicPartition(topic, number) for number in range(count) if number not in known]
 
-    def _look_for_new(self) -> None:
-        if self._found is None or self._appeared is None:
-            return
-        known = {source.topic for source in self._states}
-        topics = self._found.find(known)
-        if topics:
-            self._take_in(topics)
+    def _new_topics(self) -> list[TopicPartition]:
+        """Partitions of topics that are to be loaded, and of which the loop has none."""
+        if self._found is None or self._ask is None:
+            return []
+        topics = self._found.find({source.topic for source in self._states})
+        described = self._offsets.topics(topics, partial=True)
+        for topic in topics:
+            if topic not in described:
+                self._refuse(topic, TopicMissingError(f"topic {topic} does not exist"))
+        return [TopicPartition(t, n) for t, (_, count) in described.items() for n in range(count)]
 
-    def _take_in(self, topics: list[str]) -> None:
-        """Together, unless one of them cannot begin where `start` says."""
-        assert self._appeared is not None
+    def take_in(
+        self, sources: list[TopicPartition], take_over: Callable[[list[TopicPartition]], None]
+    ) -> None:
+        """What was asked for is there.
+
+        :param take_over: lets them join the loop; called with all at once, and topic by topic where
+            one of them cannot begin where `start` says.
+        """
+        asked = [source for source in sources if source in self._asked]
+        self._asked.difference_update(asked)
         try:
-            counts = self._offsets.topics(topics)
-            self._appeared(
-                [TopicPartition(t, n) for t, (_, count) in counts.items() for n in range(count)]
-            )
+            if asked:
+                self._take_in(asked, take_over)
+        except TransientError as error:
+            _logger.warning("new partitions cannot be taken over yet: %s", error)
+
+    def _take_in(
+        self, sources: list[TopicPartition], take_over: Callable[[list[TopicPartition]], None]
+    ) -> None:
+        topics = sorted({source.topic for source in sources})
+        new = set(topics).difference(source.topic for source in self._states)
+        try:
+            take_over(sources)
         except (TopicMissingError, StartRefusedError) as error:
-            if len(topics) > 1:
-                for topic in topics:
-                    self._take_in([topic])
-            elif topics[0] not in self._refused:
-                self._refused.add(topics[0])
-                _logger.error("topic %s is not loaded: %s. Try: %s", *topics, error, error.hint)
+            if len(topics) == 1:
+                self._refuse(topics[0], error)
+                return
+            for topic in topics:
+                self._take_in([source for source in sources if source.topic == topic], take_over)
             return
         self._refused.difference_update(topics)
-        _logger.warning("new topics are loaded from now on: %s", ", ".join(topics))
+        if new:
+            _logger.warning("new topics are loaded from now on: %s", ", ".join(sorted(new)))
+
+    def _refuse(self, topic: str, error: SluiceError) -> None:
+        """Said once."""
+        if topic not in self._refused:
+            self._refused.add(topic)
+            _logger.error("topic %s is not loaded: %s. Try: %s", topic, error, error.hint)
 
     def _gone(self, topic: str, states: list[PartitionState]) -> Iterator[Effect]:
         """A topic that nobody named may go, once what was begun is settled."""

@@ -399,6 +399,8 @@ class LoopParts:
     :param shares: None: nobody shares the partitions with this driver.
     :param version: of the configuration at the start.
     :param see_specs: told the load specs that are left, when some are needed no more.
+    :param read_new: asks for what the ledger says of partitions that the loop does not have; a
+        `NewPartitionsRead` tells. Where there are `shares`, others have them.
     """
 
     log: IntentLog
@@ -425,3 +427,4 @@ class LoopParts:
     shares: Shares | None = None
     version: int = 0
     see_specs: Callable[[Collection[LoadSpec]], None] = lambda specs: None
+    read_new: Callable[[list[TopicPartition]], None] | None = None

@@ -17,6 +17,7 @@ from sluice.core.errors import OwnerChangedError, SluiceError, TerminalError, Tr
 from sluice.core.ledger import (
     Background,
     Commit,
+    CommittedOffset,
     LedgerEntry,
     LedgerView,
     record_entry,
@@ -60,6 +61,7 @@ class StartParts:
 
     :param read_ledger: the view for these partitions, of the second ones of which the group holds
         nothing; see `sluice.kafka.ledger.read_view`.
+    :param read_on: reads into a view what came since.
     :param watch: makes `windows` watch the target shards of a recorded load spec too.
     :param why_not_executable: why a recorded load spec cannot be executed for a topic, or None.
     :param why_no_probe: why a load spec's tables of a topic cannot be probed, or None; see
@@ -72,6 +74,7 @@ class StartParts:
     recorder: Recorder
     log: SourceLog
     read_ledger: Callable[[list[TopicPartition], list[TopicPartition]], LedgerView]
+    read_on: Callable[[LedgerView], None]
     windows: Windows
     planner: RecordPlanner
     watch: Callable[[LoadSpec], None]
@@ -129,18 +132,49 @@ def spec_needed(metadata: str) -> str | None:
     return None if len(fields) < 10 or fields[1] == Kind.SETTLE.value else fields[9]
 
 
+@dataclass(frozen=True, slots=True)
+class ReadAhead:
+    """What the ledger said of partitions before they are taken over.
+
+    :param found: what the group held then.
+    """
+
+    found: Mapping[TopicPartition, CommittedOffset | None]
+    view: LedgerView
+
+
+def read_ahead(parts: StartParts, sources: list[TopicPartition]) -> ReadAhead:
+    """Read what a take-over of these partitions needs of the ledger; in any thread."""
+    found = parts.recorder.look(sources)
+    return ReadAhead(found, parts.read_ledger(sources, _without_offset(found)))
+
+
+def _without_offset(found: Mapping[TopicPartition, CommittedOffset | None]) -> list[TopicPartition]:
+    return [source for source, at in found.items() if at is None]
+
+
 def take_over(
-    parts: StartParts, sources: list[TopicPartition], batch: int = 0, *, retiring: bool = False
+    parts: StartParts,
+    sources: list[TopicPartition],
+    batch: int = 0,
+    *,
+    retiring: bool = False,
+    ahead: ReadAhead | None = None,
 ) -> Started:
     """Take these partitions over; the steps are the module's.
 
     :param retiring: their topics are not configured any more.
+    :param ahead: of these partitions, and others perhaps: where the group holds what it held then,
+        the ledger is only read on.
     :raises OwnerChangedError: another successor was let through.
     :raises StartRefusedError: a new topic cannot begin where `start` says.
     """
     taken = parts.recorder.take_over(sources)
-    uncommitted = [source for source, found in taken.found.items() if found is None]
-    view = parts.read_ledger(sources, uncommitted)
+    if ahead is not None and all(ahead.found[s] == at for s, at in taken.found.items()):
+        view = ahead.view
+        parts.read_on(view)
+    else:
+        view = parts.read_ledger(sources, _without_offset(taken.found))
     return first_records(parts, taken, view, batch, retiring=retiring)
 
 

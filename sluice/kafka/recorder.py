@@ -62,7 +62,8 @@ class TakeOver:
 
 
 class Recorder:
-    """The intent log of one loop. One thread uses it at a time."""
+    """The intent log of one loop. One thread uses it at a time; others may `look` where none of
+    them `looks_often`."""
 
     def __init__(
         self,

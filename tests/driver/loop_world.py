@@ -17,7 +17,7 @@ from sluice.core.budget import BOUNDLESS, TargetShard, WindowState, own_target_s
 from sluice.core.bundles import Member, is_whole
 from sluice.core.dead_letters import DeadLetterLimit
 from sluice.core.decided import Decided, Standing
-from sluice.core.errors import OwnerChangedError, SluiceError, TerminalError, TransientError
+from sluice.core.errors import OwnerChangedError, SluiceError, TerminalError
 from sluice.core.flights import INFLIGHT_INSERTS_MAX
 from sluice.core.ledger import Background, Commit, LedgerEntry, Rest
 from sluice.core.load_spec import LINEAGE_TYPES, LoadSpec, TableSpec
@@ -35,6 +35,7 @@ from sluice.core.records import Kind, Record
 from sluice.core.tokens import block_token
 from sluice.driver.effects import Wanted
 from sluice.driver.loop import ConnectorLoop
+from sluice.driver.new_partitions import NewPartitionsRead
 from sluice.driver.parking import Parking
 from sluice.driver.ports import LoopParts, ProbeEnded, ProbeFound, ShardWindow, Sought, Topics
 from sluice.driver.record_updates import RecordPlanner
@@ -43,9 +44,9 @@ from sluice.driver.state import Holds, PartitionState, PossibleLateInsert, ToPro
 from sluice.driver.tracing import Tracing
 from sluice.driver.unknown_schemas import PATIENCE_MS
 from sluice.kafka.clients import KafkaAccess
-from sluice.kafka.log import TopicMissingError
 from sluice.spark.jobs import Inbox, JobLostError, JobResult, SparkGoneError
 from sluice.worker.assignment import Assignment, Job, TaskEnvironment
+from tests.driver.loop_sources import Sources
 
 START_MS = 1_800_000_000_000
 TASK_MS = 100
@@ -121,56 +122,6 @@ Answer = Outcome | JobLostError | SparkGoneError | None
 Script = Callable[["World", Assignment], Answer]
 
 
-class Sources:
-    """What the logs of a world say."""
-
-    ends: dict[TopicPartition, int]
-    unreadable: set[TopicPartition]
-    epoch: int
-    leaders: dict[TopicPartition, int]
-    cut_at: dict[TopicPartition, int]
-    ids: dict[str, str]
-    asked_epochs: list[dict[TopicPartition, EpochOffset]]
-    topic_requests: int
-
-    def stable_ends(
-        self, sources: Iterable[TopicPartition], *, partial: bool = False
-    ) -> dict[TopicPartition, int]:
-        asked = list(sources)
-        answers = {source: self.ends[source] for source in asked if source not in self.unreadable}
-        if (asked and not answers) or (len(answers) < len(asked) and not partial):
-            raise TransientError("a partition does not answer")
-        return answers
-
-    log_ends = stable_ends
-
-    def epoch_ends(
-        self, sources: Iterable[TopicPartition], *, partial: bool = False
-    ) -> dict[TopicPartition, EpochOffset]:
-        told = self.stable_ends(sources, partial=partial).items()
-        return {source: EpochOffset(end, self.epoch) for source, end in told}
-
-    def leader_of(self, source: TopicPartition) -> int:
-        return self.leaders.get(source, -1)
-
-    def find_cuts(
-        self, points: Mapping[TopicPartition, EpochOffset]
-    ) -> Mapping[TopicPartition, str]:
-        self.asked_epochs.append(dict(points))
-        return {s: "cut" for s, at in points.items() if at.offset > self.cut_at.get(s, 1 << 60)}
-
-    def topics(self, names: Iterable[str], *, partial: bool = False) -> dict[str, tuple[str, int]]:
-        self.topic_requests += 1
-        found = {}
-        for name in names:
-            if name not in self.ids and partial:
-                continue
-            if name not in self.ids:
-                raise TopicMissingError(f"topic {name} does not exist")
-            found[name] = (self.ids[name], sum(source.topic == name for source in self.ends))
-        return found
-
-
 class World(Inbox, Sources):
     """Every port of a loop."""
 
@@ -206,6 +157,8 @@ class World(Inbox, Sources):
         self.unreadable: set[TopicPartition] = set()
         self.script: Script = lambda world, assignment: world.load(assignment)
         self.task_attempt = self.topic_requests = 0
+        #: How long the ledger is read for partitions that appear.
+        self.read_ms = TASK_MS
         self.may_land = self.may_lack_part = False
         self.read_schema: Callable[[], None] | None = None
         self.parking, self.frozen = Parking(), Standing()
@@ -409,7 +362,15 @@ class World(Inbox, Sources):
         take_over_new: Callable[[list[TopicPartition]], Started] | None = None,
         recorded: frozenset[TopicPartition] | None = None,
     ) -> ConnectorLoop:
-        """The loop under test, over all partitions of this world."""
+        """The loop under test, over all partitions of this world.
+
+        :param take_over_new: takes partitions over that appear, or that a person decides about.
+        """
+        take_over = take_over_new or (lambda sources: Started())
+
+        def read_new(sources: list[TopicPartition]) -> None:
+            self.at(self.read_ms, lambda: self.put(NewPartitionsRead(sources, take_over)))
+
         environment = TaskEnvironment(
             "p",
             KafkaAccess("c", ""),
@@ -436,6 +397,7 @@ class World(Inbox, Sources):
                 schema_patience_ms=self.schema_patience_ms,
                 decided=Decided(self.frozen),
                 tracing=self.tracing,
+                read_new=read_new,
             ),
             self.planner,
             environment,
@@ -443,7 +405,7 @@ class World(Inbox, Sources):
             Holds(late_inserts or []),
             {self.spec.digest(): self.spec},
             1,
-            take_over_new or (lambda sources: Started()),
+            take_over,
             recorded,
         )
 

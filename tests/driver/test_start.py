@@ -5,6 +5,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
+from functools import partial
+from typing import Any
 
 import pytest
 
@@ -24,9 +26,9 @@ from sluice.core.records import Kind
 from sluice.driver.beginning import Predecessor
 from sluice.driver.discovering import retired
 from sluice.driver.record_updates import RecordPlanner
-from sluice.driver.start import Started, StartParts, spec_needed, take_over
+from sluice.driver.start import Started, StartParts, read_ahead, spec_needed, take_over
 from sluice.driver.state import PossibleLateInsert
-from sluice.kafka.ledger import read_view
+from sluice.kafka.ledger import read_on, read_view
 from sluice.kafka.recorder import Recorder
 from tests.driver.loop_world import World, table_spec
 from tests.kafka.groups import NOW, Group, intend
@@ -68,20 +70,21 @@ def leave_in_doubt(
     old.finish_take_over(old.take_over([source]), Commit({source: record}, entries))
 
 
-def start(
+def start_parts(
     group: Group,
     today: LoadSpec,
     *,
     why: str | None,
-    retiring: bool = False,
     no_probe: str | None = None,
     asked: list[str] | None = None,
-) -> tuple[Started, Recorder]:
-    """A new driver under today's load spec.
+    read: list[list[TopicPartition]] | None = None,
+) -> StartParts:
+    """A new driver's, under today's load spec.
 
     :param why: the recorded load spec cannot be executed.
     :param no_probe: its tables cannot be probed.
     :param asked: gets the topic each time that the servers are asked whether they can.
+    :param read: gets the partitions each time that the ledger is read for them.
     """
 
     def why_no_probe(_: LoadSpec, topic: str, is_recorded: bool) -> str | None:
@@ -92,13 +95,15 @@ def start(
     world = World(group.sources, spec_of("a", "b", topic=group.topic).tables)
 
     def read_ledger(sources: list[TopicPartition], uncommitted: list[TopicPartition]) -> LedgerView:
+        if read is not None:
+            read.append(sources)
         return read_view(group.kafka.access(), group.ledger, sources, spec_needed, 0, uncommitted)
 
-    recorder = group.recorder("new")
-    parts = StartParts(
-        recorder=recorder,
+    return StartParts(
+        recorder=group.recorder("new"),
         log=group.kafka.log,
         read_ledger=read_ledger,
+        read_on=partial(read_on, group.kafka.access(), group.ledger),
         windows=world,
         planner=RecordPlanner(today, "new", Limits(10, 1 << 20, 1000), 600.0),
         watch=lambda spec: None,
@@ -108,7 +113,14 @@ def start(
         ask_group=lambda name, sources: Predecessor([], {}),
         now_ms=lambda: NOW,
     )
-    return take_over(parts, list(group.sources), retiring=retiring), recorder
+
+
+def start(
+    group: Group, today: LoadSpec, *, retiring: bool = False, **more: Any
+) -> tuple[Started, Recorder]:
+    """A new driver; `more` is of `start_parts`."""
+    parts = start_parts(group, today, **more)
+    return take_over(parts, list(group.sources), retiring=retiring), parts.recorder
 
 
 @pytest.mark.parametrize(
@@ -210,3 +222,38 @@ def test_inserts_that_may_still_come_are_known_to_the_next_driver(group: Group) 
         PossibleLateInsert(insert_counters, NOW + 60_000),
         PossibleLateInsert({"a/s1": 9}, NOW),
     ]
+
+
+@pytest.fixture
+def two(kafka: Kafka) -> Iterator[Group]:
+    made = Group(kafka, 2)
+    yield made
+    made.close()
+
+
+def test_what_was_read_ahead_is_only_read_on(two: Group) -> None:
+    """A start of another partition has told of a late insert since."""
+    recorded, first = spec_of("a", "b", topic=two.topic), two.sources[:1]
+    leave_in_doubt(two, recorded)
+    read: list[list[TopicPartition]] = []
+    parts = start_parts(two, recorded, why=None, read=read)
+    ahead = read_ahead(parts, first)
+    settled, insert_counters = Range(two.sources[1], 0, 5), {"a/s1": 3}
+    late = late_insert_entry(settled, NOW + 60_000, insert_counters)
+    leave_in_doubt(two, recorded, late, partition=1)
+    started = take_over(parts, first, ahead=ahead)
+    assert read == [first]
+    (state,) = started.states
+    assert (state.record.kind, state.record.spec) == (Kind.RENEW, recorded.digest())
+    assert started.late_inserts == [PossibleLateInsert(insert_counters, NOW + 60_000)]
+
+
+def test_what_somebody_else_recorded_since_it_was_read_ahead_is_read_anew(two: Group) -> None:
+    recorded, read = spec_of("a", "b", topic=two.topic), list[list[TopicPartition]]()
+    parts = start_parts(two, spec_of("a", topic=two.topic), why=None, read=read)
+    ahead = read_ahead(parts, two.sources)
+    leave_in_doubt(two, recorded)
+    started = take_over(parts, two.sources[:1], ahead=ahead)
+    assert read == [two.sources, two.sources[:1]]
+    (state,) = started.states
+    assert (state.record.kind, state.record.spec) == (Kind.RENEW, recorded.digest())

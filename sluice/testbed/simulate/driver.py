@@ -22,10 +22,12 @@ from sluice.config import (
 from sluice.core.decided import holding
 from sluice.core.errors import OwnerChangedError, SluiceError
 from sluice.core.load_spec import LoadSpec, Sharding
+from sluice.core.ranges import TopicPartition
 from sluice.driver.claims import ClaimsKeeper
 from sluice.driver.connector import ConnectorRun
 from sluice.driver.loop import ConnectorLoop
 from sluice.driver.monitor import WindowMonitor
+from sluice.driver.new_partitions import NewPartitions
 from sluice.driver.ports import Clock, ProbeEnded, Sought
 from sluice.driver.probing import ClickHouseProber
 from sluice.driver.refreshing import SchemaReader
@@ -89,6 +91,15 @@ class SimulatedMonitor(WindowMonitor):
                 table = self.world.clickhouse.shards[target_shard.shard][name]
                 self.invariants.looks.check_stamp(table, window.read_started_ms)
         return found
+
+
+class SimulatedNewPartitions(NewPartitions):
+    """The real reader for partitions that appear; each reading is an actor of the driver."""
+
+    world: World
+
+    def ask(self, sources: list[TopicPartition]) -> None:
+        self.world.scheduler.spawn(self.world.process, lambda: self._run(sources))
 
 
 class SimulatedClaimsKeeper(ClaimsKeeper):

@@ -182,6 +182,7 @@ def _of_spark(parts: Parts) -> list[tuple[Any, str, Any]]:
         (connector, "uuid", SimpleNamespace(uuid4=read_owner)),
         (connector, "WindowMonitor", bound(driver.SimulatedMonitor)),
         (connector, "ClickHouseProber", bound(driver.SimulatedProber)),
+        (connector, "NewPartitions", bound(driver.SimulatedNewPartitions)),
         (connector, "Inbox", bound(driver.VirtualInbox)),
         (connector, "ConnectorLoop", bound(driver.SimulatedLoop)),
         (specs, "decoder_version", lambda: f"simulated {world.driver.decoder}"),
