@@ -18,7 +18,7 @@ from sluice.cli.output import print_json, print_table
 
 _HEADERS = (
     *("connector", "member", "owner", "state", "partitions", "since", "reported s ago"),
-    *("data center", "slots", "out", "rows/s", "oldest wait s", "version"),
+    *("data center", "slots", "out", "rows/s", "oldest wait s", "version", "loads by"),
 )
 
 
@@ -49,7 +49,8 @@ def fleet(config: Path, as_json: bool) -> int:
             (
                 *(each.connector, each.member, each.owner, state, each.partitions, since),
                 *(each.reported_seconds, each.data_center or None, each.slots, each.out),
-                *(each.rows_per_second, each.oldest_wait_seconds, each.software or None),
+                *(each.rows_per_second, each.oldest_wait_seconds),
+                *(each.software or None, each.applied or None),
             )
         )
     print_table(_HEADERS, rows)

@@ -5,10 +5,11 @@ from __future__ import annotations
 import logging
 from collections import Counter
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Literal, get_args
 
 from sluice.config import Configuration
+from sluice.core.decided import Decided
 from sluice.core.errors import SluiceError
 from sluice.core.fleet.fold import Fold, Heard
 from sluice.driver.connector import now_ms
@@ -16,6 +17,7 @@ from sluice.driver.specs import kafka_access
 from sluice.kafka.clients import make_admin
 from sluice.kafka.fleet import FleetTopic, read_to_end
 from sluice.kafka.topics import cluster_metadata
+from sluice.ops.driver_decisions import read_decided
 from sluice.ops.status import read_status
 
 _logger = logging.getLogger("sluice.status")
@@ -34,6 +36,8 @@ class MemberShown:
     :param started_ms: by its clock; `reported_seconds`: how old its last report is, by this
         machine's clock and the topic's.
     :param out: ranges that its tasks are at.
+    :param applied: which version of tables and topics it loads by, in words; "": nothing was ever
+        applied, or it has said nothing and may be gone.
     :param floors: by window, the insert counter of its oldest hold, or of its last reading.
     """
 
@@ -52,6 +56,7 @@ class MemberShown:
     spec: str = ""
     software: str = ""
     is_leaving: bool = False
+    applied: str = ""
     floors: Mapping[str, int] = field(default_factory=dict)
 
 
@@ -66,8 +71,25 @@ def read_members(configuration: Configuration) -> list[MemberShown]:
     found: list[MemberShown] = []
     for connector, owners in owned.items():
         del owners[""]
-        found += members_of(connector, read_reports(configuration, connector), owners, now_ms())
+        heard, decided = (
+            read_reports(configuration, connector),
+            read_decided(configuration, connector),
+        )
+        found += [
+            replace(each, applied=_loads_by(each, decided))
+            for each in members_of(connector, heard, owners, now_ms())
+        ]
     return found
+
+
+def _loads_by(shown: MemberShown, decided: Decided) -> str:
+    version = decided.applied
+    if version is None:
+        return ""
+    answer = next((each for each in decided.answers if each.owner == shown.owner), None)
+    if answer is None:
+        return "" if shown.member is None else f"not {version.name} yet"
+    return f"refuses {version.name}: {answer.error}" if answer.error else version.name
 
 
 def read_reports(configuration: Configuration, connector: str) -> Mapping[str, Heard]:

@@ -11,6 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal, get_args
 
+from sluice.core.applied import Version
 from sluice.core.budget import BOUNDLESS, TargetShard, room
 from sluice.core.ranges import TopicPartition
 from sluice.driver.connector import ConnectorRun
@@ -141,9 +142,20 @@ class FleetNow:
 
 
 @dataclass(frozen=True, slots=True)
+class AppliedNow:
+    """The version of tables and topics that a driver loads by, from when somebody applied it."""
+
+    number: int
+    by: str
+    why: str
+    at_ms: int
+
+
+@dataclass(frozen=True, slots=True)
 class ConnectorNow:
     """A connector.
 
+    :param applied: None: nothing was ever applied, so it loads by its file.
     :param is_moving: something of it loads, or has nothing to load.
     :param troubled: partitions that neither load nor are idle, the worst first, or as many of them
         as are shown.
@@ -163,6 +175,7 @@ class ConnectorNow:
     settings: tuple[str, ...] = ()
     troubled: tuple[PartitionNow, ...] = ()
     fleet: FleetNow | None = None
+    applied: AppliedNow | None = None
 
 
 @dataclass(slots=True)
@@ -317,7 +330,14 @@ def look_at(run: ConnectorRun, rates: Rates, now_ms: int) -> ConnectorNow:
         settings=tuple(each.line() for each in loop.settings),
         troubled=tuple(troubled[:TROUBLED_MAX]),
         fleet=_fleet(run.fleet),
+        applied=_applied(run.version),
     )
+
+
+def _applied(version: Version | None) -> AppliedNow | None:
+    if version is None:
+        return None
+    return AppliedNow(version.number, version.by, version.why, version.at_ms)
 
 
 def _fleet(member: FleetMember | None) -> FleetNow | None:

@@ -8,11 +8,13 @@ from pathlib import Path
 import pytest
 
 from sluice.cli.main import main
+from sluice.core.applied import apply_entry, taken_entry
 from sluice.core.fleet.fold import Heard
 from sluice.core.fleet.records import Report
+from sluice.kafka.decisions import write_decisions
 from sluice.kafka.fleet import FleetTopic
 from sluice.ops.fleet import members_of
-from tests.kafka.groups import intend
+from tests.kafka.groups import NOW, intend
 from tests.ops.pipelines import Pipeline, settled
 from tests.support.kafka import Kafka
 
@@ -57,4 +59,16 @@ def test_a_real_pipeline(
     pipeline.path.write_text(pipeline.path.read_text() + "[fleet]\n")
     assert main(["status", str(pipeline.path)]) == 0
     assert "member east-1 (driver) reports, last" in capsys.readouterr().out
+    configuration, access = pipeline.configuration, kafka.access()
+    topics = configuration.ledger_topic, configuration.decisions_topic
+    for entry, words in (
+        (apply_entry(1, 0, "{}", "alice", ""), "not version 1 yet"),
+        (taken_entry(1, "driver", ""), "version 1"),
+        (apply_entry(2, 1, "{}", "alice", ""), "not version 2 yet"),
+        (taken_entry(2, "driver", "no shard s9"), "refuses version 2: no shard s9"),
+    ):
+        write_decisions(access, configuration.group("dc1"), *topics, [entry], NOW)
+        assert main(["fleet", str(pipeline.path), "--json"]) == 0
+        (shown,) = json.loads(capsys.readouterr().out)
+        assert shown["applied"] == words
     pipeline.close()

@@ -122,6 +122,11 @@ function connector(of, now) {
     ...[...lines, ...of.settings].map((line) => element("p", { class: "reason frozen" }, line)),
     ...away.slice(0, TOLD_MAX).map((each) => element("p", { class: "reason waits" },
       `replica ${each.url} of ${each.shard}: ${each.why_last || "it does not answer"}`)),
+    of.applied ? facts([
+      ["loads by", `version ${of.applied.number}, applied by ${of.applied.by}`],
+      ["applied", ago(of.applied.at_ms, now)],
+      ["because", of.applied.why],
+    ]) : null,
     of.fleet ? facts([
       ["members", of.fleet.members.join(", ") || "none yet"],
       ["silent members", of.fleet.silent.join(", ") || "none"],

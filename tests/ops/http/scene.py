@@ -40,7 +40,7 @@ topics = ["a"]
 def run_of(loop: ConnectorLoop | None, name: str = "dc1", **more: Any) -> ConnectorRun:
     """A connector that runs, or says why it does not."""
     facts = {"doing": "starting", "error": None, "is_ended": False, "status": 0}
-    facts |= {"fleet": None, "owner": "", **more}
+    facts |= {"fleet": None, "owner": "", "version": None, **more}
     made = SimpleNamespace(connector=SimpleNamespace(name=name), loop=loop, **facts)
     return cast(ConnectorRun, made)
 

@@ -15,6 +15,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from starlette.routing import Route
 
 from sluice.config import HttpConfiguration
+from sluice.core.applied import Version
 from sluice.core.decided import Frozen, Subject
 from sluice.core.errors import ConfigurationError, TransientError
 from sluice.core.ranges import TopicPartition
@@ -87,7 +88,19 @@ def test_metrics_status_and_health_of_a_driver_that_has_loaded(serve: Serve) -> 
     (table,) = connector["tables"]
     assert (table["name"], table["target"], table["rows"]) == ("t", "d.t", 25)
     assert table["windows"][0]["left"] > 0.9
+    assert connector["applied"] is None
     assert table["amounts"]["last_settled_ms"] > 0
+
+
+def test_what_was_applied_is_told(serve: Serve) -> None:
+    version = Version(3, 2, '{"tables": []}', "alice", "clicks are new", 1_800_000_000_000)
+    (connector,) = serve(run_of(loaded(), version=version)).ask("/status").json()["connectors"]
+    assert connector["applied"] == {
+        "number": 3,
+        "by": "alice",
+        "why": "clicks are new",
+        "at_ms": 1_800_000_000_000,
+    }
 
 
 def test_a_thousand_partitions_are_scraped_in_time_and_make_a_bounded_number_of_series(

@@ -6,6 +6,7 @@ import re
 import time
 from pathlib import Path
 
+from sluice.core.applied import Version
 from sluice.core.decided import Frozen, Setting, Subject
 from sluice.core.errors import TerminalError, TransientError
 from sluice.core.health import Condition, ReplicaHealth
@@ -58,7 +59,12 @@ def every_state() -> list[ConnectorRun]:
     )
     loop.settings = (Setting("log_level", "debug", "bob", HOSTILE, START_MS),)
     starting = run_of(None, "dc2", doing="taking over", error=TransientError("Kafka is away"))
-    return [run_of(loop, HOSTILE), starting, run_of(None, "dc3", is_ended=True, status=4)]
+    version = Version(3, 2, "{}", "alice", HOSTILE, START_MS)
+    return [
+        run_of(loop, HOSTILE, version=version),
+        starting,
+        run_of(None, "dc3", is_ended=True, status=4),
+    ]
 
 
 def test_a_browser_shows_every_state_and_runs_nothing_of_a_name(tmp_path: Path) -> None:
@@ -78,6 +84,7 @@ def test_a_browser_shows_every_state_and_runs_nothing_of_a_name(tmp_path: Path) 
     for words in (
         "1 of 1000 partitions, a[0] first: stopped at 10:",
         "is taking over, which failed, and is tried again: Kafka is away",
+        "version 3, applied by alice",
         "has ended with status 4",
         "table c is frozen by alice since",
         "log_level is debug by bob since",
