@@ -40,12 +40,15 @@ class Group:
 def heir_of(group: Group) -> Heir:
     spec = SimpleNamespace(connector="c")
     planner = SimpleNamespace(owner="me", spec=spec)
-    parts = SimpleNamespace(
-        recorder=group, planner=planner, read_ledger=lambda sources, uncommitted: LedgerView()
-    )
     nothing: Any = lambda *_: None  # noqa: E731
+    parts = SimpleNamespace(
+        recorder=group,
+        planner=planner,
+        read_ledger=lambda sources, uncommitted: LedgerView(),
+        read_on=nothing,
+    )
     found = Heir(
-        *(cast(StartParts, parts), lambda sources: LedgerView(), nothing),
+        *(cast(StartParts, parts), lambda sources: LedgerView()),
         *(lambda: [P0], list, nothing),
     )
     found._tried[P0] = group.at
