@@ -47,10 +47,7 @@ def heir_of(group: Group) -> Heir:
         read_ledger=lambda sources, uncommitted: LedgerView(),
         read_on=nothing,
     )
-    found = Heir(
-        *(cast(StartParts, parts), lambda sources: LedgerView()),
-        *(lambda: [P0], list, nothing),
-    )
+    found = Heir(cast(StartParts, parts), lambda sources: LedgerView(), lambda: [P0], list, nothing)
     found._tried[P0] = group.at
     return found
 
