@@ -288,12 +288,11 @@ class ConnectorLoop:
     def _gather(self, timeout_seconds: float) -> None:
         for event in self._parts.inbox.take(timeout_seconds):
             match event:
-                case SchemaRead():
+                case SchemaRead(started_ms):
                     before = self.planner.spec
                     specs = self._schema.take(event, self._environment.specs)
                     self._environment = replace(self._environment, specs=specs)
-                    is_other = self.planner.spec is not before
-                    if self.freezing.saw_tables(event.started_ms) or is_other:
+                    if self.freezing.saw_tables(started_ms) or self.planner.spec is not before:
                         self._use(self._environment.clickhouse)
                 case ConfigurationRead():
                     specs = self._schema.configured(event, self._environment.specs)
