@@ -410,12 +410,7 @@ class TableConfiguration(Section):
             )
         if self.bad_rows == "drop-row":
             yield 'needs bad_rows = "dead-letter": a row with a new field would be dropped'
-        lenient = dict(self.options).get("lenient") == "true"
-        for name, value in (
-            ("decompress", self.decompress),
-            ("envelope", self.envelope),
-            ("lenient", lenient),
-        ):
+        for name, value in (("decompress", self.decompress), ("envelope", self.envelope)):
             if value:
                 yield f"does not go with {name}: new fields are looked for in the value as it came"
         if self.columns or self.fields or self.timestamps:

@@ -36,7 +36,6 @@ OPTIONS = {
     "schema_id": "where messages name their schema: in the value, or in a header",
     "validate": "whether each message is compared with its schema",
     "delimited": "whether each message stands behind its length",
-    "lenient": "whether 1.0 is an integer, and a quoted boolean a boolean",
 }
 
 #: What the options may say that have a choice.
@@ -44,13 +43,12 @@ CHOICES = {
     "schema_id": ("value", "header"),
     "validate": ("false", "true"),
     "delimited": ("false", "true"),
-    "lenient": ("false", "true"),
 }
 
 _FORMATS = (
-    Format("JSONEachRow", ("lenient",)),
+    Format("JSONEachRow"),
     Format("JSONCompactEachRow", ("columns",)),
-    Format("JSONConfluent", ("lenient", "schema_id", "validate")),
+    Format("JSONConfluent", ("schema_id", "validate")),
     Format("CSV", ("columns", "delimiter", "null")),
     Format("CSVWithNames", ("delimiter", "null")),
     Format("TSV", ("columns", "null")),

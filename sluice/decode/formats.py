@@ -99,8 +99,6 @@ _FORMATS = dict.fromkeys(KNOWN, _Format(typed_decoder, BYTES)) | {
     "TSKV": _Format(line_decoder, BYTES),
 }
 FORMATS = tuple(_FORMATS)
-#: The option of JSON whose writers have other numbers and booleans.
-_LENIENT = ("lenient", "true")
 #: The option of messages that stand behind their length.
 _DELIMITED = ("delimited", "true")
 #: In which envelopes are text.
@@ -148,17 +146,12 @@ def _steps(table: TableSpec) -> list[Step]:
         from sluice.decode.values.change_events import ConnectJson, DebeziumJson
 
         steps.append(DebeziumJson(table) if table.envelope == "debezium" else ConnectJson(table))
-    if _LENIENT in table.options:
-        from sluice.decode.values.lenient import LenientJson
-
-        steps.append(LenientJson(table))
     return steps
 
 
 def _has_steps(table: TableSpec) -> bool:
     is_enveloped = bool(table.envelope) and table.format in _JSON
     is_rewritten = table.format == "JSONConfluent" or _DELIMITED in table.options
-    is_rewritten = is_rewritten or _LENIENT in table.options
     return bool(table.decompress) or is_rewritten or is_enveloped
 
 

@@ -132,15 +132,12 @@ def test_where_no_float_is_it_is_said(kind: str) -> None:
     assert bad.error == f"{word} cannot be read as column n {kind}"
 
 
-def test_fields_without_a_column_are_passed_over_where_that_is_asked_for() -> None:
+def test_fields_without_a_column_are_passed_over() -> None:
     values = [b'{"id":1,"other":NaN}', b'{"id":2,"other":{"k":[Infinity,"NaN"]},"s":"NaN"}']
     columns = (Column("id", "Int32"), Column("s", "String"))
-    bad = decode_text(table(*columns), values).bad
-    assert [(one.reason, one.column) for one in bad] == [("cannot-parse", "other")] * 2
-    assert 'says NaN: lenient = "true"' in bad[0].error
     refusing = decode_text(table(*columns, unknown_fields="refuse"), values).bad
     assert [one.reason for one in refusing] == ["unknown-field"] * 2
-    assert made(table(*columns, options=(("lenient", "true"),)), values) == [[1, ""], [2, "NaN"]]
+    assert made(table(*columns), values) == [[1, ""], [2, "NaN"]]
 
 
 def test_texts_of_other_formats_say_it_too() -> None:

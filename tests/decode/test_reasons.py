@@ -40,8 +40,8 @@ def bad(text: Any, value: bytes) -> BadMessage:
             "the columns of n have arrays of different lengths: n.k 1, n.v 2",
         ),
         (b'{"id":1,"s":"\\ud800"}', "s", "the field s has half of a pair of \\u escapes"),
-        (b'{"b":"true"}', "b", 'as column b Bool: lenient = "true" in [table.options] reads it'),
-        (b'{"id":1.0}', "id", 'as column id UInt32: lenient = "true" in [table.options] reads it'),
+        (b'{"b":"yes"}', "b", '"yes" cannot be read as column b Bool'),
+        (b'{"id":1.5}', "id", "1.5 cannot be read as column id UInt32"),
         (b"{'id':1}", "", "the message is not JSON: Expecting property name"),
     ],
 )

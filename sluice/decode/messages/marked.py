@@ -7,13 +7,13 @@ from __future__ import annotations
 
 import mmap
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 
 import numpy as np
 from numpy.typing import NDArray
 
-from sluice.decode.messages.buffer import MessageBuffer, Piece, stretches
+from sluice.decode.messages.buffer import MessageBuffer, Piece, Value, stretches
 from sluice.decode.messages.framing import JSON_OBJECTS, Framing
 from sluice.decode.messages.memory import MemoryFile
 
@@ -56,6 +56,22 @@ def subset(buffer: MessageBuffer, indices: Indices) -> MessageBuffer:
             may_be_long=not buffer.short_numbers,
         )
     return chosen
+
+
+def replaced(buffer: MessageBuffer, values: Mapping[int, Value]) -> MessageBuffer:
+    """A buffer of its own with all messages, these in place of theirs; the caller closes it."""
+    made = MessageBuffer(buffer.framing)
+    made.facts = buffer.facts
+    offsets = buffer.offsets
+    for piece in buffer.pieces(np.arange(buffer.messages)):
+        begins, ends = piece.bounds
+        places = zip(begins.tolist(), ends.tolist(), strict=True)
+        messages = [
+            values[index] if index in values else piece.text[begin:end]
+            for index, (begin, end) in enumerate(places, piece.first)
+        ]
+        made.add(messages, offsets[piece.places].tolist())
+    return made
 
 
 def lines_of(piece: Piece) -> bytes:

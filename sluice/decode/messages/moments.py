@@ -1,5 +1,5 @@
-"""A quick look at messages of text formats for values that the engine may misread, compiled
-(moments.c).
+"""A quick look at messages of text formats for values that the engine may misread, or refuse
+although their columns take them, compiled (moments.c).
 
 It proves most messages to have none, for a few nanoseconds each.
 """
@@ -27,6 +27,8 @@ def _library() -> ctypes.CDLL:
     text, moments = (pointer, number, pointer), (*keys, pointer, number, number)
     found.sluice_unclear.argtypes = [*text, *moments, *keys, number, pointer]
     found.sluice_unclear.restype = number
+    found.sluice_marked.argtypes = [*text, *keys, pointer, number, pointer]
+    found.sluice_marked.restype = number
     return found
 
 
@@ -34,6 +36,38 @@ def _library() -> ctypes.CDLL:
 TIME_OF_DAY = 64
 #: Of objects, where else an empty text is looked for: items of arrays, values of maps, their keys.
 ITEMS, VALUES, MAP_KEYS = 1, 2, 4
+
+#: What is looked for in fields: numbers that are integers but are written with a point or an
+#: exponent, booleans in quotes, texts that begin with {, and NaN and Infinity in no quotes.
+NUMBERS, BOOLEANS, DOCUMENTS, CONSTANTS = 1, 2, 4, 8
+
+
+class Marks:
+    """Finds messages of one object each in which a field says what is looked for in it.
+
+    :param of_fields: NUMBERS, BOOLEANS, DOCUMENTS, CONSTANTS or several for each field; 0: nothing.
+    :param of_others: for fields that are not among these.
+    """
+
+    def __init__(self, of_fields: Mapping[str, int], of_others: int) -> None:
+        self._is_needed = any((*of_fields.values(), of_others))
+        names, ends = _keys(of_fields)
+        self._kept = np.array([*of_fields.values()], np.int64), ends
+        self._arguments = names, ends.ctypes.data, len(ends), self._kept[0].ctypes.data, of_others
+
+    def marked(self, text: bytes, ends: Positions) -> Positions:
+        """The messages that may have one; no other one does.
+
+        :param text: the messages, with one byte between two of them.
+        :param ends: where each ends in it, exclusive.
+        """
+        if not self._is_needed:
+            return _NONE
+        verdicts, ends = np.empty(len(ends), np.uint8), np.ascontiguousarray(ends)
+        found = _library().sluice_marked(
+            text, len(ends), ends.ctypes.data, *self._arguments, verdicts.ctypes.data
+        )
+        return np.flatnonzero(verdicts) if found else _NONE
 
 
 class QuickLook:

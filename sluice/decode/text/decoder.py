@@ -21,11 +21,12 @@ from sluice.decode.messages.buffer import STAND_IN, MessageBuffer, shorten_digit
 from sluice.decode.messages.decoder import BlockDecoder, Rows
 from sluice.decode.messages.fault import Fault
 from sluice.decode.messages.framing import JSON_OBJECTS
-from sluice.decode.messages.marked import Indices, buffer_of, memory_file, subset, without
+from sluice.decode.messages.marked import Indices, buffer_of, memory_file, replaced, subset, without
 from sluice.decode.messages.splitting import Split, Splitter
 from sluice.decode.text.isolate import can_sift, find_faults, halve, sift
 from sluice.decode.text.misread import MisreadObjects
 from sluice.decode.text.plan import Plan
+from sluice.decode.text.rewriting import Rewriting
 
 
 class Decoder(BlockDecoder):
@@ -56,6 +57,9 @@ class Decoder(BlockDecoder):
             table.unknown_fields == "refuse",
             names_fields=table.format == "JSONEachRow",
         )
+        self._rewriting: Rewriting | None = None
+        if table.format.startswith("JSON"):
+            self._rewriting = Rewriting(self._plan.types, table.unknown_fields == "ignore")
         if split is None:
             self.look = self._misread.look
 
@@ -91,7 +95,7 @@ class Decoder(BlockDecoder):
             if len(left_out) > len(row_faults):
                 body.close()
                 out = dict.fromkeys(left_out.tolist(), _NEIGHBOUR)
-                again = self._rows_of(split.rows, out, are_judged=True)
+                again, _ = self._rows_and_faults(split.rows, out)
                 if again is None:
                     raise self._undecodable(where)
                 body = again
@@ -134,9 +138,32 @@ class Decoder(BlockDecoder):
     def _rows_and_faults(
         self, buffer: MessageBuffer, known: dict[int, Fault]
     ) -> tuple[Body | None, dict[int, Fault]]:
-        """Decode what is not at fault; while that fails, look for faults more thoroughly."""
-        faults = known
-        body = None if self._expects_faults else self._rows_of(buffer, faults)
+        """Decode what is not at fault; if that fails, write anew what the engine refuses without
+        need, and look for faults."""
+        body = None if self._expects_faults else self._rows_of(buffer, known)
+        if body is not None:
+            return body, known
+        left = without_faults(buffer.messages, known)
+        anew = self._rewriting.values(buffer, left) if self._rewriting is not None else {}
+        if not anew:
+            body, faults = self._searched(buffer, known, None)
+        else:
+            faults = self._misread_among(anew) | known
+            with replaced(buffer, anew) as written:
+                body, faults = self._searched(written, faults, self._rows_of(written, faults))
+        self._expects_faults = bool(anew) or len(faults) > len(known)
+        return body, faults
+
+    def _misread_among(self, values: dict[int, bytes]) -> dict[int, Fault]:
+        indices = list(values)
+        with buffer_of(list(values.values())) as buffer:
+            found = self._misread.faults(buffer)
+        return {indices[place]: fault for place, fault in found.items()}
+
+    def _searched(
+        self, buffer: MessageBuffer, faults: dict[int, Fault], body: Body | None
+    ) -> tuple[Body | None, dict[int, Fault]]:
+        """While nothing decodes, look for faults more thoroughly."""
         for search in (self._sifted, self._judged, self._halved):
             if body is not None:
                 break
@@ -145,7 +172,6 @@ class Decoder(BlockDecoder):
             takes_more = found is not None and self._judged_plan is not self._plan
             if body is None and (found or takes_more or self._expects_faults):
                 body = self._rows_of(buffer, faults, found is not None)
-        self._expects_faults = len(faults) > len(known)
         return body, faults
 
     def _sifted(

@@ -35,8 +35,6 @@ _NUMBER_TYPE = re.compile(
 _WORD = re.compile(r"[A-EG-HJ-MO-SU-Za-eg-hj-mo-su-z]")
 _HALF_PAIR = re.compile("[\ud800-\udfff]")
 _NUMBER = re.compile(r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?")
-#: Of a number that is written with a point or an exponent, and may be an integer.
-_WHOLE = r"-?[0-9]+(?:\.0*)?(?:[eE]\+?[0-9]{1,2})?"
 #: No DateTime has so many.
 _SECONDS = re.compile(r"-?[0-9]{18,}(\.[0-9]*)?")
 _VALUE_CHARACTERS_MAX = 100
@@ -69,19 +67,10 @@ def word_for_number(plan: Plan, line: bytes) -> Fault | None:
             said = f"the field {name} has half of a pair of \\u escapes, which is no character"
             return Fault(CANNOT_PARSE, said, name)
     strange = document.keys() - {part.name for part in plan.read}
-    found = [(name, one) for name in sorted(strange) for one in _constants_in(document[name])]
-    return _not_passed_over(plan, *found[0]) if found else None
-
-
-def _not_passed_over(plan: Plan, name: str, constant: float) -> Fault:
-    """Of a field that the table does not have, and that the engine cannot skip."""
-    if plan.table.unknown_fields == "refuse":
-        return Fault(UNKNOWN_FIELD, f"the table has no column {name}", name)
-    said = (
-        f"the field {name}, which the table does not have, says {_written(constant)}: "
-        'lenient = "true" in [table.options] passes over it'
-    )
-    return Fault(CANNOT_PARSE, said, name)
+    unread = [name for name in sorted(strange) if _constants_in(document[name])]
+    if unread and plan.table.unknown_fields == "refuse":
+        return Fault(UNKNOWN_FIELD, f"the table has no column {unread[0]}", unread[0])
+    return None
 
 
 def _constants_in(value: Any) -> list[float]:
@@ -179,19 +168,7 @@ def unread_fault(plan: Plan, value: Any, column: str, type_text: str) -> Fault:
     reason = OUT_OF_RANGE if _is_too_large(value, type_text) else CANNOT_PARSE
     if value is None:
         reason = NULL_IN_COLUMN
-    has_option = plan.table.format == "JSONEachRow" and isinstance(value, str)
-    is_lenient = has_option and _reads_leniently(value, type_text)
-    why = 'lenient = "true" in [table.options] reads it' if is_lenient else ""
-    return refused_value(reason, _shown(value), column, type_text, why)
-
-
-def _reads_leniently(value: str, type_text: str) -> bool:
-    name, is_number = parse_type(type_text).bare().name, isinstance(value, Number)
-    if name == "JSON":
-        return not is_number and value.lstrip()[:1] == "{"
-    if name == "Bool":
-        return not is_number and value in ("true", "false")
-    return is_number and "Int" in name and re.fullmatch(_WHOLE, value) is not None
+    return refused_value(reason, _shown(value), column, type_text)
 
 
 def _is_too_large(value: Any, type_text: str) -> bool:

@@ -22,8 +22,8 @@ from sluice.decode.messages.events import (
 )
 from sluice.decode.messages.fault import CANNOT_PARSE, Fault
 from sluice.decode.messages.framing import JSON_OBJECTS
+from sluice.decode.messages.members import Member, members_of, object_of
 from sluice.decode.values.connect_types import Rewrite, rewrites, rewritten
-from sluice.decode.values.members import Member, members_of, object_of
 from sluice.decode.values.steps import ValueStep
 
 #: Schemas of messages are the same for thousands of them.

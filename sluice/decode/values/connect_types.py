@@ -17,7 +17,7 @@ from decimal import MAX_EMAX, Context, Decimal
 from typing import Any
 
 from sluice.decode.engine.types import TypeNode, parse_type
-from sluice.decode.values.members import Member, items_of, members_of, object_of
+from sluice.decode.messages.members import Member, items_of, members_of, object_of
 
 #: By the name of a schema: how many of its units are a second.
 _TICKS = {
