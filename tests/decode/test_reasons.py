@@ -104,3 +104,23 @@ def test_messages_of_another_format() -> None:
     plain = table(*COLUMNS, format="Protobuf", options=options)
     assert 'delimited = "true" says so' in bad(plain, b"\x02\x08\x01").error
     assert "a message with a registry's header (schema 7)" in bad(plain, framed(7, b"\0\x08")).error
+
+
+@pytest.mark.parametrize(
+    ("value", "shown"),
+    [
+        (b"\xa3yes", 'the text "yes"'),
+        (b"\xda\x03\xe8" + b"z" * 1000, f'the text "{"z" * 100}"'),
+        (b"\xcb?\xf8\0\0\0\0\0\0", "the float 64 1.5"),
+        (b"\xca?\xc0\0\0", "the float 32 1.5"),
+        (b"\x92\x01\xc0", "the bytes 92 01 c0"),
+        (b"\xc4\x02ab", "the bytes c4 02 61 62"),
+    ],
+)
+def test_message_pack_shows_the_value(value: bytes, shown: str) -> None:
+    text = table(Column("id", "Int8"), Column("u", "UUID"), format="MsgPack")
+    said = bad(text, value + b"\xc0")
+    assert (said.reason, said.column) == ("cannot-parse", "id")
+    assert said.error == f"{shown} cannot be read as column id Int8"
+    for other, words in ((b"\xc3", "true"), (b"\xd1\xff\x00", "the integer -256")):
+        assert bad(text, b"\x01" + other).error == f"{words} cannot be read as column u UUID"

@@ -78,6 +78,12 @@ def absent(column: str) -> Fault:
     return Fault(REQUIRED, f"{column} is required, and absent or null", column)
 
 
+def no_json(error: Exception) -> Fault:
+    """Of a message that Python does not read as JSON."""
+    why = "it is nested too deeply" if isinstance(error, RecursionError) else error
+    return Fault(CANNOT_PARSE, f"the message is not JSON: {why}")
+
+
 def refused_by_engine(error: Exception) -> Fault:
     """Of a message that the engine refuses without saying a column."""
     reason = OUT_OF_RANGE if getattr(error, "code", 0) in _RANGE_CODES else CANNOT_PARSE

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
+from sluice.decode.messages.fault import Fault
+
 #: By what compressed values begin with. A raw block of snappy begins with its size.
 COMPRESSED = {
     b"\x1f\x8b": "gzip",
     b"\x28\xb5\x2f\xfd": "zstd",
     b"\x04\x22\x4d\x18": "lz4",
 }
+_NOT_READ = {b"BZh": "bzip2", b"x\x9c": "zlib", b"x\xda": "zlib", b"\xfd7zXZ\x00": "xz"}
 _SNAPPY_STREAMS = (b"\x82SNAPPY\x00", b"\xff\x06\x00\x00sNaPpY")
 _FILES = {
     b"Obj\x01": "an Avro file, which is format Avro",
@@ -25,6 +30,9 @@ def begins_like(value: bytes) -> str:
     for head, name in COMPRESSED.items():
         if value.startswith(head):
             return f'{name}; set decompress = "{name}" in [[table]]'
+    for head, name in _NOT_READ.items():
+        if value.startswith(head):
+            return f"{name}, which decompress does not read; use gzip, zstd, lz4 or snappy"
     if value.startswith(_SNAPPY_STREAMS):
         return 'a stream of snappy; decompress = "snappy" takes one raw block for each message'
     for head, name in _FILES.items():
@@ -43,3 +51,15 @@ def begins_like(value: bytes) -> str:
             "or ProtobufConfluent"
         )
     return ""
+
+
+def looks_like(value: bytes) -> str:
+    """The same where JSON is not expected."""
+    is_json = value[:2] in (b'{"', b"[{")
+    return "JSON, which is format JSONEachRow" if is_json else begins_like(value)
+
+
+def in_words(fault: Fault, value: bytes) -> Fault:
+    """A fault of a message that is not to be JSON, and what the message looks like, if it shows."""
+    like = looks_like(value)
+    return replace(fault, error=f"{fault.error}: it begins like {like}") if like else fault

@@ -72,7 +72,9 @@ class Framing:
             try:
                 json.loads(text)
                 what = f"the message is not one {noun}"
-            except (ValueError, RecursionError) as error:
+            except RecursionError:
+                what = f"the message is not one {noun}: it is nested too deeply"
+            except ValueError as error:
                 what = f"the message is not one {noun}: {error}"
         return Fault(reason, what)
 

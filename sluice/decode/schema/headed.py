@@ -20,7 +20,7 @@ from sluice.decode.engine.session import declared
 from sluice.decode.engine.types import nested_groups
 from sluice.decode.messages.buffer import MessageBuffer, Piece
 from sluice.decode.messages.fault import CANNOT_PARSE, Fault
-from sluice.decode.messages.first_bytes import begins_like
+from sluice.decode.messages.first_bytes import in_words
 from sluice.decode.messages.format import Group, Natural, TypedFormat
 from sluice.decode.messages.marked import Indices
 from sluice.decode.messages.memory import MemoryFile
@@ -134,10 +134,8 @@ class HeadedMessages(TypedFormat):
             yield Group.without_messages(unreadable)
 
     def _without_header(self, value: bytes) -> Fault:
-        like, said = begins_like(value), self.no_header
-        if not like or type(self).__name__ in like:  # the name of the format
-            return said
-        return replace(said, error=f"{said.error}: it begins like {like}")
+        said = in_words(self.no_header, value)
+        return self.no_header if type(self).__name__ in said.error else said  # the format's name
 
     def remark(self, value: bytes) -> str:
         """What else is to be said of a message that is not what its schema says; "" for nothing."""

@@ -29,7 +29,7 @@ from sluice.decode.engine.session import literal
 from sluice.decode.engine.types import stored_type
 from sluice.decode.messages.buffer import MessageBuffer, Piece
 from sluice.decode.messages.fault import CANNOT_PARSE, OUT_OF_RANGE, UNKNOWN_FIELD, Fault
-from sluice.decode.messages.first_bytes import begins_like
+from sluice.decode.messages.first_bytes import looks_like
 from sluice.decode.messages.format import PLACE_IS_ROW_NUMBER
 from sluice.decode.messages.marked import Indices
 from sluice.decode.schema.headed import (
@@ -207,7 +207,7 @@ class Protobuf(HeadedMessages):
 
     def remark(self, value: bytes) -> str:
         """As the port says."""
-        like = begins_like(value)
+        like = looks_like(value)
         if like:
             return f"it begins like {like}"
         try:

@@ -13,7 +13,9 @@ the key of one, for which the engine takes nothing, and a UUID of another length
 
 from __future__ import annotations
 
+import json
 import re
+import struct
 from collections.abc import Callable
 from enum import IntEnum
 from itertools import cycle, islice
@@ -22,7 +24,13 @@ from sluice.core.errors import TerminalError
 from sluice.core.load_spec import TableSpec
 from sluice.decode.engine.pair import integer_bounds
 from sluice.decode.engine.types import TypeNode, decimal_shape, parse_type
-from sluice.decode.messages.fault import CANNOT_PARSE, NULL_IN_COLUMN, OUT_OF_RANGE, Fault
+from sluice.decode.messages.fault import (
+    CANNOT_PARSE,
+    NULL_IN_COLUMN,
+    OUT_OF_RANGE,
+    Fault,
+    refused_value,
+)
 from sluice.decode.messages.marks import MARK_BYTES
 from sluice.decode.sequential.rows import NotRowsError, RowLayout, Walk
 from sluice.decode.typed.structures import Structure, normalised, structure_of
@@ -189,6 +197,7 @@ _BEFORE_MARK = bytes((0xC4, MARK_BYTES))
 #: Type of a UInt32 and the order of its bytes.
 _NUMBER = (b"\xce", ">u4")
 _NOT_ONE = Fault(CANNOT_PARSE, "the message is not exactly one value for each column")
+_SHOWN_MAX, _BYTES_SHOWN_MAX = 100, 16
 #: There where a message holds an integer of 2^63 or more; and where it may hold nil, too.
 _LARGE, _LARGE_OR_NIL = re.compile(rb"\xcf[\x80-\xff]"), re.compile(rb"\xcf[\x80-\xff]|\xc0")
 _AS_INT64 = ("Date", "Date32", "DateTime", "Bool", "IPv4")
@@ -272,23 +281,40 @@ def _walk(structure: Structure, read: Structure, takes_nil: bool) -> Walk:
             elif size:
                 at += 2 + value[at + 1]
             else:
+                begin = at
                 at, wrong = step(value, at)
                 if wrong:
-                    faults.append(_fault(Wrong(wrong), name, type_text))
+                    shown = _shown(value[begin:at])
+                    faults.append(_fault(Wrong(wrong), shown, name, type_text))
         return at
 
     return walk
 
 
-def _fault(wrong: Wrong, name: str, type_text: str) -> Fault:
-    column = f"column {name} {type_text}"
-    reason, said = {
-        Wrong.KIND: (CANNOT_PARSE, f"a value of another kind than {column} takes"),
-        Wrong.RANGE: (OUT_OF_RANGE, f"a value does not fit {column}"),
-        Wrong.NIL: (NULL_IN_COLUMN, f"null in {column}"),
-        Wrong.NIL_KEY: (CANNOT_PARSE, f"nil is a key in {column}"),
-    }[wrong]
-    return Fault(reason, said, name)
+def _fault(wrong: Wrong, shown: str, name: str, type_text: str) -> Fault:
+    if wrong == Wrong.NIL_KEY:
+        return Fault(CANNOT_PARSE, f"nil is a key in column {name} {type_text}", name)
+    reasons = {Wrong.KIND: CANNOT_PARSE, Wrong.RANGE: OUT_OF_RANGE, Wrong.NIL: NULL_IN_COLUMN}
+    return refused_value(reasons[wrong], shown, name, type_text)
+
+
+def _shown(value: bytes) -> str:
+    """A value for people: a text, an integer, a float, or the bytes of anything else."""
+    first, behind = value[0], value[1:]
+    if first in _TEXTS:
+        begin, _, _ = _head(value, 0)
+        text = value[begin:].decode(errors="replace")[:_SHOWN_MAX]
+        return f"the text {json.dumps(text, ensure_ascii=False)}"
+    if first in (0xC2, 0xC3):
+        return "true" if first == 0xC3 else "false"
+    if first < 0x80 or first >= 0xE0:
+        return f"the integer {int.from_bytes(value, 'big', signed=first >= 0xE0)}"
+    if first in _INTEGERS:
+        return f"the integer {int.from_bytes(behind, 'big', signed=first >= 0xD0)}"
+    if first in (0xCA, 0xCB):
+        bits = len(behind) * 8
+        return f"the float {bits} {struct.unpack('>f' if bits == 32 else '>d', behind)[0]!r}"
+    return f"the bytes {value[:_BYTES_SHOWN_MAX].hex(' ')}"
 
 
 def _needs_walk(read: Structure) -> Callable[[bytes], bool]:

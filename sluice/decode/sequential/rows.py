@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from sluice.decode.engine.session import declared, identifier, literal
 from sluice.decode.messages.buffer import MessageBuffer, Piece
 from sluice.decode.messages.fault import CANNOT_PARSE, Fault
+from sluice.decode.messages.first_bytes import in_words
 from sluice.decode.messages.format import NO_MESSAGE, PLACE_IS_FIRST, Group, Natural, TypedFormat
 from sluice.decode.messages.marked import Indices, memory_file
 from sluice.decode.messages.marks import MARK_BYTES, place_between
@@ -90,7 +91,9 @@ class RowLayout(TypedFormat):
         except IndexError:
             at = -1
         if at != end or (len(ends) != 1 and not self.many):
-            return _NOT_ROWS if self.many else self.not_one
+            fault = _NOT_ROWS if self.many else self.not_one
+            # What begins with zeros is rather a number than a registry's header.
+            return fault if value[:1] == b"\0" else in_words(fault, value)
         if faults and not self.drops:
             number, fault = next(iter(faults.items()))
             return fault.in_row(number) if self.many else fault

@@ -25,6 +25,7 @@ from sluice.decode.engine.keys import filled_columns
 from sluice.decode.messages.brackets import ARRAYS
 from sluice.decode.messages.buffer import MessageBuffer, Piece
 from sluice.decode.messages.fault import CANNOT_PARSE, NO_COLUMN, NOT_ONE_ROW, UNKNOWN_FIELD, Fault
+from sluice.decode.messages.first_bytes import in_words
 from sluice.decode.messages.framing import BYTE_ORDER_MARK, JSON_OBJECTS
 from sluice.decode.messages.splitting import PieceRows, Split, split_pieces
 from sluice.decode.text.objects import GARBAGE, Dialect, Layout, Parts, objects_of
@@ -112,11 +113,15 @@ class LineRows:
 
     def _bad_row(self, code: int, parts: Parts, part: int) -> Fault:
         if code == GARBAGE:
-            said = f"the row cannot be read as {self.table.format} of this table"
-            return Fault(CANNOT_PARSE, said)
-        values = "1 value" if code == 1 else f"{code} values"
-        expected = len(parts.layouts[int(parts.chosen[part])].values)
-        return Fault(CANNOT_PARSE, f"the row has {values}, not {expected}")
+            said = (
+                "a value goes on behind its closing quote, or has a carriage return and no quotes"
+            )
+        else:
+            values = "1 value" if code == 1 else f"{code} values"
+            expected = len(parts.layouts[int(parts.chosen[part])].values)
+            said = f"the row has {values}, not {expected}"
+        message = parts.text[int(parts.begins[part]) : int(parts.ends[part])]
+        return in_words(Fault(CANNOT_PARSE, said), message)
 
 
 class ArrayRows(LineRows):

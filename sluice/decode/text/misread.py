@@ -40,6 +40,7 @@ from sluice.decode.messages.fault import (
     NULL_IN_COLUMN,
     OUT_OF_RANGE,
     Fault,
+    no_json,
     refused_value,
 )
 from sluice.decode.messages.moments import (
@@ -180,7 +181,7 @@ class MisreadObjects:
             try:
                 fault = self._judge(message)
             except (ValueError, RecursionError) as error:
-                fault = Fault(CANNOT_PARSE, f"the message is not JSON: {error}")
+                fault = no_json(error)
             if fault is not None:
                 faults[index] = fault
         return faults
@@ -394,7 +395,7 @@ class DoubtfulValues:
         try:
             document = _document(line)
         except (ValueError, RecursionError) as error:
-            return Fault(CANNOT_PARSE, f"the message is not JSON: {error}")
+            return no_json(error)
         for name, value in document if isinstance(document, Fields) else ():
             node = self._nodes.get(name)
             found = None if node is None else self._misread(value, node)

@@ -20,6 +20,7 @@ from sluice.decode.messages.fault import (
     UNKNOWN_FIELD,
     Fault,
     absent,
+    no_json,
     refused_value,
 )
 from sluice.decode.text.plan import Plan, PlannedColumn
@@ -94,7 +95,7 @@ def unread_as_a_whole(plan: Plan, line: bytes) -> Fault:
     try:
         AS_WRITTEN.decode(line.decode(errors="replace"))
     except (ValueError, RecursionError) as error:
-        said = f"the message is not JSON: {error}"
+        return no_json(error)
     return Fault(CANNOT_PARSE, said)
 
 
