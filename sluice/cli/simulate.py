@@ -50,6 +50,12 @@ def a_rate(text: str) -> float:
     default=1,
     help="seeds that run at once, each on one processor",
 )
+@click.option(
+    "--fleet",
+    "is_fleet",
+    is_flag=True,
+    help="other worlds, in which several drivers share the partitions",
+)
 @click.option("--plant", metavar="NAME", help="plant a bug; a name that does not exist lists them")
 @click.option("--until-broken", is_flag=True, help="end with the first seed that breaks a promise")
 @click.option("--show", "is_shown", is_flag=True, help="tell on stderr everything that happens")

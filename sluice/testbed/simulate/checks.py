@@ -102,7 +102,7 @@ class Checks:
         for source in transaction.offsets:
             found = records.get(source)  # none where a later one is decided already
             if found is not None and found.kind is Kind.INTEND:
-                self._invariants.check_reservations(source, records)
+                self._invariants.reservations.check(source, records)
 
     def _check_texts(self, patience_ms: int) -> None:
         """The ledger holds a load spec no later than the first record that names it (R8)."""

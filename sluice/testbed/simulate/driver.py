@@ -204,6 +204,7 @@ class SimulatedLoop(ConnectorLoop):
     """The real loop, watched: after a round, no partition may stand where none will look at it."""
 
     world: World
+    invariants: Invariants
 
     def _round(self, *arguments: Any, **named: Any) -> None:
         frozen = [
@@ -212,6 +213,7 @@ class SimulatedLoop(ConnectorLoop):
             if self._is_frozen(state) and not (state.out or isinstance(state.stage, Probing))
         ]
         super()._round(*arguments, **named)
+        self.invariants.reservations.check_floors(self.world.driver)
         for state in frozen:
             if state.out:
                 self.world.violate(f"{state.block_range} was sent while it is frozen")

@@ -33,8 +33,11 @@ def draw_fleet(rng: random.Random, plan: Plan) -> None:
     """
     plan.members = rng.choice((1, 2, 2, 3, 3, 4, 5))
     plan.wrong = rng.choice((0.0, 0.02, 0.1, 0.3))
-    plan.lease_seconds = min(plan.lease_seconds, rng.choice((8.0, 15.0, 30.0)))
+    # Some leases are over before anybody counts as silent, and some long after that.
+    plan.lease_seconds = rng.choice((8.0, 15.0, 30.0, 60.0))
     plan.inserts_take_ms = 0
+    # Where each member is struck as often as a driver alone, no two of them ever load together.
+    plan.is_calm = plan.is_calm or rng.random() < 0.6
     plan.partitions = {topic: rng.choice((2, 3, 5)) for topic in plan.partitions}
     # A column that one member adds is between another one's look and its insert.
     plan.dynamic = plan.dynamic if plan.tokens else None
@@ -78,7 +81,11 @@ class Reports:
     def before_fencing(self, identity: str) -> None:
         """Who is taken for dead gets something to do, while its heir hesitates."""
         world, owner = self.world, identity.rpartition(".")[2]
-        if owner == world.driver.owner or not self.strikes("heir hesitates", 2.0):
+        if owner == world.driver.owner:
+            return
+        for driver in world.drivers:
+            driver.is_inherited |= driver.owner == owner
+        if not self.strikes("heir hesitates", 2.0):
             return
         for source in world.sources():
             if world.owner_of(source) == owner:
@@ -185,6 +192,7 @@ class SimulatedMember(FleetMember):
         self._wrong_until, self._wrong_view = 0, self._view
         self._ever: dict[str, Member] = {}
         world.driver.owner, world.driver.fenced_at = self._owner, 0
+        world.driver.is_inherited = False
         world.faults.note("member of a fleet joins")
 
     def _go(self) -> None:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from sluice.core.ranges import TopicPartition
+from sluice.core.records import Record
 from sluice.testbed.simulate.clickhouse import Table
 from sluice.testbed.simulate.processes import Records
 from sluice.testbed.simulate.scheduler import Process
@@ -33,6 +34,7 @@ class Inserter:
 
     :param table: of an insert; None for a task, which may insert into all tables of its topic.
     :param worker: of a task; None for an insert.
+    :param insert_counters: what it is remembered by: of the windows that a task may add to.
     :param entry: of an insert, the table entry.
     :param sends_until_ms: when the machine stops sending what no server has wholly got yet, whether
         its process lives or not; None: a server has it.
@@ -41,8 +43,7 @@ class Inserter:
     records: Records
     table: Table | None
     worker: Process | None
-    #: The names of the windows that a task may add to.
-    target_shards: Collection[str] = ()
+    insert_counters: Mapping[str, int]
     entry: str = ""
     is_over: bool = False
     sends_until_ms: int | None = None
@@ -66,7 +67,7 @@ class Inserter:
         if self.table is not None:
             return [self.entry] if self.table is table else []
         named = zip(table.entries, table.target_shards, strict=True)
-        return [entry for entry, name in named if name in self.target_shards]
+        return [entry for entry, name in named if name in self.insert_counters]
 
 
 class Inserters:
@@ -75,6 +76,8 @@ class Inserters:
     def __init__(self, world: World) -> None:
         self._world = world
         self._inserters: list[Inserter] = []
+        #: Of each range that was sent, by where it begins and what of it is inserted.
+        self._insert_counters: dict[tuple[TopicPartition, int, str], Mapping[str, int]] = {}
 
     def task_begins(self, members: Sequence[Assignment], worker: Process) -> Inserter:
         """A task was started, or waits for its executor.
@@ -82,13 +85,16 @@ class Inserters:
         :param members: of one bundle, or a range alone.
         """
         records = {member.block_range.source: member.record for member in members}
-        found = Inserter(records, None, worker, members[0].insert_counters)
+        insert_counters = members[0].insert_counters
+        found = Inserter(records, None, worker, insert_counters)
+        self._insert_counters |= dict.fromkeys(map(_sent, records.items()), insert_counters)
         self._inserters.append(found)
         return found
 
     def insert_begins(self, records: Records, table: Table, entry: str) -> Inserter:
         """A server has an insert, or is about to get it."""
-        found = Inserter(records, table, None, entry=entry)
+        insert_counters = self._insert_counters[_sent(next(iter(records.items())))]
+        found = Inserter(records, table, None, insert_counters, entry=entry)
         self._inserters.append(found)
         return found
 
@@ -105,3 +111,8 @@ class Inserters:
             return not each.is_over
         begins_until = each.deadline_ms + SKEW_MS
         return not each.worker.is_dead and self._world.now <= begins_until
+
+
+def _sent(of: tuple[TopicPartition, Record]) -> tuple[TopicPartition, int, str]:
+    source, record = of
+    return source, record.begin, record.rest

@@ -8,12 +8,11 @@ their own (R19).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable
 from typing import Any
 
 from sluice.core.anomalies import Judge
 from sluice.core.budget import TargetShard
-from sluice.core.fleet.floors import FLOOR_SHARE, STARTS
 from sluice.core.instances import Place
 from sluice.core.load_spec import Column, LoadSpec, parse_spec
 from sluice.core.ranges import EpochOffset, TopicPartition
@@ -22,7 +21,9 @@ from sluice.kafka.tail import LogMessage
 from sluice.testbed.simulate.clickhouse import Block, Row, Table
 from sluice.testbed.simulate.inserters import SKEW_MS, Inserter, Inserters, Key, key_of
 from sluice.testbed.simulate.kafka import Transaction, record_of
+from sluice.testbed.simulate.looks import Looks
 from sluice.testbed.simulate.processes import DriverProcess, Records, in_words
+from sluice.testbed.simulate.reservations import ReservationRules, driver_of
 from sluice.testbed.simulate.scheduler import Process
 from sluice.testbed.simulate.world import World
 from sluice.verify.history import ledger_events
@@ -116,46 +117,6 @@ class BundleRules:
 _REPEATS = ("renew", "retext", "widen")
 
 
-class Looks:
-    """What processes were told of windows, and when (R10)."""
-
-    def __init__(self, world: World) -> None:
-        self._world = world
-        self._answered: dict[tuple[Process, int], int] = {}
-        #: When a process was told a table's insert counter last.
-        self._told_at: dict[tuple[Process, int], int] = {}
-        #: The insert counters of a table that a process was told, and when by its clock.
-        self._told: dict[tuple[Process | None, int], list[tuple[int, int]]] = {}
-
-    def told_at(self, process: Process, table: Table, before: int) -> int:
-        """When a process was told a table's insert counter last.
-
-        :param before: if it never was.
-        """
-        return self._told_at.get((process, id(table)), before)
-
-    def told(self, process: Process | None, table: Table) -> Sequence[tuple[int, int]]:
-        """What insert counters of a table a process was told, each with the time by its clock."""
-        return self._told.get((process, id(table)), ())
-
-    def insert_counter_answered(self, table: Table) -> None:
-        """An insert counter is read for the running process."""
-        key = (self._world.process, id(table))
-        self._answered[key] = self._world.wall_ms()
-        self._told_at[key] = self._world.now
-        self._told.setdefault(key, []).append(
-            (self._world.wall_ms(), table.insert_counter - table.fallen)
-        )
-
-    def check_stamp(self, table: Table, read_started_ms: int) -> None:
-        """A look is as old as its question: what came after that may be missing in it."""
-        answered_ms = self._answered.get((self._world.process, id(table)), read_started_ms)
-        if read_started_ms > answered_ms:
-            late_ms = read_started_ms - answered_ms
-            name = table.shape.name
-            self._world.violate(f"a look at {name} is {late_ms} ms younger than its insert counter")
-
-
 class BlockRules:
     """What must hold of blocks that are stored, and of their tokens (R7, R8, R10, R12).
 
@@ -236,6 +197,9 @@ class Invariants:
         self.bundles = BundleRules(world, inserters, self._violate)
         self.blocks = BlockRules(world, self.bundles, self._violate)
         self.looks = Looks(world)
+        self.reservations = ReservationRules(
+            world, inserters, self.looks, self._backgrounds, self._violate
+        )
 
     def _violate(self, source: TopicPartition, what: str) -> None:
         if source not in self._world.excused:
@@ -400,49 +364,6 @@ class Invariants:
                 f"{source}: {record} is intended in a log that was cut below what was recorded"
             )
 
-    def check_reservations(
-        self, source: TopicPartition, records: Mapping[TopicPartition, Record]
-    ) -> None:
-        """A new range reserves no more than what is left of half of a window: by all of its driver
-        that may still insert, and by what came into it since the oldest of them (R10)."""
-        world, owner = self._world, records[source].owner
-        if not world.plan.members:
-            records = {of: each for of, each in records.items() if each.owner == owner}
-        for table in world.clickhouse.tables():
-            key = " and ".join(table.target_shards)
-            insert_counters = {
-                of: [each["marks"][name] for name in table.target_shards if name in each["marks"]]
-                for of, each in self._backgrounds.items()
-            }
-            held = {
-                of: record.reservation * len(insert_counters[of])
-                for of, record in records.items()
-                if record.in_doubt and record.deadline_ms > world.now and insert_counters.get(of)
-            }
-            if source not in held or held.keys() & world.excused.keys():
-                continue
-            # The members of a bundle have one block.
-            holds = {records[of].bundle or of: reservation for of, reservation in held.items()}
-            driver = self._driver_of(records[source])
-            planned_at = records[source].deadline_ms - int(world.plan.lease_seconds * 1000)
-            told = self.looks.told(driver, table)
-            # The last one may be part of a look that was not over yet, and one may have fallen; one
-            # that came while the driver slept in its round, after its lease was counted from, too.
-            seen = [insert_counter for at, insert_counter in told if at <= planned_at][-3:]
-            later = [insert_counter for at, insert_counter in told if at > planned_at]
-            reading = min([*seen, *later], default=0)
-            if world.plan.members and driver is not None:
-                oldest = {of: min(insert_counters[of]) for of in held}
-                _check_share(world, table, driver, records, oldest, holds, reading)
-            created = reading - min(min(insert_counters[of]) for of in held)
-            usable = table.shape.window_blocks // 2
-            if max(0, created) + sum(holds.values()) > usable:
-                self._violate(
-                    source,
-                    f"{holds} are reserved, and {created} entries came into {key} since the oldest "
-                    f"insert counter: more than {usable} (R10)",
-                )
-
     def _check_insert_counters(self, source: TopicPartition) -> None:
         """A range is remembered by the counter of every window that its blocks take entries of."""
         insert_counters = self._backgrounds[source]["marks"]
@@ -456,14 +377,11 @@ class Invariants:
                     self._violate(source, f"{insert_counters} has no counter of {names} (R10)")
 
     def _check_size(self, source: TopicPartition, record: Record) -> None:
-        driver = self._driver_of(record)
+        driver = driver_of(self._world, record)
         if driver is not None:
             most = driver.connector_run.configuration.batch.max_messages
             if record.end - record.begin > most:
                 self._violate(source, f"{record} has more than {most} messages")
-
-    def _driver_of(self, record: Record) -> DriverProcess | None:
-        return next((d for d in self._world.drivers if d.owner == record.owner), None)
 
     def _check_late_inserts(
         self, source: TopicPartition, settled: Record, late_inserts: list[int]
@@ -534,31 +452,3 @@ def judge_history(world: World) -> None:
         for event in ledger_events("c", Place(plan.ledger, 0, offset), message):
             for anomaly in judge.take(event):
                 world.violate(f"the verifier finds {anomaly}")
-
-
-def _check_share(
-    world: World,
-    table: Table,
-    driver: DriverProcess,
-    records: Mapping[TopicPartition, Record],
-    oldest: Mapping[TopicPartition, int],
-    holds: Mapping[TopicPartition | str, int],
-    reading: int,
-) -> None:
-    """Beside what others hold, a member reserves its share of what is left (R24).
-
-    :param oldest: by partition, the insert counter of its hold; `holds`: what is reserved.
-    """
-    loop = driver.connector_run.loop
-    own = () if loop is None else loop.states.keys() & oldest.keys()
-    others = {of: counter for of, counter in oldest.items() if of not in own}
-    if not others:
-        return
-    reserved = sum(holds[of] for of in {records[of].bundle or of for of in own})
-    blocks, of = table.shape.window_blocks, min(others, key=lambda of: others[of])
-    came = reading - others[of]
-    if STARTS * world.plan.members * reserved > blocks // FLOOR_SHARE - max(0, came):
-        world.violate(
-            f"{driver.owner} reserves {reserved} of {blocks} entries of {table.shape.name}, of "
-            f"which {came} came since what {of} holds for another one (R24)"
-        )

@@ -20,6 +20,8 @@ from sluice.testbed.simulate.world import World
 #: How often the world strikes by itself, compared with a call; and for the faults that stop.
 _SHARE, _STOPPING_SHARE = 0.03, 0.4
 DRIVERS_MAX = 3
+#: How often only some of a fleet are struck by what strikes all drivers.
+SOME_SHARE = 0.8
 PARTITIONS_MAX = 3
 #: How long a replica may be behind once everything is healed.
 HEALED_LAG_MS = 200
@@ -150,11 +152,18 @@ class DriverFaults:
             if self._world.rng.random() < 0.5:
                 self._duplicate_driver()
 
+    def _struck(self) -> list[DriverProcess]:
+        """All drivers; of a fleet mostly some, so that the others go on beside them."""
+        drivers, chance = list(self._world.drivers), self._world.fleet_rng
+        if len(drivers) > 1 and self._world.plan.members and chance.random() < SOME_SHARE:
+            return chance.sample(drivers, chance.randrange(1, len(drivers)))
+        return drivers
+
     def _pause_drivers(self) -> None:
-        """All of them sleep, a flood passes, and a successor meets the zombies."""
+        """They sleep, a flood passes, and a successor meets the zombies."""
         world = self._world
         wakes_at = world.now + world.plan.quiet_ms + 2_000
-        for driver in world.drivers:
+        for driver in self._struck():
             driver.paused_until = wakes_at + world.rng.randrange(5_000)
             for worker in driver.workers:
                 worker.paused_until = wakes_at + world.rng.randrange(60_000)
@@ -167,8 +176,7 @@ class DriverFaults:
 
     def _take_over_twice(self) -> None:
         """Two successors in step with each other; each may record while the other reads."""
-        world = self._world
-        for driver in list(world.drivers):
+        for driver in self._struck():
             self._supervisor.kill(driver)
         for _ in range(2):
             self._supervisor.start(is_in_step=True)
@@ -237,7 +245,9 @@ class DriverFaults:
             return
         self._kill_driver(True)
         for table in world.clickhouse.of_name("parted"):
-            table.change_divisor(3 - table.shape.partition_divisor)
+            # A share of a fleet's window may be too small for the blocks of a partitioned table.
+            if table.shape.partition_divisor or not world.plan.members:
+                table.change_divisor(3 - table.shape.partition_divisor)
 
 
 class ClickHouseFaults:

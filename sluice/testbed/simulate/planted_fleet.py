@@ -6,7 +6,7 @@ from contextlib import AbstractContextManager
 from dataclasses import replace
 from typing import Any
 
-from sluice.core.fleet.floors import Floors, Share
+from sluice.core.errors import OwnerChangedError
 from sluice.core.fleet.placement import Homes
 from sluice.core.records import Kind
 from sluice.driver import recording
@@ -14,9 +14,11 @@ from sluice.driver.inheriting import Heir, named_by, record_at
 from sluice.driver.start import first_records
 from sluice.kafka.offsets import owner_in
 from sluice.kafka.recorder import Recorder, TakeOver
+from sluice.testbed.simulate.planted_windows import WINDOW_BUGS
 from sluice.testbed.simulate.planting import Bugs, patched
 
-FLEET_BUGS = Bugs()
+#: With those of the windows that they share.
+FLEET_BUGS = Bugs(WINDOW_BUGS)
 
 
 @FLEET_BUGS.plant
@@ -94,14 +96,13 @@ def own_id_initialised_by_a_take_over(real: Any, self: Any, dead: Any, sources: 
     return real(self, dead, sources)
 
 
-@FLEET_BUGS.instead_of(Floors, "share")
-def half_a_window_beside_others(real: Any, self: Any, window: str) -> Share | None:
-    """A member uses of a window what one alone may."""
-    return None
-
-
-@FLEET_BUGS.instead_of(Floors, "share")
-def a_floor_that_is_not_counted(real: Any, self: Any, window: str) -> Share | None:
-    """A member counts what came since its own floor, whatever others hold."""
-    found: Share | None = real(self, window)
-    return None if found is None else replace(found, floor=found.floor and found.own)
+@FLEET_BUGS.instead_of(Recorder, "finish_take_over")
+def an_heir_that_was_fenced_tries_again(real: Any, self: Any, take_over: Any, commit: Any) -> None:
+    """Of two heirs of one id the one that was fenced initialises it again, and records what it
+    found before."""
+    producers = dict(take_over.producers)
+    try:
+        real(self, take_over, commit)
+    except OwnerChangedError:
+        take_over.producers = {owner: self._initialised(owner) for owner in producers}
+        real(self, take_over, commit)

@@ -46,6 +46,7 @@ class DriverProcess(Process, ABC):
     :param decoder: version of the engine that it brings.
     :param fenced_at: when it last heard that its id was initialised again; 0: never, or it took it
         back since.
+    :param is_inherited: another member of its fleet has fenced it.
     :param ending: how its run ended.
     """
 
@@ -62,6 +63,7 @@ class DriverProcess(Process, ABC):
         self.member = ""
         self.main_actor: Actor | None = None
         self.fenced_at = 0
+        self.is_inherited = False
         self.ending = ""
         self.workers: dict[WorkerProcess, None] = {}
 

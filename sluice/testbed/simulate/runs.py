@@ -13,6 +13,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
+from functools import partial
 
 from sluice.core.errors import ConfigurationError
 from sluice.testbed.simulate.checks import Checks
@@ -230,6 +231,7 @@ def simulate(
         (seed, steps, rate, late_ms, plant, is_shown, is_fleet)
         for seed in range(first_seed, first_seed + seeds)
     ]
+    again = partial(_again, steps=steps, rate=rate, late_ms=late_ms, plant=plant, is_fleet=is_fleet)
     summary = Summary()
     began = shown = time.monotonic()
     for result in _results(jobs, processes):
@@ -238,16 +240,17 @@ def simulate(
         for violation in result.violations:
             print(f"seed {result.seed}: {violation}", file=sys.stderr)
         if result.violations:
-            print(_again(result.seed, steps, rate, late_ms, plant), file=sys.stderr)
+            print(again(result), file=sys.stderr)
         if time.monotonic() - shown > _PROGRESS_SECONDS:
             shown = time.monotonic()
             print(_progress(summary, seeds), file=sys.stderr)
         if until_broken and result.violations:
             break
-    missing = missing_kinds(summary)
+    # Fleets have neither claims nor staged blocks, and draw nothing of them.
+    missing = [] if is_fleet else missing_kinds(summary)
     for kind in missing:
         print(f"{kind}: not once in {summary.runs} seeds", file=sys.stderr)
-    _report(summary, as_json, [_again(r.seed, steps, rate, late_ms, plant) for r in summary.failed])
+    _report(summary, as_json, [again(result) for result in summary.failed])
     return 1 if summary.failed or (missing and plant is None) else 0
 
 
@@ -276,9 +279,13 @@ def _run(job: _Job) -> RunResult:
     return run_seed(seed, steps, rate, late_ms=late_ms, plant=bug, **shown)
 
 
-def _again(seed: int, steps: int, rate: float, late_ms: int, plant: str | None) -> str:
+def _again(
+    result: RunResult, steps: int, rate: float, late_ms: int, plant: str | None, is_fleet: bool
+) -> str:
     """The line that reproduces a run."""
-    line = f"sluice simulate --first-seed {seed} --seeds 1 --steps {steps}"
+    line = f"sluice simulate --first-seed {result.seed} --seeds 1 --steps {steps}"
+    if is_fleet:
+        line += " --fleet"
     if rate != FAULT_RATE:
         line += f" --fault-rate {rate}"
     if late_ms != LATE_MS:

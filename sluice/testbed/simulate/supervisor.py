@@ -42,8 +42,10 @@ class Supervisor:
     def begin(self) -> None:
         """The first driver, and the others of its fleet some time later."""
         self.start()
+        rng = self._world.fleet_rng
+        longest_ms = rng.choice((3_000, 60_000))
         for name in self._missing():
-            self._start_later(name, self._world.fleet_rng.randrange(60_000))
+            self._start_later(name, rng.randrange(longest_ms))
 
     def _start_later(self, member: str, delay_ms: int) -> None:
         def start() -> None:

@@ -8,7 +8,7 @@ import pytest
 from sluice.testbed.simulate.planted_fleet import FLEET_BUGS
 from sluice.testbed.simulate.runs import Summary, run_seed
 
-SEEDS, STEPS = 16, 2_500
+SEEDS, STEPS = 16, 3_000
 
 #: What seeds with fleets draw.
 DRAWN = (
@@ -25,13 +25,17 @@ DRAWN = (
 
 #: The seed that noticed each planted bug; when it notices no more, these are searched.
 CAUGHT_BY = {
-    "dead-are-fenced-after-reading": 21,
-    "handed-over-in-doubt": 3,
+    "dead-are-fenced-after-reading": 8,
+    "handed-over-in-doubt": 2,
     "handed-over-and-not-forgotten": 1,
     "taken-without-reading-the-owner": 1,
     "own-id-initialised-by-a-take-over": 1,
-    "half-a-window-beside-others": 16,
-    "a-floor-that-is-not-counted": 13,
+    "an-heir-that-was-fenced-tries-again": 13,
+    "half-a-window-beside-others": 1,
+    "a-floor-that-is-not-counted": 2,
+    "a-floor-that-is-forgotten": 2,
+    "late-inserts-have-no-floor": 2,
+    "written-off-before-its-floors-are-said": 155,
 }
 SEARCHED = 300
 
