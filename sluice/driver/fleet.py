@@ -142,8 +142,8 @@ class FleetMember:
         #: whether it leaves.
         self._inherits = frozenset[str]()
         self._said = 0, self._inherits, False
-        #: Ids that records name, and that may live.
-        self._named = frozenset[str]()
+        #: Ids that records name, and that may live; None: nobody has looked yet.
+        self._named: frozenset[str] | None = frozenset() if why_alone else None
         #: The last reports of all others, and of those that count; replaced when they change. And
         #: the ones that the loop has seen.
         self._known: Mapping[str, Report] = {}
@@ -230,7 +230,7 @@ class FleetMember:
             self._count()
         self._seen = self._others
         self._shared = SharedWindows(windows, planner, slots, self._blank)
-        self._shared.see(self._seen, has_strangers=False)
+        self._shared.see(self._seen, has_strangers=self._has_strangers)
         return self._shared
 
     def see(
@@ -254,8 +254,7 @@ class FleetMember:
             raise OwnerChangedError(f'"{name}" runs as {self._later}, too', owner=self._later)
         if self._others is not self._seen:
             self._seen = self._others
-            strangers = self._named - self._known.keys() - self._inherited.keys() - {self._owner}
-            shared.see(self._seen, has_strangers=bool(strangers))
+            shared.see(self._seen, has_strangers=self._has_strangers)
         if self._wanted:
             number, self._wanted = self._wanted, 0
             inherits, is_leaving = self._inherits, self._stopping.is_set()
@@ -263,6 +262,14 @@ class FleetMember:
             report = replace(report, inherits=tuple(sorted(inherits)), is_leaving=is_leaving)
             self._said = number, inherits, is_leaving
             self._made = report, time.monotonic()
+
+    @property
+    def _has_strangers(self) -> bool:
+        """Whether somebody of whom there is no report may hold something. Before the first look at
+        the records nobody knows: the topic may have been lost."""
+        if self._named is None:
+            return True
+        return not self._named <= {*self._known, *self._inherited, self._owner}
 
     def announce(self, owners: Collection[str]) -> None:
         """Say whom this member is about to take over; returns when that stands in the topic: from

@@ -61,9 +61,11 @@ class Driver:
         self.windows: Windows = self.world
         self._thread = threading.Thread(target=self._rounds)
 
-    def start(self) -> Driver:
+    def start(self, *, looks: bool = True) -> Driver:
         patiently("a member starts", self.member.start, self._stopping)
         self.windows = self.member.begin(self.world, self.loop.planner, 4)
+        if looks:
+            self.member.took(SharesRead())
         self._thread.start()
         return self
 
@@ -144,6 +146,25 @@ def test_members_hear_of_each_other(
     assert first.member.view().silent == ("run-2",) and first.share is not None
     second.goes = True
     wait_for(lambda: first.living == ["run-1", "run-2"], 20, "the second one's return")
+
+
+def test_nobody_is_alone_before_it_has_looked_who_has_records(
+    kafka: Kafka, topic: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The topic may have been lost just before, with the reports of all others."""
+    monkeypatch.setattr(fleet_module, "SEVERAL_MEMBERS", True)
+    first = Driver(kafka, topic, "a", "run-1").start(looks=False)
+    try:
+        wait_for(lambda: first.member.view().number >= 3, 20, "three reports")
+        assert first.share is not None and first.share.floor is None
+        first.member.took(SharesRead(alive=frozenset({"run-9"})))
+        number = first.member.view().number
+        wait_for(lambda: first.member.view().number >= number + 2, 20, "two reports")
+        assert first.share is not None and first.share.floor is None
+        first.member.took(SharesRead(alive=frozenset({"run-1"})))
+        wait_for(lambda: first.share is None, 20, "that it is alone")
+    finally:
+        first.stop()
 
 
 def test_who_may_start(kafka: Kafka, topic: str, start: Start) -> None:
