@@ -173,13 +173,22 @@ class SchemaChanges:
         for digest in named:
             self._unrecorded.pop(digest, None)
 
-    def refused(self, states: Iterable[PartitionState], digests: Collection[str]) -> None:
-        """A take-over has found ranges in doubt under load specs that cannot be executed today. The
-        loop may have one of them from before; what is read next judges all of them anew."""
+    def join(
+        self,
+        states: Iterable[PartitionState],
+        specs: Mapping[str, LoadSpec],
+        refused: Collection[str],
+    ) -> None:
+        """A take-over has found these. The loop may have a load spec from before that cannot be
+        executed today; what is read next judges all of them anew.
+
+        :param specs: those that can be executed; `refused`: the digests of those that cannot.
+        """
+        self._specs.update(specs)
         self._unrepeatable |= {
             (state.record.spec, state.source.topic)
             for state in states
-            if state.record.in_doubt and state.record.spec in digests
+            if state.record.in_doubt and state.record.spec in refused
         }
 
     # What follows for partitions

@@ -374,8 +374,7 @@ class ConnectorLoop:
 
     def _join(self, started: Started) -> None:
         self._parts.log.adopt(state.source for state in started.states)
-        self._specs.update(started.specs)
-        self._schema.refused(started.states, started.refused)
+        self._schema.join(started.states, started.specs, started.refused)
         specs = {**self._environment.specs, **started.canonical}
         self._environment = replace(self._environment, specs=specs)
         self.holds.add_late_inserts(started.late_inserts)
