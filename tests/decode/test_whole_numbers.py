@@ -54,6 +54,8 @@ def test_values_are_what_they_say(kind: str, written: str, value: object) -> Non
         ("Array(Bool)", '["true",false]', [True, False]),
         ("Array(UInt8)", "[1.0,1.5]", PARSE),
         ("Array(String)", "[1.0]", ["1.0"]),
+        ("Map(String, Int32)", '{"a":1.0,"a":2.0}', PARSE),
+        ("Array(Tuple(n Int8))", '[{"n":1.0,"n":2.0}]', PARSE),
         ("Variant(Bool, String)", '"true"', "true"),
         ("Dynamic", '"true"', "true"),
     ],
@@ -63,6 +65,19 @@ def test_inside_of_other_values(kind: str, written: str, value: object) -> None:
         value = {"n": 1, "s": "1.0", "b": True}
     (found,) = made(table(Column("a", kind)), f'{{"a":{written}}}'.encode())
     assert found == ([value] if not isinstance(value, str) or kind[:2] in ("Va", "Dy") else value)
+
+
+def test_a_name_that_stands_twice_inside_stays_as_it_is() -> None:
+    (found,) = made(
+        table(Column("a", "Int8"), Column("m", "Map(String, Int8)")), b'{"a":1.0,"m":{"k":1,"k":2}}'
+    )
+    assert (
+        found
+        == made(
+            table(Column("a", "Int8"), Column("m", "Map(String, Int8)")),
+            b'{"a":1,"m":{"k":1,"k":2}}',
+        )[0]
+    )
 
 
 def test_what_is_not_exact_is_said_as_the_message_spells_it() -> None:

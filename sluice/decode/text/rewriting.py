@@ -75,7 +75,7 @@ class Rewriting:
 def _member_anew(member: Member, node: TypeNode) -> Member:
     try:
         made = _written_anew(member.value, node)
-    except _InexactError:
+    except ValueError:
         return member
     return member if made == member.value else Member(member.key, made)
 
@@ -88,14 +88,14 @@ def _marks(node: TypeNode) -> int:
     return found | (DOCUMENTS if "JSON" in kinds else 0)
 
 
-class _InexactError(Exception):
+class _InexactError(ValueError):
     """A number is no integer, or none that its type holds."""
 
 
 def _written_anew(text: str, node: TypeNode) -> str:
     """A value as the engine reads it in this type.
 
-    :raises _InexactError: it has none.
+    :raises ValueError: it has none, or a name stands twice in an object inside.
     """
     match node.name:
         case "Nullable" | "LowCardinality" | "SimpleAggregateFunction":
