@@ -29,7 +29,7 @@ def reading(kafka: Kafka, request: pytest.FixtureRequest) -> Iterator[Reading]:
 def writer(kafka: Kafka, **settings: str | int) -> ck.Producer:
     """A producer that keeps the order also where the broker wants a request again."""
     named = {name.replace("_", "."): value for name, value in settings.items()}
-    return ck.Producer({"bootstrap.servers": kafka.brokers, "max.in.flight": 1, **named})
+    return ck.Producer({"bootstrap.servers": kafka.brokers, "enable.idempotence": True, **named})
 
 
 @contextmanager

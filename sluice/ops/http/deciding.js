@@ -6,8 +6,8 @@ const tools = Object.fromEntries([...document.querySelectorAll("[id]")].map((eac
 // As many as the server takes.
 const PARTITIONS_MAX = 1000;
 const AT_ONCE = { freeze: "Freeze", resume: "Resume" };
-// What is decided, and what confirms it once it was told.
-let meant = null, confirmation = "";
+// What is decided, what confirms it once it was told, and whether an answer is awaited.
+let meant = null, confirmation = "", waits = false;
 
 function say(place, error) {
   place.replaceChildren(element("p", { class: "bad", role: "alert" }, error.message));
@@ -85,7 +85,9 @@ function begin() {
 
 async function go(event) {
   event.preventDefault();
-  tools.go.disabled = true;
+  // A button that is disabled loses the focus to the next one, and whoever types there leaves.
+  if (waits) return;
+  waits = true;
   tools.problem.replaceChildren();
   try {
     const told = await request(meant.path, { ...meant.about, why: tools.why.value, ...(confirmation ? { confirm: confirmation } : {}) });
@@ -100,7 +102,7 @@ async function go(event) {
     begin();
     say(tools.problem, error);
   }
-  tools.go.disabled = false;
+  waits = false;
   (tools.go.hidden ? tools.leave : tools.go).focus();
 }
 

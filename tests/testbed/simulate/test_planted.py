@@ -20,6 +20,7 @@ BUDGETS = ((60, 1_000), (600, 2_500))
 
 #: Seeds beyond those, which campaigns found: none of the first ones shows these bugs.
 BY_CAMPAIGNS = {
+    "sent-again-under-any-spec": 1268,
     "staged-claimed-by-another-is-moved": 608,
 }
 
@@ -66,7 +67,6 @@ CAUGHT_BY = {
     "stored-is-parked": 24,
     "window-swallows-repeats": 164,
     "what-may-come-again-is-there": 5,
-    "sent-again-under-any-spec": 271,
     "refusal-is-certain": 24,
     "probe-before-lease-end": 2,
     "same-probe-not-recorded": 5,
