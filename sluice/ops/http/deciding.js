@@ -85,7 +85,7 @@ function begin() {
 
 async function go(event) {
   event.preventDefault();
-  // A button that is disabled loses the focus to the next one, and whoever types there leaves.
+  // Not a disabled button: it would lose the focus, and a key would go nowhere.
   if (waits) return;
   waits = true;
   tools.problem.replaceChildren();

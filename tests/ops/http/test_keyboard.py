@@ -75,7 +75,7 @@ def page(browsing: tuple[Browser, str]) -> Browser:
     return browser
 
 
-FOCUSED = "document.activeElement.id || document.activeElement.tagName.toLowerCase()"
+FOCUSED = "(document.activeElement.id || document.activeElement.tagName.toLowerCase())"
 #: What has the focus is outlined, and stands where it can be seen.
 SEEN = """(() => {
   const of = document.activeElement, style = getComputedStyle(of), box = of.getBoundingClientRect();
