@@ -27,6 +27,7 @@ from sluice.core.fleet.placement import is_older
 from sluice.core.fleet.records import Report
 from sluice.core.fleet.view import SILENT_REPORTS, View
 from sluice.core.ranges import TopicPartition
+from sluice.core.records import GENESIS
 from sluice.driver.inheriting import SharesRead
 from sluice.driver.ports import Windows
 from sluice.driver.record_updates import RecordPlanner
@@ -134,6 +135,8 @@ class FleetMember:
         #: Ids of which this one has all that they held: with which of its reports it says so, and
         #: the number of their last report. Who reports again counts again.
         self._inherited: Mapping[str, tuple[int, int]] = {}
+        #: Those of them that count no more.
+        self._gone = frozenset[str]()
         #: Ids that it is taking over; and what its last report said: its number, of whom, and
         #: whether it leaves.
         self._inherits = frozenset[str]()
@@ -265,7 +268,9 @@ class FleetMember:
         the records nobody knows: the topic may have been lost."""
         if self._named is None:
             return True
-        return not self._named <= {*self._known, *self._inherited, self._owner}
+        # Before there is a record nobody holds anything.
+        named = self._named | self._inherited.keys() - {GENESIS}
+        return not named <= {*self._known, *self._gone, self._owner}
 
     def announce(self, owners: Collection[str]) -> None:
         """Say whom this member is about to take over; returns when that stands in the topic: from
@@ -346,10 +351,12 @@ class FleetMember:
             self._bury(topic)
         made, self._made = self._made, None
         if made is not None:
-            self._asked = 0
             # What a loop made before it stood says nothing of it now.
-            if now - made[1] <= self._me.silent_seconds:
+            is_sent = now - made[1] <= self._me.silent_seconds
+            if is_sent:
                 self._sent, self._sent_at = made[0].number, now
+            self._asked = 0  # not before: `took` would take this report for one of its own
+            if is_sent:
                 topic.send(replace(made[0], wall_ms=self._now_ms()))
         since_sent = now - self._sent_at
         has_news = self._said[1:] != (self._inherits, self._stopping.is_set())
@@ -364,16 +371,23 @@ class FleetMember:
         if self._shared is not None and self.why_alone:
             # Who has all partitions has all holds.
             gone |= {o: (0, fold.others[o].report.number) for o in fold.silent}
-        for owner, (since, known) in gone.items():
-            heard = fold.others.get(owner)
-            if heard is None or heard.report.number > known or fold.number < since:
-                continue
-            if not any(
-                owner in each.report.inherits
-                for other, each in fold.others.items()
-                if other not in gone
-            ):
-                topic.bury(owner)
+        for owner in self._over(gone) & fold.others.keys():
+            topic.bury(owner)
+
+    def _over(self, gone: Mapping[str, tuple[int, int]]) -> frozenset[str]:
+        """Those of these ids that count no more: the floors that take their place are in the topic,
+        and nobody else may have taken over from them without having said so.
+
+        :param gone: see `_inherited`.
+        """
+        read, known = self._fold.number, self._known
+        said = {
+            owner
+            for owner, (since, last) in gone.items()
+            if read >= since and (owner not in known or known[owner].number <= last)
+        }
+        others = (report.inherits for owner, report in known.items() if owner not in said)
+        return frozenset(said).difference(*others)
 
     def _publish(self) -> None:
         self._known = {owner: heard.report for owner, heard in self._fold.others.items()}
@@ -385,12 +399,14 @@ class FleetMember:
         for owner, report in self._known.items():
             if report.number > self._first.setdefault(owner, report.number):
                 self._later = owner if is_older(self._owner, owner) else self._later
+        # Nobody beside who has all partitions holds anything. Beside any other heir an id counts
+        # until it may be written off: that one may have found what this one did not find any more.
         inherited = self._inherited
-        # Nobody beside who has all partitions holds anything.
+        self._gone = frozenset(inherited) if self.why_alone else self._over(inherited)
         self._others = {
             owner: report
             for owner, report in self._known.items()
-            if not self.why_alone and report.number > inherited.get(owner, (0, -1))[1]
+            if not (self.why_alone or owner in self._gone)
         }
 
 

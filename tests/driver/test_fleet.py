@@ -18,6 +18,7 @@ from sluice.core.fleet.fold import Fold
 from sluice.core.fleet.placement import owner_id
 from sluice.core.fleet.records import Report, encode, key_of
 from sluice.core.ranges import TopicPartition
+from sluice.core.records import GENESIS
 from sluice.driver import fleet as fleet_module
 from sluice.driver.connector import ConnectorRun, patiently
 from sluice.driver.fleet import FleetMember, Identity, refuse_beside_fleet
@@ -290,6 +291,45 @@ def test_an_id_is_written_off_once_nobody_inherits_it_any_more(
     value = encode(replace(other, number=2))
     kafka.produce(topic, [(key_of("dc1", "run-2"), value)])
     wait_for(lambda: "run-3" not in read(kafka, topic), 20, "its end")
+
+
+def test_an_id_counts_while_another_heir_may_have_what_it_held(
+    kafka: Kafka, topic: str, start: Start
+) -> None:
+    """The one that comes later finds nothing; the other one has not said its floors yet."""
+    first = start("a", "run-1")
+    low, high = {WINDOW: 3}, {WINDOW: 50}
+    dead = Report("run-3", "c", 1, members_max=2, floors=low)
+    other = Report("run-2", "b", 1, members_max=2, floors=high, inherits=("run-3",))
+    for report in (dead, other):
+        kafka.produce(topic, [(key_of("dc1", report.owner), encode(report))])
+    wait_for(lambda: first.member._others.keys() == {"run-2", "run-3"}, 20, "both")
+    first.member.announce(["run-3"])
+    first.member.took(SharesRead(inherited=frozenset({"run-3"})))
+    assert first.member._others.keys() == {"run-2", "run-3"}
+    number = first.member.view().number
+    wait_for(lambda: first.member.view().number >= number + 3, 20, "three reports")
+    assert first.member._others["run-3"].floors == low
+    said = replace(other, number=2, floors=low, inherits=())
+    kafka.produce(topic, [(key_of("dc1", "run-2"), encode(said))])
+    wait_for(lambda: first.member._others.keys() == {"run-2"}, 20, "the floors that take its place")
+    assert first.member._others["run-2"].floors == low
+
+
+def test_an_id_counts_until_its_heir_has_read_what_others_said_before(
+    kafka: Kafka, topic: str, start: Start
+) -> None:
+    """Another heir has announced itself before it took anything, and is not heard yet. Of an id
+    without a report nothing is known, so nobody reserves anything meanwhile."""
+    first = start("a", "run-1")
+    wait_for(lambda: first.share is None, 20, "that it is alone")
+    first.goes = False
+    first.member.took(SharesRead(inherited=frozenset({"run-3", GENESIS})))
+    assert first.member._has_strangers
+    first.goes = True
+    wait_for(lambda: not first.member._has_strangers, 20, "a report that came back")
+    first.member.took(SharesRead(inherited=frozenset({GENESIS})))
+    assert not first.member._has_strangers
 
 
 def test_who_was_written_off_or_started_again_ends(kafka: Kafka, topic: str, start: Start) -> None:
