@@ -394,7 +394,14 @@ class FleetMember:
         return frozenset(said).difference(*others)
 
     def _publish(self) -> None:
-        self._known = {owner: heard.report for owner, heard in self._fold.others.items()}
+        heard = {owner: each.report for owner, each in self._fold.others.items()}
+        # Where the topic was lost the end of an id may be all that is left of what its heir wrote:
+        # as long as that one's last report says that it inherits it, its floors are not known.
+        ended = {owner: r for owner, r in self._known.items() if owner not in heard}
+        found = heard
+        while found := {o: ended.pop(o) for r in found.values() for o in r.inherits if o in ended}:
+            heard = heard | found
+        self._known = heard
         self._view = self._fold.view()
         self._count()
 

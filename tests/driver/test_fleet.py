@@ -338,6 +338,28 @@ def test_an_id_counts_until_its_heir_has_read_what_others_said_before(
     assert not first.member._has_strangers
 
 
+def test_an_id_that_is_written_off_counts_while_its_heir_says_that_it_inherits_it(
+    kafka: Kafka, topic: str, start: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The topic was lost, and with it the report in which the heir says its floors."""
+    monkeypatch.setattr(fleet_module, "SEVERAL_MEMBERS", True)
+    first = start("a", "run-1")
+    dead = Report("run-3", "c", 1, members_max=2, floors={WINDOW: 3}, inherits=("run-4",))
+    before = Report("run-4", "d", 1, members_max=2, floors={WINDOW: 2}, inherits=("run-3",))
+    heir = Report("run-2", "b", 1, members_max=2, floors={WINDOW: 50}, inherits=("run-3",))
+    for report in (before, dead, heir):
+        kafka.produce(topic, [(key_of("dc1", report.owner), encode(report))])
+    wait_for(lambda: len(first.member._others) == 3, 20, "all of them")
+    kafka.produce(topic, [(key_of("dc1", owner), None) for owner in ("run-3", "run-4")])
+    wait_for(lambda: first.member._fold.others.keys() == {"run-2"}, 20, "their ends")
+    number = first.member.view().number
+    wait_for(lambda: first.member.view().number >= number + 2, 20, "two reports")
+    assert first.member._others == {"run-2": heir, "run-3": dead, "run-4": before}
+    said = replace(heir, number=2, floors={WINDOW: 2}, inherits=())
+    kafka.produce(topic, [(key_of("dc1", "run-2"), encode(said))])
+    wait_for(lambda: first.member._others == {"run-2": said}, 20, "its floors")
+
+
 def test_who_was_written_off_or_started_again_ends(
     kafka: Kafka, topic: str, start: Start, monkeypatch: pytest.MonkeyPatch
 ) -> None:
