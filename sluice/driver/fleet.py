@@ -375,33 +375,12 @@ class FleetMember:
         if self._shared is not None and self.why_alone:
             # Who has all partitions has all holds.
             gone |= {o: (0, fold.others[o].report.number) for o in fold.silent}
-        for owner in self._over(gone) & fold.others.keys():
+        for owner in ids_over(gone, fold.number, self._known) & fold.others.keys():
             topic.bury(owner)
-
-    def _over(self, gone: Mapping[str, tuple[int, int]]) -> frozenset[str]:
-        """Those of these ids that count no more: the floors that take their place are in the topic,
-        and nobody else may have taken over from them without having said so.
-
-        :param gone: see `_inherited`.
-        """
-        read, known = self._fold.number, self._known
-        said = {
-            owner
-            for owner, (since, last) in gone.items()
-            if read >= since and (owner not in known or known[owner].number <= last)
-        }
-        others = (report.inherits for owner, report in known.items() if owner not in said)
-        return frozenset(said).difference(*others)
 
     def _publish(self) -> None:
         heard = {owner: each.report for owner, each in self._fold.others.items()}
-        # Where the topic was lost the end of an id may be all that is left of what its heir wrote:
-        # as long as that one's last report says that it inherits it, its floors are not known.
-        ended = {owner: r for owner, r in self._known.items() if owner not in heard}
-        found = heard
-        while found := {o: ended.pop(o) for r in found.values() for o in r.inherits if o in ended}:
-            heard = heard | found
-        self._known = heard
+        self._known = with_heirs_unheard(heard, self._known)
         self._view = self._fold.view()
         self._count()
 
@@ -413,12 +392,51 @@ class FleetMember:
         # Nobody beside who has all partitions holds anything. Beside any other heir an id counts
         # until it may be written off: that one may have found what this one did not find any more.
         inherited = self._inherited
-        self._gone = frozenset(inherited) if self.why_alone else self._over(inherited)
+        over = ids_over(inherited, self._fold.number, self._known)
+        self._gone = frozenset(inherited) if self.why_alone else over
         self._others = {
             owner: report
             for owner, report in self._known.items()
             if not (self.why_alone or owner in self._gone)
         }
+
+
+# Who counts
+
+
+def ids_over(
+    gone: Mapping[str, tuple[int, int]], read: int, known: Mapping[str, Report]
+) -> frozenset[str]:
+    """Those of these ids that count no more: the floors that take their place are in the topic, and
+    nobody else may have taken over from them without having said so.
+
+    :param gone: with which of its own reports a member says so, and the number of their last one.
+    :param read: the number of its own report that came back last.
+    :param known: the last reports of all others.
+    """
+    said = {
+        owner
+        for owner, (since, last) in gone.items()
+        if read >= since and (owner not in known or known[owner].number <= last)
+    }
+    others = (report.inherits for owner, report in known.items() if owner not in said)
+    return frozenset(said).difference(*others)
+
+
+def with_heirs_unheard(
+    heard: Mapping[str, Report], before: Mapping[str, Report]
+) -> Mapping[str, Report]:
+    """The last reports that count. Where the topic was lost the end of an id may be all that is
+    left of what its heir wrote: as long as that one's last report says that it inherits it, its
+    floors are not known.
+
+    :param before: those that counted until now.
+    """
+    ended = {owner: report for owner, report in before.items() if owner not in heard}
+    found = heard
+    while found := {o: ended.pop(o) for r in found.values() for o in r.inherits if o in ended}:
+        heard = {**heard, **found}
+    return heard
 
 
 # Who is there
