@@ -14,16 +14,14 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-import confluent_kafka as ck
 import pytest
-from confluent_kafka.admin import AdminClient, NewTopic
 
 from sluice.testbed.local.running import running_program
 from tests.support.children import running
 from tests.support.kerberos import KerberosBroker, KeyCenter
+from tests.support.logins import VALUES, fill
 
 TOPIC = "kerberos"
-VALUES = [f"{number}" for number in range(10)]
 DEBIAN = Path("/usr/lib/python3/dist-packages/confluent_kafka")
 
 #: What a driver and its workers do first: look at the cluster, take over, read a range.
@@ -57,12 +55,7 @@ def center() -> Iterator[KeyCenter]:
 def broker(center: KeyCenter, tmp_path_factory: pytest.TempPathFactory) -> Iterator[KerberosBroker]:
     folder = tmp_path_factory.mktemp("kerberos")
     with running_program(KerberosBroker(folder / "kafka", center)) as broker:
-        admin = AdminClient({"bootstrap.servers": broker.brokers})
-        admin.create_topics([NewTopic(TOPIC, 1, 1)])[TOPIC].result(30)
-        producer = ck.Producer({"bootstrap.servers": broker.brokers})
-        for value in VALUES:
-            producer.produce(TOPIC, value)
-        assert producer.flush(30) == 0
+        fill(broker.brokers, TOPIC)
         yield broker
 
 
@@ -93,7 +86,7 @@ def test_every_client_logs_in(broker: KerberosBroker, python: dict[str, str]) ->
     status, said = logs_in(broker, python)
     assert status == 0, said
     topics, refused, values = json.loads(said)
-    assert TOPIC in topics and refused == "None" and values == VALUES
+    assert TOPIC in topics and refused == "None" and values == [each.decode() for each in VALUES]
 
 
 def test_without_keys_nobody_does(

@@ -6,14 +6,10 @@ from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
 
-import confluent_kafka as ck
 import pytest
-from confluent_kafka.admin import AdminClient, NewTopic
 
-from sluice.core.ranges import Range, TopicPartition
 from sluice.kafka.clients import KafkaAccess, make_admin, make_producer
-from sluice.kafka.errors import KafkaTerminalError, KafkaUnavailableError, UnreadRangeError
-from sluice.kafka.reader import Wanted
+from sluice.kafka.errors import KafkaTerminalError, KafkaUnavailableError
 from sluice.kafka.readers import make_reader
 from sluice.kafka.topics import cluster_metadata
 from sluice.kafka.transactions import initialise
@@ -21,10 +17,9 @@ from sluice.ops.doctor_kafka import look_at_kafka
 from sluice.testbed.local.running import running_program
 from tests.config.support import changed, load_text
 from tests.support.guarded import GuardedBroker
+from tests.support.logins import VALUES, all_of, fill, read
 
 TOPIC = "scram"
-WANTED = [Wanted(Range(TopicPartition(TOPIC, 0), 0, 10))]
-VALUES = [b"%d" % number for number in range(10)]
 #: Not in ASCII: both kinds of clients have to make the same bytes of it.
 PASSWORD, NEXT, WRONG = "planted-pässword-1", "planted-pässword-2", "planted-wrong-password"
 REFUSED = "Authentication failed during authentication due to invalid credentials"
@@ -35,12 +30,7 @@ mechanisms = pytest.mark.parametrize("mechanism", ["SCRAM-SHA-256", "SCRAM-SHA-5
 @pytest.fixture(scope="module")
 def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[GuardedBroker]:
     with running_program(GuardedBroker(tmp_path_factory.mktemp("scram") / "kafka")) as broker:
-        admin = AdminClient({"bootstrap.servers": broker.brokers})
-        admin.create_topics([NewTopic(TOPIC, 1, 1)])[TOPIC].result(30)
-        producer = ck.Producer({"bootstrap.servers": broker.brokers})
-        for value in VALUES:
-            producer.produce(TOPIC, value)
-        assert producer.flush(30) == 0
+        fill(broker.brokers, TOPIC)
         yield broker
 
 
@@ -50,21 +40,11 @@ def access(
     return KafkaAccess("dc1", broker.logins, broker.scram_login(mechanism, password), reader)
 
 
-def read(access: KafkaAccess) -> list[bytes]:
-    values: list[bytes] = []
-    with closing(make_reader(access)) as reader:
-        try:
-            reader.read_ranges(WANTED, 1 << 30, lambda found, _: values.extend(found))
-        except UnreadRangeError as unread:
-            raise unread.reason from None
-    return values
-
-
 @mechanisms
 def test_every_client_logs_in(broker: GuardedBroker, mechanism: str) -> None:
     broker.set_scram_password(mechanism, PASSWORD)
     for reader in ("native", "librdkafka"):
-        assert read(access(broker, mechanism, PASSWORD, reader)) == VALUES
+        assert read(access(broker, mechanism, PASSWORD, reader), TOPIC) == VALUES
     known = access(broker, mechanism, PASSWORD)
     assert TOPIC in cluster_metadata(make_admin(known)).topics
     assert initialise(make_producer(known, f"of {mechanism}", 10_000)) is None
@@ -78,15 +58,15 @@ def test_a_changed_password_counts_for_new_connections(
     broker.set_scram_password(mechanism, PASSWORD)
     before = access(broker, mechanism, PASSWORD)
     with closing(make_reader(before)) as reader:
-        reader.read_ranges(WANTED, 1 << 30, lambda *_: None)
+        reader.read_ranges(all_of(TOPIC), 1 << 30, lambda *_: None)
         broker.set_scram_password(mechanism, NEXT)
         again: list[bytes] = []
-        reader.read_ranges(WANTED, 1 << 30, lambda found, _: again.extend(found))
+        reader.read_ranges(all_of(TOPIC), 1 << 30, lambda found, _: again.extend(found))
         assert again == VALUES
     with pytest.raises(KafkaTerminalError, match=REFUSED):
-        read(before)
+        read(before, TOPIC)
     for name in ("native", "librdkafka"):
-        assert read(access(broker, mechanism, NEXT, name)) == VALUES
+        assert read(access(broker, mechanism, NEXT, name), TOPIC) == VALUES
 
 
 @mechanisms
@@ -96,7 +76,7 @@ def test_a_wrong_password_is_told(
     broker.set_scram_password(mechanism, PASSWORD)
     wrong = access(broker, mechanism, WRONG)
     with pytest.raises(KafkaTerminalError, match=f"{mechanism}.*{REFUSED}") as refused:
-        read(wrong)
+        read(wrong, TOPIC)
     with pytest.raises(KafkaUnavailableError, match=REFUSED) as unknown:
         cluster_metadata(make_admin(wrong), timeout_seconds=3.0)
     for error in (refused.value, unknown.value):

@@ -10,23 +10,19 @@ import ssl
 import sys
 import time
 from collections.abc import Iterator, Mapping
-from contextlib import closing, contextmanager
+from contextlib import contextmanager
 from dataclasses import replace
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 from threading import Thread
 from urllib.parse import parse_qs, urlsplit
 
-import confluent_kafka as ck
 import pytest
-from confluent_kafka.admin import AdminClient, NewTopic
 
 from sluice.core.errors import ConfigurationError, SluiceError
-from sluice.core.ranges import Range, TopicPartition
 from sluice.kafka import tokens
 from sluice.kafka.clients import KafkaAccess, make_admin, make_producer
-from sluice.kafka.errors import KafkaTerminalError, KafkaUnavailableError, UnreadRangeError
-from sluice.kafka.reader import Wanted
+from sluice.kafka.errors import KafkaTerminalError, KafkaUnavailableError
 from sluice.kafka.readers import make_reader
 from sluice.kafka.tokens import TokenSource, token_source
 from sluice.kafka.topics import cluster_metadata
@@ -46,22 +42,16 @@ from tests.support.identity import (
     IdentityService,
     TokenBroker,
 )
+from tests.support.logins import VALUES, all_of, fill, read
 
 TOPIC = "tokens"
-WANTED = [Wanted(Range(TopicPartition(TOPIC, 0), 0, 10))]
-VALUES = [b"%d" % number for number in range(10)]
 MSK = {"sasl.mechanism": "AWS_MSK_IAM", "sasl.oauthbearer.config": "region=eu-west-1"}
 
 
 @pytest.fixture(scope="module")
 def brokers(token_broker: TokenBroker) -> str:
     """The listener that wants tokens; there is a topic with messages."""
-    admin = AdminClient({"bootstrap.servers": token_broker.brokers})
-    admin.create_topics([NewTopic(TOPIC, 1, 1)])[TOPIC].result(30)
-    producer = ck.Producer({"bootstrap.servers": token_broker.brokers})
-    for value in VALUES:
-        producer.produce(TOPIC, value)
-    assert producer.flush(30) == 0
+    fill(token_broker.brokers, TOPIC)
     return token_broker.logins
 
 
@@ -69,16 +59,6 @@ def source_of(properties: Mapping[str, str]) -> TokenSource:
     source = token_source(properties)
     assert source is not None
     return source
-
-
-def read(access: KafkaAccess) -> list[bytes]:
-    values: list[bytes] = []
-    with closing(make_reader(access)) as reader:
-        try:
-            reader.read_ranges(WANTED, 1 << 30, lambda found, _: values.extend(found))
-        except UnreadRangeError as unread:
-            raise unread.reason from None
-    return values
 
 
 def test_every_client_logs_in_and_goes_on_when_its_token_is_over(
@@ -94,11 +74,11 @@ def test_every_client_logs_in_and_goes_on_when_its_token_is_over(
 
     def read_again() -> list[bytes]:
         found: list[bytes] = []
-        reader.read_ranges(WANTED, 1 << 30, lambda values, _: found.extend(values))
+        reader.read_ranges(all_of(TOPIC), 1 << 30, lambda values, _: found.extend(values))
         return found
 
     assert read_again() == VALUES
-    assert read(replace(access, reader="librdkafka")) == VALUES
+    assert read(replace(access, reader="librdkafka"), TOPIC) == VALUES
     assert identity.given == given + 1  # all of them show one token
     # Brokers end a session with its token, but for who shows a new one in time.
     time.sleep(first.expires_at + 1 - time.time())
@@ -190,7 +170,7 @@ def test_a_token_for_somebody_else_is_refused_and_told(
     access = KafkaAccess("dc1", brokers, token_broker.login(scope=OTHER_AUDIENCE), reader)
     if reader == "native":
         with pytest.raises(KafkaTerminalError, match="invalid_token"):
-            read(access)
+            read(access, TOPIC)
         return
     with pytest.raises(KafkaUnavailableError, match="invalid_token") as caught:
         cluster_metadata(make_admin(access), timeout_seconds=3.0)
@@ -205,10 +185,10 @@ def test_a_token_that_is_refused_is_replaced(brokers: str, token_broker: TokenBr
     head, claims, signature = token.value.split(".")
     other = f"{head}.{claims}.{signature[::-1]}"  # as if signed by a key that is no longer used
     source._token = replace(token, value=other, got_at=token.got_at - tokens.REST_SECONDS)
-    assert read(access) == VALUES
+    assert read(access, TOPIC) == VALUES
     source._token = replace(source.token(), value=other, got_at=time.time())
     with pytest.raises(KafkaTerminalError, match="invalid_token"):
-        read(access)
+        read(access, TOPIC)
     source._token = None
 
 
@@ -344,7 +324,7 @@ def test_amazon_signs_what_a_broker_is_shown(
     )
     assert asked["X-Amz-Credential"][0].startswith("AKIDEXAMPLE/") and "planted" not in url.geturl()
     with pytest.raises(KafkaTerminalError, match="invalid_token"):
-        read(KafkaAccess("dc1", brokers, properties, "native"))
+        read(KafkaAccess("dc1", brokers, properties, "native"), TOPIC)
     before = malformed(token_broker)
     with pytest.raises(KafkaUnavailableError, match="invalid_token"):
         cluster_metadata(make_admin(KafkaAccess("dc1", brokers, properties)), timeout_seconds=3.0)

@@ -1,4 +1,5 @@
-"""Bugs of drivers that share partitions (R25), planted in worlds with a fleet."""
+"""Bugs of drivers that share partitions (R25) and deduplication windows (R24), planted in worlds
+with a fleet."""
 
 from __future__ import annotations
 
@@ -7,18 +8,19 @@ from dataclasses import replace
 from typing import Any
 
 from sluice.core.errors import OwnerChangedError
+from sluice.core.fleet.floors import Floors, Share
 from sluice.core.fleet.placement import Homes
 from sluice.core.records import Kind
-from sluice.driver import recording
+from sluice.driver import recording, shared_windows
+from sluice.driver.fleet import FleetMember
 from sluice.driver.inheriting import Heir, named_by, record_at
 from sluice.driver.start import first_records
+from sluice.driver.state import Holds
 from sluice.kafka.offsets import owner_in
 from sluice.kafka.recorder import Recorder, TakeOver
-from sluice.testbed.simulate.planted_windows import WINDOW_BUGS
 from sluice.testbed.simulate.planting import Bugs, patched
 
-#: With those of the windows that they share.
-FLEET_BUGS = Bugs(WINDOW_BUGS)
+FLEET_BUGS = Bugs()
 
 
 @FLEET_BUGS.plant
@@ -106,3 +108,40 @@ def an_heir_that_was_fenced_tries_again(real: Any, self: Any, take_over: Any, co
     except OwnerChangedError:
         take_over.producers = {owner: self._initialised(owner) for owner in producers}
         real(self, take_over, commit)
+
+
+@FLEET_BUGS.instead_of(Floors, "share")
+def half_a_window_beside_others(real: Any, self: Any, window: str) -> Share | None:
+    """A member uses of a window what one alone may."""
+    return None
+
+
+@FLEET_BUGS.instead_of(Floors, "share")
+def a_floor_that_is_not_counted(real: Any, self: Any, window: str) -> Share | None:
+    """A member counts what came since its own floor, whatever others hold."""
+    found: Share | None = real(self, window)
+    return None if found is None else replace(found, floor=found.floor and found.own)
+
+
+@FLEET_BUGS.instead_of(shared_windows, "floors_of")
+def a_floor_that_is_forgotten(real: Any, windows: Any, states: Any, *rest: Any) -> Any:
+    """A floor is that of the last reading, whatever is in doubt since before it."""
+    return real(windows, (), Holds(), *rest[1:])[0], real(windows, states, *rest)[1]
+
+
+@FLEET_BUGS.instead_of(shared_windows, "floors_of")
+def late_inserts_have_no_floor(real: Any, windows: Any, states: Any, holds: Any, *rest: Any) -> Any:
+    """What is settled and may still be inserted keeps no floor."""
+    lowest, _ = real(windows, states, Holds(), *rest)
+    return lowest, real(windows, states, holds, *rest)[1]
+
+
+@FLEET_BUGS.instead_of(FleetMember, "_bury")
+def written_off_before_its_floors_are_said(real: Any, self: Any, topic: Any) -> None:
+    """An id is written off before the report with the floors that take its place has come back."""
+    said = self._inherited
+    self._inherited = {owner: (0, known) for owner, (_, known) in said.items()}
+    try:
+        real(self, topic)
+    finally:
+        self._inherited = said
