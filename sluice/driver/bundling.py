@@ -130,7 +130,7 @@ def _dissolved(
             updates += [update] if update else []
         elif isinstance(state.stage, ToProbe):
             continue
-        elif state.untouched:
+        elif state.may_be_given_back:
             updates.append(give_back(state, owner, now_ms))
         else:
             to_probe.append(state)

@@ -105,18 +105,21 @@ class SchemaChanges:
         self._today, self._has_tokens = read.today, read.today.tokens
         canonical = self._change(self._parking.applied(read.spec), canonical)
         self._unrepeatable.clear()
-        for state in self._states.values():
+        self._judge(self._states.values(), read.today)
+        return self._needed(canonical)
+
+    def _judge(self, states: Iterable[PartitionState], today: Today) -> None:
+        """Find those of these ranges that the load spec of their record would not make again."""
+        for state in states:
             spec = self._specs.get(state.record.spec)
             topic = state.source.topic
             if spec is None or not state.record.in_doubt or self.why_barred(topic) is not None:
                 continue
             inserted = [table for table in spec.tables_of(topic) if not table.parked]
-            if any(table.target not in read.today.tables for table in inserted):
+            if any(table.target not in today.tables for table in inserted):
                 continue  # Its window cannot be read either: it waits for that.
-            why = why_not_executable(spec, read.today, topic)
-            if why is not None:
+            if why_not_executable(spec, today, topic) is not None:
                 self._unrepeatable.add((state.record.spec, topic))
-        return self._needed(canonical)
 
     def configured(
         self, read: ConfigurationRead, canonical: Mapping[str, str]
@@ -175,12 +178,13 @@ class SchemaChanges:
 
     def join(
         self,
-        states: Iterable[PartitionState],
+        states: Collection[PartitionState],
         specs: Mapping[str, LoadSpec],
         refused: Collection[str],
     ) -> None:
         """A take-over has found these. The loop may have a load spec from before that cannot be
-        executed today; what is read next judges all of them anew.
+        executed today; and the tables may have changed since the take-over looked at them, so the
+        last reading judges these, too: as long as nothing changes again, no other one does.
 
         :param specs: those that can be executed; `refused`: the digests of those that cannot.
         """
@@ -190,6 +194,8 @@ class SchemaChanges:
             for state in states
             if state.record.in_doubt and state.record.spec in refused
         }
+        if self._today is not None:
+            self._judge(states, self._today)
 
     # What follows for partitions
 

@@ -760,6 +760,7 @@ def _join_fleet(assembly: _Assembly) -> None:
     else:
         # Who reports is given partitions, which would wait for its workers.
         assembly.run._jobs.result().warm(wait=True)
+        assembly.recorder.own_producer()
     member = FleetMember(
         *(assembly.kafka, configuration.fleet_topic, _identity(fleet), assembly.names.owner),
         *(now_ms, assembly.run.stopping, assembly.why_alone),

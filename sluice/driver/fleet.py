@@ -99,6 +99,23 @@ def boot_id() -> str:
         return ""
 
 
+def report_of(me: Identity, owner: str, *, is_alone: bool) -> Report:
+    """A report with all that never changes, and nothing else."""
+    return Report(
+        owner=owner,
+        member=me.name,
+        number=0,
+        boot=me.boot,
+        started_ms=me.started_ms,
+        data_center=me.data_center,
+        members_max=me.members_max,
+        silent_seconds=me.silent_seconds,
+        software=__version__,
+        is_ready=False,
+        is_alone=is_alone,
+    )
+
+
 class FleetMember:
     """One connector's part of a driver that is a member of a fleet.
 
@@ -122,19 +139,7 @@ class FleetMember:
         self._now_ms, self._stopping = now_ms, stopping
         self._fold = Fold(owner)
         self._topic: FleetTopic | None = None
-        self._blank = Report(
-            owner=owner,
-            member=me.name,
-            number=0,
-            boot=me.boot,
-            started_ms=me.started_ms,
-            data_center=me.data_center,
-            members_max=me.members_max,
-            silent_seconds=me.silent_seconds,
-            software=__version__,
-            is_ready=False,
-            is_alone=bool(why_alone),
-        )
+        self._blank = report_of(me, owner, is_alone=bool(why_alone))
         self._sent, self._sent_at, self._back_at = 0, 0.0, time.monotonic()
         #: Ids of which this one has all that they held: with which of its reports it says so, and
         #: the number of their last report. Who reports again counts again.
@@ -147,6 +152,8 @@ class FleetMember:
         self._said = 0, self._inherits, False
         #: Ids that records name, and that may live; None: nobody has looked yet.
         self._named: frozenset[str] | None = frozenset() if why_alone else None
+        #: Before this report came back, others may have written this id off, and gone on.
+        self._again_from = 0
         #: The last reports of all others, and of those that count; replaced when they change. And
         #: the ones that the loop has seen.
         self._known: Mapping[str, Report] = {}
@@ -266,11 +273,21 @@ class FleetMember:
             self._said = number, inherits, is_leaving
             self._made = report, time.monotonic()
 
+    def begin_again(self) -> None:
+        """See `sluice.driver.ports.Fleet`."""
+        shared = self._shared
+        assert shared is not None, "a loop begins before its rounds"
+        if not self.why_alone:
+            self._again_from = (self._asked or self._sent) + 1
+            shared.begin_again(self._seen, self._again_from)
+
     @property
     def _has_strangers(self) -> bool:
         """Whether somebody of whom there is no report may hold something. Before the first look at
         the records nobody knows: the topic may have been lost."""
         if self._named is None:
+            return True
+        if self._fold.number < self._again_from:
             return True
         # Before there is a record nobody holds anything.
         named = self._named | self._inherited.keys() - {GENESIS}

@@ -30,7 +30,13 @@ from sluice.worker.assignment import Job, TaskEnvironment
 
 
 class IntentLog(Protocol):
-    """Where records are committed; `sluice.kafka.recorder` for real."""
+    """Where records are committed; `sluice.kafka.recorder` for real.
+
+    :param initialised: how often this owner's id was initialised, which undoes who fenced it.
+    """
+
+    @property
+    def initialised(self) -> int: ...
 
     def differences(self, expected: Mapping[TopicPartition, Record]) -> dict[TopicPartition, str]:
         """Partitions whose committed record is not the expected one (R5)."""
@@ -348,6 +354,10 @@ class Fleet(Protocol):
         :param states: all partitions of the loop; `rows`: that it has settled.
         :raises OwnerChangedError: somebody has written this id off.
         """
+
+    def begin_again(self) -> None:
+        """This driver's id was initialised again: who had fenced it before may have written it off,
+        so nothing more is reserved before all others have said that they count it (R24)."""
 
     def took(self, read: Any) -> None:
         """What a look found, a `SharesRead`, is among the loop's states and holds."""

@@ -132,6 +132,7 @@ class RoundRecorder:
         self.checkpoints = Checkpoints(states, recorded)
         self._name = name
         self._log, self._tracing = parts.log, parts.tracing
+        self._is_shared = parts.fleet is not None
         self._now_ms = parts.now_ms
         self._states = states
         self._holds = holds
@@ -152,9 +153,12 @@ class RoundRecorder:
 
         :param specs: canonical load specs by digest.
         """
+        initialised = self._log.initialised
         try:
             updates = self._unchanged(bounded(updates), now_ms)
-            if not updates:
+            # What a member planned before its id was initialised again is planned anew (R24).
+            is_planned_anew = self._is_shared and self._log.initialised != initialised
+            if not updates or is_planned_anew:
                 return []
             records = {update.source: update.numbered(self.batch + 1) for update in updates}
             expected = {source: self._states[source].record for source in records}

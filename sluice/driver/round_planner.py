@@ -261,7 +261,7 @@ class RoundPlanner:
         why = why_forgotten(state, self.spec_of(state), budget.windows, now_ms, read_since_ms)
         if why is None:
             return None, False
-        if why and state.untouched and not state.record.rest:
+        if why and state.may_be_given_back:
             _logger.info("%s, which nobody inserted, is planned anew: %s", state.block_range, why)
             return give_back(state, self._planner.owner, now_ms), False
         if why:

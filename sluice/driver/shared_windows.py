@@ -53,6 +53,11 @@ class SharedWindows:
         self._floors.see(others, names, has_strangers=has_strangers)
         self._shared = None
 
+    def begin_again(self, others: Mapping[str, Report], number: int) -> None:
+        """Reserve nothing before all others count this report; see `Floors.begin_again`."""
+        self.see(others, has_strangers=True)
+        self._floors.begin_again(number)
+
     def report(
         self,
         number: int,

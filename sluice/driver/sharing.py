@@ -34,6 +34,7 @@ class Sharing:
         file: Callable[[PartitionState], None],
     ) -> None:
         self._fleet, self._shares = parts.fleet, parts.shares
+        self._log, self._initialised = parts.log, parts.log.initialised
         self._states, self._freezing, self._file = states, freezing, file
         self._answer = parts.inbox.put
         self._view: View | None = None
@@ -52,6 +53,9 @@ class Sharing:
         """Once a round: say how this driver does, mark what is to go, and look at all partitions
         if it is time."""
         if self._fleet is not None:
+            if self._log.initialised != self._initialised:
+                self._initialised = self._log.initialised
+                self._fleet.begin_again()
             self._fleet.see(self._states, holds, rows, now_ms)
         if self._fleet is None or self._shares is None or stopping:
             return

@@ -225,6 +225,12 @@ class PartitionState:
         self.waiting_since_ms = None
         self.see_end(EpochOffset(self.stable_end, self.epoch), now_ms)
 
+    @property
+    def may_be_given_back(self) -> bool:
+        """Whether its range may be planned anew: nobody inserted anything of it, and it was not
+        probed, since a server may know an earlier block of it that it lacks (R7)."""
+        return self.untouched and not self.record.rest
+
     def distrust_servers(self) -> None:
         """A table that is not replicated may know a block of this range that it does not have: it
         is not sent again under its token. That has to be in the ledger, for who comes next."""

@@ -80,6 +80,8 @@ class Recorder:
         #: A reader of unstable offsets costs connections and threads.
         self._peek = make_unstable_reader(access, names.group) if looks_often else None
         self._producer: ck.Producer | None = None
+        #: How often this owner's id was initialised: who had fenced it before has fenced nobody.
+        self.initialised = 0
         #: Partitions that this driver has recorded, or wanted to.
         self._recorded: set[TopicPartition] = set()
 
@@ -113,7 +115,7 @@ class Recorder:
         :raises OwnerChangedError: the difference is a valid record of another owner, or a later
             one that names this owner (R25): who wrote it has fenced this one.
         """
-        self._own_producer()
+        self.own_producer()
         found = self.committed(expected)
         different: dict[TopicPartition, str] = {}
         for source, record in expected.items():
@@ -143,7 +145,7 @@ class Recorder:
         :param owner_of: replaces the recorded owner, for partitions whose record is gone.
         """
         sources = list(sources)
-        self._own_producer()
+        self.own_producer()
         producers: dict[str, ck.Producer] = {}
         while True:
             discovered = self.look(sources)
@@ -151,7 +153,7 @@ class Recorder:
             for owner in sorted(set(owners.values()) - producers.keys()):
                 # One's own id again would fence oneself.
                 is_own = owner == self.names.owner
-                producers[owner] = self._own_producer() if is_own else self._initialised(owner)
+                producers[owner] = self.own_producer() if is_own else self._initialised(owner)
             found = self.committed(sources)
             if {s: _owner(s, now, owner_of) for s, now in found.items()} == owners:
                 return TakeOver(found, owners, producers)
@@ -195,7 +197,8 @@ class Recorder:
             except UnknownCommitError as error:
                 _logger.warning("%s; reading what is committed", error)
                 if owner == self.names.owner:  # initialised, nothing of it comes any more
-                    self._producer = self._initialised(owner)
+                    self._producer = None
+                    self.own_producer()
                 self._find_out_first(records, take_over)
         take_over.producers.clear()
 
@@ -209,7 +212,8 @@ class Recorder:
 
         :param expected: the records that this one replaces.
         :raises TransientError: it is known not to be committed; may be repeated.
-        :raises OwnerChangedError: another owner wrote.
+        :raises OwnerChangedError: another owner wrote; or this one, a member of a fleet, was
+            fenced: whoever did that may have written its id off (R24).
         """
         assert self._producer is not None, "initialised after the look, it would fence nobody"
         handed = _handed_over(commit, self.names.owner)
@@ -220,6 +224,10 @@ class Recorder:
             self._producer = None
             if isinstance(error, FencedError):
                 self._wait_for_successor(self._recorded.difference(handed))
+                if self.names.is_shared:
+                    raise OwnerChangedError(
+                        f"{self.names.owner} was fenced in group {self.names.group}"
+                    ) from None
             self._find_out(commit, expected)
         self._recorded -= handed
 
@@ -305,17 +313,13 @@ class Recorder:
                 raise OwnerChangedError(
                     f"{source} of group {self.names.group} was taken over by {other}"
                 )
-        foreign = [
-            source
-            for source, now in held.items()
-            if now != CommittedOffset(records[source].begin, encode(records[source]))
-        ]
-        if foreign:
-            raise TransientError(
-                f"{foreign[0]}: the group {self.names.group} holds {shown(held[foreign[0]])}, "
-                "which is no record, after a take-over of unknown outcome",
-                "It is taken over again; a partition with a foreign commit stops.",
-            )
+        for source, now in held.items():
+            if now != CommittedOffset(records[source].begin, encode(records[source])):
+                raise TransientError(
+                    f"{source}: the group {self.names.group} holds {shown(now)}, which is no "
+                    "record, after a take-over of unknown outcome",
+                    "It is taken over again; a partition with a foreign commit stops.",
+                )
 
     def look(
         self, sources: Iterable[TopicPartition]
@@ -328,19 +332,17 @@ class Recorder:
         wanted = list(sources)
         peek = self._peek or make_unstable_reader(self._access, self.names.group)
         try:
-            while True:
-                try:
-                    return ask(peek, wanted, 10.0)
-                except TransientError as error:
-                    _logger.warning("%s", error)
-                    self._pause(0.5)
+            return self._at_last(lambda: ask(peek, wanted, 10.0))
         finally:
             if peek is not self._peek:
                 peek.close()
 
-    def _own_producer(self) -> ck.Producer:
+    def own_producer(self) -> ck.Producer:
+        """That of this owner's id, which is initialised unless it is: who fences it afterwards
+        fences it for good."""
         if self._producer is None:
             self._producer = self._initialised(self.names.owner)
+            self.initialised += 1
         return self._producer
 
     def _initialised(self, owner: str) -> ck.Producer:

@@ -150,6 +150,7 @@ class World(Inbox, Sources):
         self.own = {at.entry: table for at, table in self.tables.items()}
         self.group, self.ledger = dict[TopicPartition, Record](), list[LedgerEntry]()
         self.dead_letters, self.commits = list[DeadLetter](), list[Commit]()
+        self.initialised = 1
         self.jobs, self.cancelled = list[Job](), list[tuple[int, Job]]()
         self.environments: list[TaskEnvironment] = []
         self.probes, self.probed_in_parts = list[tuple[int, Range]](), list[Collection[str]]()

@@ -178,14 +178,21 @@ def test_where_rows_are_hashed_a_range_in_doubt_is_probed_after_a_column_was_add
     assert world.rows_of(P0) == [1] * 10
 
 
-def test_where_rows_are_hashed_what_joins_in_doubt_is_probed_under_todays_spec() -> None:
+@pytest.mark.parametrize("is_refused", [True, False])
+def test_where_rows_are_hashed_what_joins_in_doubt_is_probed_under_todays_spec(
+    is_refused: bool,
+) -> None:
     """A loop has the load spec under which another owner recorded it, from before the ALTER, and
-    no structure changes any more that would have it judged again."""
+    no structure changes any more that would have it judged again. The take-over may have looked at
+    the tables before the ALTER, too."""
     joins = TopicPartition("a", 1)
     world = AlteredWorld(P0, tokens=False)
 
     def take_over(sources: list[TopicPartition]) -> Started:
-        return Started([world.overrun(joins, 10, 1)], refused={world.spec.digest(): ("", "x")})
+        digest, states = world.spec.digest(), [world.overrun(joins, 10, 1)]
+        if is_refused:
+            return Started(states, refused={digest: ("", "x")})
+        return Started(states, specs={digest: world.spec})
 
     loop = world.loop(take_over_new=take_over)
     world.at(5_000, lambda: world.alter("x"))

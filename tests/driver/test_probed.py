@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from sluice.core.budget import TargetShard
@@ -9,7 +11,8 @@ from sluice.core.bundles import members_in
 from sluice.core.errors import InDoubtError
 from sluice.core.receipts import BundleTooHeavy, Failed
 from sluice.core.records import Kind
-from sluice.driver.state import PossibleLateInsert
+from sluice.driver.bundling import again_together
+from sluice.driver.state import PartitionState, PossibleLateInsert
 from sluice.worker.assignment import Assignment
 from tests.driver.loop_world import START_MS, Answer, World, kinds, run
 from tests.driver.test_bundling import SOURCES, assert_exact, bundling, foreign
@@ -135,3 +138,25 @@ def test_what_was_not_found_takes_one_reservation_together() -> None:
     sent = [a.record for job in world.jobs for a in job.assignments]
     assert {members_in(record.bundle) for record in sent} == {6}
     assert len(world.jobs) == 1 and world.jobs[0].assignments[0].sent_at_ms < START_MS + 1_000
+
+
+def test_what_was_probed_is_not_given_back_when_its_bundle_ends() -> None:
+    """Nobody inserted any of it: a table was parked, and a probe asked what is there. An earlier
+    block may still be known to a server that lacks it."""
+    world = bundling(count=2)
+    states = [world.settled(source) for source in SOURCES[:2]]
+    for state in states:
+        state.record = replace(
+            state.record,
+            kind=Kind.PROBE,
+            end=5,
+            rest="0123456789ab",
+            bundle="0123456789abcdef.2",
+        )
+        state.untouched = True
+    states[1].alone = True
+    probed: list[PartitionState] = []
+    updates, runs = again_together(
+        states, lambda _: pytest.fail("the bundle ends first"), probed.append, "me", world.now
+    )
+    assert (updates, runs, probed) == ([], False, states)

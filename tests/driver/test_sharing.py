@@ -252,3 +252,20 @@ def test_who_is_fenced_waits_for_nothing(world: World) -> None:
     assert world.jobs and not world.cancelled
     loop.abandon()
     assert [job for _, job in world.cancelled] == world.jobs
+
+
+def test_who_is_initialised_again_says_so_before_it_records(world: World) -> None:
+    """Whoever had fenced it may have gone on without it (R24)."""
+    said: list[int] = []
+    world.begin_again = lambda: said.append(len(world.commits))  # type: ignore[attr-defined]
+    world.ends[SOURCES[0]] = 5
+    compare, told = world.differences, iter([2])
+
+    def differences(expected: Mapping[TopicPartition, Record]) -> dict[TopicPartition, str]:
+        world.initialised = next(told, world.initialised)
+        return compare(expected)
+
+    world.differences = differences  # type: ignore[method-assign]
+    run_for(world, 20_000, world.loop())
+    assert said == [0]
+    assert world.rows_of(SOURCES[0]) == [1] * 5

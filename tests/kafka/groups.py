@@ -49,7 +49,9 @@ class Group:
         self._recorders: list[Recorder] = []
         self._reader: Recorder | None = None
 
-    def recorder(self, owner: str, timeout_ms: int = 60_000) -> Recorder:
+    def recorder(
+        self, owner: str, timeout_ms: int = 60_000, *, is_shared: bool = False
+    ) -> Recorder:
         """A driver's recorder."""
         names = RecorderNames(
             group=self.name,
@@ -58,6 +60,7 @@ class Group:
             owner=owner,
             dead_letter_bytes_max=self.dead_letters_max,
             transaction_timeout_ms=timeout_ms,
+            is_shared=is_shared,
         )
         recorder = Recorder(self.kafka.access(), names, now_ms=lambda: NOW)
         self._recorders.append(recorder)

@@ -9,9 +9,11 @@ from dataclasses import replace
 import confluent_kafka as ck
 import pytest
 
-from sluice.core.errors import OwnerChangedError
+from sluice.core.errors import OwnerChangedError, TransientError
 from sluice.core.ledger import Commit
 from sluice.core.records import Record, decode
+from sluice.kafka import recorder as recorder_module
+from sluice.kafka.errors import UnknownCommitError
 from sluice.kafka.recorder import Recorder
 from sluice.kafka.transactions import _split
 from tests.kafka.groups import SETTLED, Group, intend
@@ -53,7 +55,7 @@ def load(group: Group, driver: Recorder, partition: int, begin: int) -> None:
 
 def test_both_go_on_at_once(two: Group) -> None:
     giver, taker = two.owning("a"), two.recorder("b")
-    giver_id = giver._own_producer()
+    giver_id = giver.own_producer()
     hand_over(two, giver, 1, "b")
     for begin in range(0, 30, 5):
         load(two, giver, 0, begin)
@@ -73,7 +75,7 @@ def test_it_comes_back_the_same_way(two: Group) -> None:
 
 def test_a_giver_that_sleeps_before_its_commit_gives_nothing(two: Group) -> None:
     giver = two.owning("a")
-    producer = giver._own_producer()
+    producer = giver.own_producer()
     producer.begin_transaction()
     (part,) = _split({two.sources[1]: mine("b")})
     producer.send_offsets_to_transaction(part, giver._reader.consumer_group_metadata(), 10)
@@ -139,3 +141,37 @@ def test_who_takes_its_own_over_goes_on_with_the_rest(
     giver.finish_take_over(taken, Commit({two.sources[1]: mine("a")}))
     load(two, giver, 0, 0)
     load(two, giver, 1, 0)
+
+
+def test_a_member_that_was_fenced_while_it_had_nothing_ends(
+    two: Group, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its heir found nothing, and counts it no more: under that id it loads nothing that it is
+    given afterwards, although no record says that it was fenced."""
+    monkeypatch.setattr(recorder_module, "SUCCESSOR_PATIENCE_SECONDS", 0.5)
+    giver, idle = two.owning("a"), two.recorder("b", is_shared=True)
+    idle.own_producer()
+    assert two.recorder("h").inherit({"b"}, two.sources).found == {}
+    hand_over(two, giver, 1, "b")
+    with pytest.raises(OwnerChangedError, match="b was fenced"):
+        load(two, idle, 1, 0)
+    assert owner_of(two, 1) == "b" and idle.initialised == 1
+
+
+def test_who_initialises_its_id_again_says_so(two: Group, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A commit of unknown outcome: who had fenced it before has fenced nobody."""
+    driver = two.recorder("b", is_shared=True)
+    driver.own_producer()
+    driver.finish_take_over(driver.take_over(two.sources), two.first(driver))
+    load(two, driver, 1, 0)
+    assert driver.initialised == 1
+
+    def hangs(*_: object) -> None:
+        raise UnknownCommitError("no answer")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(recorder_module, "transact", hangs)
+        with pytest.raises(TransientError, match="was not committed"):
+            load(two, driver, 1, 5)
+    assert driver.initialised == 2
+    load(two, driver, 1, 5)

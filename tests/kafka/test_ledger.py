@@ -254,7 +254,7 @@ def test_a_look_tells_what_is_open(kafka: Kafka) -> None:
     calm = look(kafka.access(), group.name, group.sources, PATIENCE)
     assert calm.found == {open_one: held, settled: held, never: None}
     assert calm.unstable == frozenset()
-    producer = driver._own_producer()
+    producer = driver.own_producer()
     producer.begin_transaction()
     from sluice.kafka.transactions import _split
 

@@ -42,7 +42,8 @@ class Scripted(Recorder):
         self._stop = threading.Event()
         self._producer = None
         self._recorded = set(held)
-        self.initialised: list[str] = []
+        self.ids_initialised: list[str] = []
+        self.initialised = 0
         self.commits: list[tuple[object, Commit]] = []
         self.failures: list[SluiceError | None] = []
         #: Called before each stable reading.
@@ -59,7 +60,7 @@ class Scripted(Recorder):
         return {source: self.held.get(source) for source in sources}
 
     def _initialised(self, owner: str) -> Any:
-        self.initialised.append(owner)
+        self.ids_initialised.append(owner)
         return f"producer of {owner}"
 
     def _transact(self, producer: Any, commit: Commit) -> None:
@@ -99,7 +100,7 @@ def test_a_record_of_another_owner_ends_the_driver_and_of_nobody_does_not() -> N
 def test_every_old_owner_is_fenced_once_and_then_read() -> None:
     one = Scripted({P0: at(OLD), P1: at(OTHER), P2: at(replace(OLD, batch=9))})
     taken = one.take_over([P0, P1, P2])
-    assert one.initialised == ["me", "old", "other"]
+    assert one.ids_initialised == ["me", "old", "other"]
     assert taken.owners == {P0: "old", P1: "other", P2: "old"}
     assert taken.found == one.held
     assert set(taken.producers) == {"old", "other"}
@@ -114,14 +115,14 @@ def test_an_owner_that_appears_before_the_stable_reading_is_fenced_too() -> None
 
     one.before_reading = appear
     taken = one.take_over([P0, P1])
-    assert one.initialised == ["me", GENESIS, "old", "other"]
+    assert one.ids_initialised == ["me", GENESIS, "old", "other"]
     assert taken.owners == {P0: "old", P1: "other"} and one.readings == 2
 
 
 def test_who_takes_over_what_is_its_own_is_not_fenced_by_itself() -> None:
     one = Scripted({P0: at(MINE), P1: at(OLD)})
     taken = one.take_over([P0, P1])
-    assert one.initialised == ["me", "old"]
+    assert one.ids_initialised == ["me", "old"]
     one.finish_take_over(taken, Commit({P0: MINE, P1: MINE}, ()))
     one.record(Commit({P0: NEXT}), {P0: MINE})
     assert [producer for producer, _ in one.commits] == [
@@ -135,7 +136,7 @@ def test_an_owner_may_be_said() -> None:
     """By a person's decision, where the record that named it is gone."""
     one = Scripted({P0: None})
     taken = one.take_over([P0], lambda source, found: "said")
-    assert (taken.owners, one.initialised) == ({P0: "said"}, ["me", "said"])
+    assert (taken.owners, one.ids_initialised) == ({P0: "said"}, ["me", "said"])
 
 
 def taken_over(one: Scripted, **owners: str) -> TakeOver:
@@ -196,7 +197,7 @@ def test_a_record_is_written_by_the_own_producer_which_is_kept() -> None:
     assert one.differences({P0: MINE}) == {}
     one.record(Commit({P0: NEXT}), {P0: MINE})
     one.record(Commit({P0: intend("me", 10, 20)}), {P0: NEXT})
-    assert one.initialised == ["me"]
+    assert one.ids_initialised == ["me"]
     assert [producer for producer, _ in one.commits] == ["producer of me"] * 2
 
 
@@ -209,13 +210,13 @@ def test_what_became_of_a_record_is_read(
 
     def record(now: CommittedOffset | None) -> Scripted:
         one = Scripted({P0: at(MINE)})
-        one._own_producer()
+        one.own_producer()
         one.failures = [failure]
         one.held[P0] = now
         one.record(Commit({P0: NEXT}), {P0: MINE})
         return one
 
-    assert record(at(NEXT)).initialised == ["me", "me"]
+    assert record(at(NEXT)).ids_initialised == ["me", "me"]
     with pytest.raises(KafkaUnavailableError, match="was not committed"):
         record(at(MINE))
     with pytest.raises(ForeignHandsError, match="holds offset 3"):
@@ -228,7 +229,7 @@ def test_who_is_fenced_waits_for_a_successor_before_it_fences_in_turn(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     one = Scripted({P0: at(MINE), P1: at(MINE)})
-    one._own_producer()
+    one.own_producer()
     one.failures = [FencedError("fenced")]
 
     def succeed(number: int) -> None:
@@ -238,7 +239,7 @@ def test_who_is_fenced_waits_for_a_successor_before_it_fences_in_turn(
     one.before_reading = succeed
     with pytest.raises(OwnerChangedError, match=r"t\[1\] of group g was taken over by other"):
         one.record(Commit(dict.fromkeys((P0, P1), NEXT)), dict.fromkeys((P0, P1), MINE))
-    assert one.initialised == ["me"], "it fenced its successor"
+    assert one.ids_initialised == ["me"], "it fenced its successor"
     assert one.paused > 0, "it asks without a pause"
 
 
@@ -287,7 +288,7 @@ ITS = replace(SETTLED, owner="b", batch=2)
 
 def handed_over(one: Scripted, records: dict[TopicPartition, Record]) -> None:
     """A transaction of unknown outcome, in which P0 was handed over to b."""
-    one._own_producer()
+    one.own_producer()
     one.failures = [UnknownCommitError("no answer")]
     one.record(Commit({P0: ITS, **records}), dict.fromkeys((P0, *records), MINE))
 
@@ -328,7 +329,7 @@ def test_what_was_handed_over_is_nobodys_successor(monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(recorder_module, "SUCCESSOR_PATIENCE_SECONDS", 0.01)
     one = Scripted({P0: at(ITS), P1: at(NEXT)})
     one.adopt([P0, P1])
-    one._own_producer()
+    one.own_producer()
     one.failures = [FencedError("fenced")]
     one.record(Commit({P0: ITS, P1: NEXT}), dict.fromkeys((P0, P1), MINE))
     one.failures = [FencedError("fenced")]
@@ -338,7 +339,7 @@ def test_what_was_handed_over_is_nobodys_successor(monkeypatch: pytest.MonkeyPat
 def test_of_the_dead_all_is_taken_over_and_nothing_else() -> None:
     one = Scripted({P0: at(OLD), P1: at(OTHER), P2: at(MINE)})
     taken = one.inherit({"old"}, [P0, P1, P2])
-    assert one.initialised == ["old"], "its own id would fence its own loop"
+    assert one.ids_initialised == ["old"], "its own id would fence its own loop"
     assert taken.found == {P0: at(OLD)} and taken.owners == {P0: "old"}
     one.finish_take_over(taken, Commit({P0: MINE}))
     assert [producer for producer, _ in one.commits] == ["producer of old"]

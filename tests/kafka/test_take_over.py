@@ -136,7 +136,7 @@ def test_successors_that_run_free(group: Group) -> None:
 def test_an_open_transaction_of_the_old_owner_is_not_waited_for(group: Group) -> None:
     """The old owner was killed in the middle of its transaction, whose time-out is a minute."""
     old = group.owning("a")
-    producer = old._own_producer()
+    producer = old.own_producer()
     producer.begin_transaction()
     commit = group.commit(intend("a", 0, 10))
     transactions_module._write(producer, transactions_module.Content("dc1", old.names, 0, commit))

@@ -252,7 +252,7 @@ def test_an_open_transaction_is_waited_for(
 ) -> None:
     monkeypatch.setattr(partitions_module, "OPEN_PATIENCE_SECONDS", 0.3)
     driver = pipeline.drive(settled(40))
-    producer = driver._own_producer()
+    producer = driver.own_producer()
     producer.begin_transaction()
     (part,) = transactions_module._split({pipeline.sources[0]: intend("driver", 40, 50)})
     metadata = driver._reader.consumer_group_metadata()

@@ -109,7 +109,7 @@ def test_an_open_transaction_is_told(
 ) -> None:
     monkeypatch.setattr(partitions_module, "OPEN_PATIENCE_SECONDS", 0.3)
     driver = pipeline.drive(settled(0))
-    producer = driver._own_producer()
+    producer = driver.own_producer()
     producer.begin_transaction()
     from sluice.kafka.transactions import _split
 

@@ -130,6 +130,12 @@ class Floors:
         known = min(counted, default=0)
         self._admitted.update(w for w, number in self._since.items() if number <= known)
 
+    def begin_again(self, number: int) -> None:
+        """Nobody may count this member any more: nothing is reserved before all others count this
+        report of it, or a later one."""
+        self._admitted.clear()
+        self._since = dict.fromkeys(self._said, number)
+
     def share(self, window: str) -> Share | None:
         """What this member may reserve of a window; None: as a driver without a fleet."""
         if self.is_alone:

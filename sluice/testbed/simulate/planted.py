@@ -140,7 +140,7 @@ def _reading(changed: Callable[[Any, Range], Range]) -> AbstractContextManager[N
 @PLANTED.instead_of(recorder.Recorder, "finish_take_over")
 def take_over_under_own_id(real: Any, self: Any, take_over: Any, commit: Any) -> None:
     """The first record is committed under the new owner's id (H1)."""
-    take_over.producers.update(dict.fromkeys(take_over.producers, self._own_producer()))
+    take_over.producers.update(dict.fromkeys(take_over.producers, self.own_producer()))
     real(self, take_over, commit)
 
 

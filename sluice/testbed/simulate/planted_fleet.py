@@ -94,7 +94,7 @@ def taken_without_reading_the_owner() -> AbstractContextManager[None]:
 @FLEET_BUGS.instead_of(Recorder, "inherit")
 def own_id_initialised_by_a_take_over(real: Any, self: Any, dead: Any, sources: Any) -> Any:
     """A take-over beside the loop initialises the loop's own id, too."""
-    self._own_producer()
+    self.own_producer()
     return real(self, dead, sources)
 
 
@@ -145,3 +145,18 @@ def written_off_before_its_floors_are_said(real: Any, self: Any, topic: Any) -> 
         real(self, topic)
     finally:
         self._inherited = said
+
+
+@FLEET_BUGS.plant
+def an_id_that_was_fenced_counts_at_once() -> AbstractContextManager[None]:
+    """Who is taken for dead while it has nothing initialises its id afterwards, and reserves."""
+    reporting = set[str]()
+
+    def own_producer(self: Any) -> Any:
+        if self.names.is_shared and self.names.owner not in reporting:
+            reporting.add(self.names.owner)  # asked for before its first report
+            return None
+        self._producer = self._producer or self._initialised(self.names.owner)
+        return self._producer
+
+    return patched((Recorder, "own_producer", own_producer))

@@ -443,3 +443,19 @@ def test_beside_strangers_nobody_reserves_anything() -> None:
     assert found is not None and found.floor is None
     floors.see({}, [WINDOW])
     assert floors.is_alone and floors.share(WINDOW) is None
+
+
+def test_who_begins_again_reserves_nothing_before_all_others_count_it() -> None:
+    """Somebody may have taken it for dead, and gone on with half of the window."""
+    floors = Floors("a", 2)
+    floors.see({}, [WINDOW])
+    floors.say(1, {WINDOW: 9}, is_within=True)
+    floors.see({"b": report("b", 1, 9, a=1)}, [WINDOW])
+    assert floors.share(WINDOW) == Share(9, 9, 2)
+    floors.begin_again(2)
+    assert floors.share(WINDOW) == Share(None, 9, 2)
+    floors.see({"b": report("b", 2, 9, a=1)}, [WINDOW])
+    floors.say(2, {WINDOW: 9}, is_within=True)
+    assert floors.share(WINDOW) == Share(None, 9, 2)
+    floors.see({"b": report("b", 3, 9, a=2)}, [WINDOW])
+    assert floors.share(WINDOW) == Share(9, 9, 2)

@@ -147,7 +147,7 @@ class Group(Recorder):
     def committed(self, sources: Any) -> Any:
         return {source: self.held[source] for source in sources}
 
-    def _own_producer(self) -> Any:
+    def own_producer(self) -> Any:
         return None
 
 
