@@ -225,9 +225,7 @@ class Recorder:
             if isinstance(error, FencedError):
                 self._wait_for_successor(self._recorded.difference(handed))
                 if self.names.is_shared:
-                    raise OwnerChangedError(
-                        f"{self.names.owner} was fenced in group {self.names.group}"
-                    ) from None
+                    raise OwnerChangedError(f"{self.names.owner} was fenced") from None
             self._find_out(commit, expected)
         self._recorded -= handed
 
