@@ -86,7 +86,8 @@ class ConnectorConfiguration(Section):
     :param unrouted: what becomes of messages that no entry of their topic takes.
     :param topic_pattern: takes further topics; see `Configuration.topics_of`. "": none.
     :param commit: "bundle": nothing of a message is moved before all tables have their blocks.
-    :param prefer: the data center whose replicas its blocks go to first; "": as [clickhouse] says.
+    :param prefer: the data center whose replicas its blocks go to first, and whose members of a
+        fleet have its partitions; "": as [clickhouse] says.
     """
 
     name: Name

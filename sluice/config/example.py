@@ -125,7 +125,7 @@ topic = "sluice.orders.decisions"     # default: sluice.<pipeline>.decisions
 
 # [fleet]                             # the driver reports, and knows who else does: docs/FLEET.md
 # member = "east-1"                   # its name, which it keeps; default: data_center.host
-# data_center = "east"
+# data_center = "east"                # where it runs; see prefer
 # members_max = 8                     # windows are shared by so many; the same for all members
 # silent_after = "8s"                 # who does not report for so long counts as silent
 

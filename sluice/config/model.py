@@ -179,7 +179,7 @@ class FleetConfiguration(Section):
     """A driver is a member of a fleet: it reports, and knows who else does.
 
     :param member: its name, which it keeps when it is started again; "": data center and host.
-    :param data_center: where it runs.
+    :param data_center: where it runs; see `prefer` of [[connector]].
     :param members_max: of so many members a window is shared at most; the same for all.
     :param silent_after_seconds: who does not report for so long counts as silent; a report comes
         four times as often.
@@ -275,6 +275,11 @@ class Configuration:
         raise ConfigurationError(
             f'{self.path}: connector: none is named "{name}"', f"Name one of: {names}."
         )
+
+    def preferred_by(self, connector: str) -> str:
+        """The data center whose replicas, and whose members of a fleet, a connector prefers; "": it
+        prefers none."""
+        return self.connector(connector).prefer or self.clickhouse.prefer
 
     def table(self, name: str) -> TableConfiguration:
         """:raises ConfigurationError: there is no table entry of this name."""

@@ -762,7 +762,10 @@ def _join_fleet(assembly: _Assembly) -> None:
         assembly.run._jobs.result().warm(wait=True)
         assembly.recorder.own_producer()
     member = FleetMember(
-        *(assembly.kafka, configuration.fleet_topic, _identity(fleet), assembly.names.owner),
+        assembly.kafka,
+        configuration.fleet_topic,
+        _identity(fleet, configuration.preferred_by(assembly.run.connector.name)),
+        assembly.names.owner,
         *(now_ms, assembly.run.stopping, assembly.why_alone),
     )
     member.start()
@@ -777,7 +780,7 @@ def _owner_id(configuration: Configuration) -> str:
     return owner_id(fleet.name(gethostname()), now_ms(), drawn[:2])
 
 
-def _identity(fleet: FleetConfiguration) -> Identity:
+def _identity(fleet: FleetConfiguration, near: str) -> Identity:
     return Identity(
         fleet.name(gethostname()),
         fleet.data_center,
@@ -785,4 +788,5 @@ def _identity(fleet: FleetConfiguration) -> Identity:
         fleet.silent_after_seconds,
         boot_id(),
         now_ms(),
+        near,
     )

@@ -52,9 +52,7 @@ def access_of(configuration: Configuration, connector: str | None = None) -> Cli
     """
     configuration = resolved(configuration)
     clickhouse = configuration.clickhouse
-    prefer = clickhouse.prefer
-    if connector is not None:
-        prefer = configuration.connector(connector).prefer or prefer
+    prefer = clickhouse.prefer if connector is None else configuration.preferred_by(connector)
     patterns = clickhouse.data_centers.get(prefer, ())
     urls = [url for shard in clickhouse.shards for url in shard.replicas]
     preferred = (url for url in urls if any(host_matches(url, pattern) for pattern in patterns))

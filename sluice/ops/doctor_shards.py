@@ -232,7 +232,7 @@ def _look_at_preference(configuration: Configuration) -> list[Finding]:
     found = Examination("[clickhouse] data_centers")
     for connector in configuration.connectors:
         access = access_of(configuration, connector.name)
-        prefer = connector.prefer or configuration.clickhouse.prefer
+        prefer = configuration.preferred_by(connector.name)
         lacking = [
             shard
             for shard, urls in access.shards.items()

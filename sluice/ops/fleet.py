@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Literal, get_args
 
 from sluice.config import Configuration
 from sluice.core.decided import Decided
-from sluice.core.errors import SluiceError
+from sluice.core.errors import ConfigurationError, SluiceError
 from sluice.core.fleet.fold import Fold, Heard
+from sluice.core.fleet.placement import planned
+from sluice.core.fleet.view import Member, View
+from sluice.core.ranges import TopicPartition
+from sluice.core.records import GENESIS
 from sluice.driver.connector import now_ms
 from sluice.driver.specs import kafka_access
 from sluice.kafka.clients import make_admin
@@ -97,15 +101,126 @@ def read_reports(configuration: Configuration, connector: str) -> Mapping[str, H
 
     :raises SluiceError: the topic cannot be read.
     """
+    return _read_fold(configuration, connector).others
+
+
+def _read_fold(configuration: Configuration, connector: str) -> Fold:
     access, fold = kafka_access(configuration, connector), Fold("")
     if configuration.fleet_topic not in cluster_metadata(make_admin(access)).topics:
-        return {}
+        return fold
     topic = FleetTopic(access, configuration.fleet_topic, is_made=False)
     try:
         read_to_end(topic, fold)
     finally:
         topic.close()
-    return fold.others
+    return fold
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionPlanned:
+    """Who has a partition, and who would have it.
+
+    :param owner: the id that its record names; "": it has no record.
+    :param member: the name of who has it; None: nobody reports as that.
+    :param to: the name of who would have it; None: nobody may.
+    :param why: it would move; "": it stays.
+    """
+
+    connector: str
+    topic: str
+    partition: int
+    owner: str
+    member: str | None
+    to: str | None
+    why: str
+
+
+def read_plan(
+    configuration: Configuration, joining: Sequence[Member] = (), leaving: Collection[str] = ()
+) -> list[PartitionPlanned]:
+    """Who would have each partition, if these members joined and those left. Changes nothing.
+
+    :param joining: their owner id is their name.
+    :param leaving: names of members that report.
+    :raises ConfigurationError: a member that is to join reports already, or one that is to leave
+        does not.
+    :raises SluiceError: no connector answers.
+    """
+    owned: dict[str, dict[TopicPartition, str]] = {}
+    for each in read_status(configuration):
+        source = TopicPartition(each.topic, each.partition)
+        owned.setdefault(each.connector, {})[source] = each.owner or ""
+    found: list[PartitionPlanned] = []
+    for connector, owners in owned.items():
+        fold, at_ms = _read_fold(configuration, connector), now_ms()
+        view = replace(fold.view(), near=configuration.preferred_by(connector))
+        reporting = {
+            owner
+            for owner, each in fold.others.items()
+            if at_ms - each.append_ms <= each.report.silent_seconds * 1000
+        }
+        living = tuple(each for each in view.living if each.owner in reporting)
+        view = replace(view, living=_as_planned(connector, living, joining, leaving))
+        found += planned_of(connector, owners, view, frozenset(each.name for each in joining))
+    return found
+
+
+def _as_planned(
+    connector: str, living: Sequence[Member], joining: Sequence[Member], leaving: Collection[str]
+) -> tuple[Member, ...]:
+    """Those that live, those that join, and of some that they leave."""
+    names = {each.name for each in living}
+    reports = f"those that report to connector {connector}: {', '.join(sorted(names)) or 'none'}"
+    for name in sorted(set(leaving) - names):
+        raise ConfigurationError(f'no member "{name}" reports', f"Name one of {reports}.")
+    for name in sorted({each.name for each in joining} & names):
+        raise ConfigurationError(f'a member "{name}" reports already', f"Not of {reports}.")
+    # Who joins loads by what the others load by.
+    specs = Counter(each.spec for each in living).most_common(1)
+    joined = [replace(each, spec=specs[0][0] if specs else "") for each in joining]
+    stay = [replace(e, is_leaving=e.is_leaving or e.name in leaving) for e in living]
+    return tuple(sorted([*stay, *joined], key=lambda each: each.owner))
+
+
+def planned_of(
+    connector: str,
+    owners: Mapping[TopicPartition, str],
+    view: View,
+    joining: frozenset[str] = frozenset(),
+) -> list[PartitionPlanned]:
+    """Who has each partition, and who would, as members see this view. Pure.
+
+    :param owners: by partition, the id that its record names; "": it has none.
+    :param joining: names of those that are not there yet.
+    """
+    members = {each.owner: each for each in view.living}
+    homes = planned(view, {source: owner or GENESIS for source, owner in owners.items()})
+
+    def why(owner: str, to: str) -> str:
+        if owner == to:
+            return ""
+        if owner not in members:
+            return "no driver reports as its owner" if owner else "it has no record yet"
+        if members[owner].is_leaving:
+            return f"{members[owner].name} leaves"
+        if to in members and members[to].name in joining:
+            return f"{members[to].name} joins"
+        if view.near and members[owner].data_center != view.near:
+            return f"{view.near} is preferred"
+        return "it is on its way"
+
+    return [
+        PartitionPlanned(
+            connector,
+            source.topic,
+            source.partition,
+            owner,
+            members[owner].name if owner in members else None,
+            members[homes[source]].name if homes[source] else None,
+            why(owner, homes[source]),
+        )
+        for source, owner in sorted(owners.items())
+    ]
 
 
 def member_lines(configuration: Configuration) -> Iterator[str]:

@@ -133,12 +133,16 @@ class FleetNow:
         to be gone.
     :param report_age_seconds: since this driver last read a report of its own.
     :param unreadable: messages of the topic that were passed over.
+    :param wanted_slots: of all members, and `wanted_members`: what the work takes
+        (`core.fleet.sizing`).
     """
 
     members: tuple[str, ...]
     silent: tuple[str, ...]
     report_age_seconds: float
     unreadable: int
+    wanted_slots: int
+    wanted_members: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -343,11 +347,13 @@ def _applied(version: Version | None) -> AppliedNow | None:
 def _fleet(member: FleetMember | None) -> FleetNow | None:
     if member is None:
         return None
+    view = member.view()
     return FleetNow(
-        members=tuple(sorted(each.name for each in member.view().living)),
-        silent=member.view().silent,
-        report_age_seconds=round(member.report_age_seconds, 1),
-        unreadable=member.unreadable,
+        tuple(sorted(each.name for each in view.living)),
+        view.silent,
+        round(member.report_age_seconds, 1),
+        member.unreadable,
+        *view.wanted,
     )
 
 

@@ -55,6 +55,14 @@ _OF_FLEETS: dict[str, tuple[Callable[[FleetNow], float], str]] = {
         lambda fleet: fleet.unreadable,
         "Messages of the fleet's topic that were passed over, since this version cannot read them.",
     ),
+    "sluice_fleet_wanted_slots": (
+        lambda fleet: fleet.wanted_slots,
+        "Tasks at once, of all members, that the work of the last minutes takes.",
+    ),
+    "sluice_fleet_wanted_members": (
+        lambda fleet: fleet.wanted_members,
+        "Members with as many slots as today's that the work of the last minutes takes.",
+    ),
 }
 
 

@@ -160,6 +160,14 @@ NORMAL: dict[str, tuple[str, str]] = {
         "0.",
         "Members of a newer version report; start this one with it, too.",
     ),
+    "sluice_fleet_wanted_slots": (
+        "The slots that there are.",
+        "Above them for long: start members, or give each more slots. Below: fewer are enough.",
+    ),
+    "sluice_fleet_wanted_members": (
+        "As many as you run.",
+        "As above. Scale by it, if you like; it asks for more after a minute, for fewer after ten.",
+    ),
     # Partitions
     "sluice_settled_offset": ("Grows while messages come.", "If it stands: the page."),
     "sluice_stable_end_offset": (

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -11,10 +14,11 @@ from sluice.cli.main import main
 from sluice.core.applied import apply_entry, taken_entry
 from sluice.core.fleet.fold import Heard
 from sluice.core.fleet.records import Report
+from sluice.core.ledger import Commit
 from sluice.kafka.decisions import write_decisions
 from sluice.kafka.fleet import FleetTopic
 from sluice.ops.fleet import members_of
-from tests.kafka.groups import NOW, intend
+from tests.kafka.groups import NOW, SETTLED, intend
 from tests.ops.pipelines import Pipeline, settled
 from tests.support.kafka import Kafka
 
@@ -71,4 +75,60 @@ def test_a_real_pipeline(
         assert main(["fleet", str(pipeline.path), "--json"]) == 0
         (shown,) = json.loads(capsys.readouterr().out)
         assert shown["applied"] == words
+    pipeline.close()
+
+
+def test_what_would_move_and_why(
+    kafka: Kafka, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Of two members one has all, one that died still has some, and one has no record."""
+    pipeline = Pipeline(kafka, tmp_path, partitions=40)
+    for owner, sources in (("run-1", pipeline.sources[:30]), ("run-9", pipeline.sources[30:39])):
+        driver = pipeline.recorder(owner)
+        made = replace(SETTLED, owner=owner, topic_id=pipeline.topic_id)
+        driver.finish_take_over(driver.take_over(sources), Commit(dict.fromkeys(sources, made)))
+    topic = FleetTopic(kafka.access(), pipeline.configuration.fleet_topic, is_made=True)
+    for report in (Report("run-1", "a", 1), Report("run-2", "b", 1, data_center="east")):
+        topic.send(report)
+    assert topic.flush(10)
+    topic.close()
+
+    def planned(*options: str) -> list[dict[str, Any]]:
+        capsys.readouterr()
+        assert main(["fleet", str(pipeline.path), *options, "--json"]) == 0
+        found: list[dict[str, Any]] = json.loads(capsys.readouterr().out)
+        return found
+
+    found = planned("--plan")
+    assert [each["partition"] for each in found] == list(range(40))
+    shares = Counter(each["to"] for each in found)
+    assert shares.keys() == {"a", "b"} and min(shares.values()) >= 8
+    whys = {(each["member"], each["to"] == "a", each["why"]) for each in found}
+    assert whys == {
+        ("a", True, ""),
+        ("a", False, "it is on its way"),
+        (None, True, "no driver reports as its owner"),
+        (None, False, "no driver reports as its owner"),
+    } | {(None, found[39]["to"] == "a", "it has no record yet")}
+    assert {each["to"] for each in planned("--leave", "a")} == {"b"}
+    joined = planned("--join", "c:100")
+    assert sum(each["to"] == "c" for each in joined) > 30
+    assert {each["why"] for each in joined if each["member"] and each["to"] == "c"} == {"c joins"}
+    text = pipeline.path.read_text()
+    near = text.replace(
+        "durability", 'data_centers = { east = ["*"] }\nprefer = "east"\ndurability'
+    )
+    pipeline.path.write_text(near)
+    found = planned("--plan")
+    assert {each["to"] for each in found} == {"b"}
+    assert {each["why"] for each in found if each["member"] == "a"} == {"east is preferred"}
+    assert main(["fleet", str(pipeline.path), "--plan"]) == 0
+    out = capsys.readouterr().out
+    assert "planned" in out and "east is preferred" in out
+    for options, words in (
+        (("--leave", "x"), 'no member "x" reports'),
+        (("--join", "b"), 'a member "b" reports already'),
+    ):
+        assert main(["fleet", str(pipeline.path), *options]) == 2
+        assert words in capsys.readouterr().err
     pipeline.close()

@@ -70,7 +70,8 @@ def test_the_members_of_a_fleet_are_told() -> None:
     seen = replace(view.view(), silent=("run-3",))
     member = SimpleNamespace(view=lambda: seen, report_age_seconds=1.26, unreadable=2)
     found = look_at(run_of(loop, fleet=member), Rates(), world.now)
-    assert found.fleet == FleetNow(("member of run-1", "member of run-2"), ("run-3",), 1.3, 2)
+    names = ("member of run-1", "member of run-2")
+    assert found.fleet == FleetNow(names, ("run-3",), 1.3, 2, 1, 1)
     told = {
         sample.name: sample.value
         for family in RunningCollector(lambda: [found], "p").collect()
@@ -82,6 +83,8 @@ def test_the_members_of_a_fleet_are_told() -> None:
         "sluice_fleet_silent_members": 1,
         "sluice_fleet_report_age_seconds": 1.3,
         "sluice_fleet_unreadable_messages": 2,
+        "sluice_fleet_wanted_slots": 1,
+        "sluice_fleet_wanted_members": 1,
     }
 
 

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from statistics import median
 
 from sluice.core.fleet.records import Gone, Report
+from sluice.core.fleet.sizing import Sizing
 from sluice.core.fleet.view import SILENT_REPORTS, Member, View
 from sluice.core.lease import CLOCK_SKEW_MS_MAX
 
@@ -35,11 +36,12 @@ class Heard:
 
 
 class Fold:
-    """:param owner: the id of the member that looks."""
+    """:param owner: the id of the member that looks; `near`: see `View`."""
 
-    def __init__(self, owner: str) -> None:
-        self._owner = owner
+    def __init__(self, owner: str, near: str = "") -> None:
+        self._owner, self._near = owner, near
         self._heard: dict[str, Heard] = {}
+        self._sizing = Sizing()
         self._silent: frozenset[str] = frozenset()
         #: How many own reports had come back when each one of those fell silent.
         self._fell_silent_at: dict[str, int] = {}
@@ -65,6 +67,8 @@ class Fold:
         first_offset = offset if before is None else before.first_offset
         self._heard[owner] = Heard(message, append_ms, self.number, first_offset)
         self._judge()
+        if owner == self._owner:
+            self._sizing.see([h.report for o, h in self._heard.items() if o not in self._silent])
 
     @property
     def others(self) -> Mapping[str, Heard]:
@@ -88,7 +92,9 @@ class Fold:
         middle = median([0, *(h.report.wall_ms - h.append_ms for h in living.values())])
         members = tuple(_member(heard, middle) for heard in living.values())
         is_suspecting = self.number >= self._suspects_from
-        return View(self._owner, self.number, members, is_suspecting, tuple(sorted(self._silent)))
+        silent = tuple(sorted(self._silent))
+        wanted = self._sizing.slots, self._sizing.members
+        return View(self._owner, self.number, members, is_suspecting, silent, self._near, wanted)
 
     def _judge(self) -> None:
         limit = self.number - SILENT_REPORTS

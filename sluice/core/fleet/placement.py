@@ -11,7 +11,7 @@ import hashlib
 import math
 import re
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from sluice.core.fleet.view import SILENT_REPORTS, Member, View
 from sluice.core.instances import OPERATOR_PREFIX
@@ -60,7 +60,8 @@ class Homes:
     """Which living member should have each partition: that with the highest chance for it, weighted
     by slots. Who joins gets its share and who leaves gives its share away; nothing else moves.
 
-    A member gives only to those with its own load spec: another one might not load the topic.
+    A member gives only to those with its own load spec: another one might not load the topic. Where
+    a data center is preferred, only its members have any, as long as there is one.
 
     :param is_leaving: who looks keeps nothing.
     """
@@ -75,6 +76,8 @@ class Homes:
             and each.spec == own.spec
             and (not is_leaving if each is own else each.is_ready and not each.is_leaving)
         ]
+        near = [each for each in self._members if view.near and each.data_center == view.near]
+        self._members = near or self._members
         self._known: dict[TopicPartition, str] = {}
 
     @property
@@ -107,7 +110,31 @@ def heirs(owner: str, view: View, specs: Collection[str]) -> list[Member]:
     :param specs: the load specs of its records: who has another one may have to ask a person.
     """
     able = [each for each in view.living if each.may_inherit and not each.is_leaving]
-    return sorted(able, key=lambda each: (each.spec not in specs, -_chance(owner, each.name)))
+
+    def order(each: Member) -> tuple[bool, bool, float]:
+        is_far = bool(view.near) and each.data_center != view.near
+        return each.spec not in specs, is_far, -_chance(owner, each.name)
+
+    return sorted(able, key=order)
+
+
+def planned(view: View, owners: Mapping[TopicPartition, str]) -> dict[TopicPartition, str]:
+    """The owner id of who has each partition in the end, if all members see this and nothing else
+    changes: where its owner would have it, or the heir of an owner that does not live. "": there is
+    no heir.
+
+    :param owners: by partition, the id that its record names.
+    """
+    specs = {each.spec for each in view.living}
+    homes = {
+        each.owner: Homes(replace(view, own=each.owner), is_leaving=each.is_leaving)
+        for each in view.living
+    }
+    first = {
+        owner: owner if owner in homes else next((h.owner for h in heirs(owner, view, specs)), "")
+        for owner in set(owners.values())
+    }
+    return {s: homes[to].of(s) if (to := first[owner]) else "" for s, owner in owners.items()}
 
 
 @dataclass(frozen=True, slots=True)

@@ -41,6 +41,10 @@ class View:
         first report came back.
     :param is_suspecting: False: too many fell silent at once, so nobody is taken for dead.
     :param silent: ids of those that are silent, and not known to be gone.
+    :param near: the data center whose members have all partitions, as long as one of them may be
+        given any; "": none is preferred.
+    :param wanted: how many slots of all members, and how many members, the work takes
+        (`core.fleet.sizing`); zeros: nobody knows yet.
     """
 
     own: str
@@ -48,3 +52,5 @@ class View:
     living: tuple[Member, ...]
     is_suspecting: bool = True
     silent: tuple[str, ...] = ()
+    near: str = ""
+    wanted: tuple[int, int] = (0, 0)

@@ -106,6 +106,23 @@ def test_who_is_alone_keeps_all_even_if_it_leaves() -> None:
     assert not Homes(view_of(member("a"))).are_elsewhere
 
 
+def test_members_near_have_all_as_long_as_there_is_one() -> None:
+    far, near = member("a", data_center="west"), member("b", data_center="east")
+    more = member("c", data_center="east")
+
+    def owners(*members: Member) -> set[str]:
+        found = Homes(view_of(*members, near="east"))
+        return {found.of(source) for source in SOURCES}
+
+    assert owners(far, near, more) == {"b", "c"}
+    assert owners(far, near, replace(more, is_leaving=True)) == {"b"}
+    # Who is not ready is given nothing, and somebody has to have it.
+    assert owners(far, replace(near, is_ready=False)) == {"a"}
+    assert owners(far, replace(far, owner="d", name="d")) == {"a", "d"}
+    view = view_of(far, near, more, near="east")
+    assert {each.owner for each in heirs("x", view, ["s"])[:2]} == {"b", "c"}
+
+
 # Ids
 
 
