@@ -393,3 +393,23 @@ def test_members_take_the_fleet_to_be_as_large(
     wait_for(lambda: read(kafka, topic)["run-1"].members_max == 3, 20, "its report")
     with pytest.raises(ConfigurationError, match="members_max = 3; this one has 2"):
         start("b", "run-2")
+
+
+def test_an_id_is_written_off_after_the_report_whose_floors_take_its_place(
+    kafka: Kafka, topic: str, start: Start
+) -> None:
+    """Who heard of its end before would count neither."""
+    first = start("a", "run-1")
+    dead = Report("run-3", "c", 1, members_max=2, floors={WINDOW: 0})
+    kafka.produce(topic, [(key_of("dc1", "run-3"), encode(dead))])
+    wait_for(lambda: first.member._known.keys() == {"run-3"}, 20, "its report")
+    first.goes = False  # no report is made meanwhile
+    number = first.member.view().number
+    first.member.took(SharesRead(inherited=frozenset({"run-3"})))
+    kafka.produce(topic, [(key_of("dc1", "run-4"), encode(Report("run-4", "d", 1)))])
+    wait_for(lambda: "run-4" in first.member._known, 20, "a message after it was taken over")
+    time.sleep(2 * fleet_module.POLL_SECONDS)
+    assert "run-3" in read(kafka, topic)
+    first.goes = True
+    wait_for(lambda: "run-3" not in read(kafka, topic), 20, "its end")
+    assert read(kafka, topic)["run-1"].number > number
