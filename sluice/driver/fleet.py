@@ -39,8 +39,6 @@ from sluice.kafka.topics import cluster_metadata
 
 _logger = logging.getLogger("sluice.fleet")
 
-#: Several members share no partitions yet: each driver takes over all that it finds.
-SEVERAL_MEMBERS = False
 #: Who ends waits for so long until that is written.
 OVER_SECONDS = 5.0
 
@@ -77,8 +75,6 @@ def why_alone(
 
     :param has_tokens: whether all servers know tokens.
     """
-    if not SEVERAL_MEMBERS:
-        return "several drivers are not supported yet"
     if until_caught_up:
         return "--until-caught-up is for one driver, which knows when all is loaded"
     for table in configuration.tables:

@@ -18,7 +18,6 @@ from sluice.core.fleet.floors import FLOOR_SHARE, STARTS, most_of
 from sluice.core.lease import LEASE_SHARE_OF_WINDOW, lease_seconds_max
 from sluice.core.load_spec import NEEDED_LINEAGE, SOURCE, Delivery, lineage_types
 from sluice.core.replicas import majority
-from sluice.driver.fleet import SEVERAL_MEMBERS
 from sluice.driver.probing import why_no_probe
 from sluice.driver.record_updates import FIRST_RESERVATION
 from sluice.driver.specs import add_lineage_statement, lineage_columns, require_fitting
@@ -174,10 +173,9 @@ def _check_blocks(
         )
     members = needs.members_max
     if members and most_of(facts.window_blocks, members) < reservation:
-        # Alone, a member has what a driver without a fleet has.
-        tell = found.error if SEVERAL_MEMBERS else found.warning
+        # Alone, a member has what a driver without a fleet has; beside others it would stop.
         least = reservation * FLOOR_SHARE * STARTS * members
-        tell(
+        found.error(
             "window",
             f"the window of {name} keeps {facts.window_blocks} blocks, of which each of up to "
             f"{members} members of a fleet may use {most_of(facts.window_blocks, members)}; one "

@@ -36,6 +36,8 @@ from tests.support.world import wait_for
 
 SILENT_SECONDS = 1.2
 WINDOW = "d.t/s1"
+#: Why a driver shares no partitions.
+ALONE = "a table deduplicates"
 
 
 @pytest.fixture(autouse=True)
@@ -48,11 +50,12 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
 class Driver:
     """A member, and a loop that goes round."""
 
-    def __init__(self, kafka: Kafka, topic: str, name: str, owner: str, boot: str = "b1") -> None:
+    def __init__(
+        self, kafka: Kafka, topic: str, name: str, owner: str, boot: str = "b1", why: str = ""
+    ) -> None:
         me = Identity(name, "east", 2, SILENT_SECONDS, boot, 7)
         self.goes = True
         self._stopping = threading.Event()
-        why = "" if fleet_module.SEVERAL_MEMBERS else "several drivers are not supported yet"
         self.member = FleetMember(
             *(kafka.access(), topic, me, owner, lambda: time.time_ns() // 1_000_000),
             *(self._stopping, why),
@@ -120,10 +123,7 @@ def read(kafka: Kafka, topic: str) -> dict[str, Report]:
     return {owner: heard.report for owner, heard in fold.others.items()}
 
 
-def test_members_hear_of_each_other(
-    kafka: Kafka, topic: str, start: Start, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(fleet_module, "SEVERAL_MEMBERS", True)
+def test_members_hear_of_each_other(kafka: Kafka, topic: str, start: Start) -> None:
     first = start("a", "run-1")
     wait_for(lambda: first.member.view().number >= 2, 20, "two reports")
     assert first.share is None and first.windows.current() is first.world.current()
@@ -149,11 +149,8 @@ def test_members_hear_of_each_other(
     wait_for(lambda: first.living == ["run-1", "run-2"], 20, "the second one's return")
 
 
-def test_nobody_is_alone_before_it_has_looked_who_has_records(
-    kafka: Kafka, topic: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_nobody_is_alone_before_it_has_looked_who_has_records(kafka: Kafka, topic: str) -> None:
     """The topic may have been lost just before, with the reports of all others."""
-    monkeypatch.setattr(fleet_module, "SEVERAL_MEMBERS", True)
     first = Driver(kafka, topic, "a", "run-1").start(looks=False)
     try:
         wait_for(lambda: first.member.view().number >= 3, 20, "three reports")
@@ -171,21 +168,21 @@ def test_nobody_is_alone_before_it_has_looked_who_has_records(
 def test_who_may_start(kafka: Kafka, topic: str, start: Start) -> None:
     stopping = threading.Event()
     refuse_beside_fleet(kafka.access(), topic, stopping)  # there is no such topic
-    first = start("a", "run-1")
-    with pytest.raises(ConfigurationError, match="several drivers are not supported yet"):
-        start("b", "run-2")
+    first = start("a", "run-1", why=ALONE)
+    with pytest.raises(ConfigurationError, match=ALONE):
+        start("b", "run-2", why=ALONE)
     with pytest.raises(ConfigurationError, match="runs on another machine as run-1"):
-        start("a", "run-2", boot="b2")
+        start("a", "run-2", boot="b2", why=ALONE)
     with pytest.raises(ConfigurationError, match="no section"):
         refuse_beside_fleet(kafka.access(), topic, stopping)
     assert read(kafka, topic).keys() == {"run-1"}
-    second = start("a", "run-2")  # on this machine: that one is fenced
+    second = start("a", "run-2", why=ALONE)  # on this machine: that one is fenced
     first.stop()
     assert second.share is None
     wait_for(lambda: read(kafka, topic).keys() == {"run-2"}, 20, "the first one's end")
     assert second.share is None and second.living == ["run-2"]
     second.stop()
-    third = start("b", "run-3", boot="b2")  # which waits until that one is silent
+    third = start("b", "run-3", boot="b2", why=ALONE)  # which waits until that one is silent
     refused = pytest.raises(ConfigurationError, match='the driver "b" reports')
     with refused:
         refuse_beside_fleet(kafka.access(), topic, stopping)
@@ -203,7 +200,7 @@ def test_of_two_that_begin_at_once_the_first_in_the_topic_goes_on(
 
     monkeypatch.setattr(fleet_module, "reporting", looked)
     with pytest.raises(ConfigurationError, match='the driver "z" runs as run-9'):
-        start("a", "run-1")
+        start("a", "run-1", why=ALONE)
     assert read(kafka, topic).keys() == {"run-9"}
 
 
@@ -276,9 +273,8 @@ def test_a_driver_without_fleet_ends_with_2_beside_one(
 
 
 def test_an_id_is_written_off_once_nobody_inherits_it_any_more(
-    kafka: Kafka, topic: str, start: Start, monkeypatch: pytest.MonkeyPatch
+    kafka: Kafka, topic: str, start: Start
 ) -> None:
-    monkeypatch.setattr(fleet_module, "SEVERAL_MEMBERS", True)
     first = start("a", "run-1")
     other, dead = Report("run-2", "b", 1, members_max=2), Report("run-3", "c", 1, members_max=2)
     for report in (dead, replace(other, inherits=("run-3",))):
@@ -298,10 +294,9 @@ def test_an_id_is_written_off_once_nobody_inherits_it_any_more(
 
 
 def test_an_id_counts_while_another_heir_may_have_what_it_held(
-    kafka: Kafka, topic: str, start: Start, monkeypatch: pytest.MonkeyPatch
+    kafka: Kafka, topic: str, start: Start
 ) -> None:
     """The one that comes later finds nothing; the other one has not said its floors yet."""
-    monkeypatch.setattr(fleet_module, "SEVERAL_MEMBERS", True)
     first = start("a", "run-1")
     low, high = {WINDOW: 3}, {WINDOW: 50}
     dead = Report("run-3", "c", 1, members_max=2, floors=low)
@@ -322,11 +317,10 @@ def test_an_id_counts_while_another_heir_may_have_what_it_held(
 
 
 def test_an_id_counts_until_its_heir_has_read_what_others_said_before(
-    kafka: Kafka, topic: str, start: Start, monkeypatch: pytest.MonkeyPatch
+    kafka: Kafka, topic: str, start: Start
 ) -> None:
     """Another heir has announced itself before it took anything, and is not heard yet. Of an id
     without a report nothing is known, so nobody reserves anything meanwhile."""
-    monkeypatch.setattr(fleet_module, "SEVERAL_MEMBERS", True)
     first = start("a", "run-1")
     wait_for(lambda: first.share is None, 20, "that it is alone")
     first.goes = False
@@ -339,10 +333,9 @@ def test_an_id_counts_until_its_heir_has_read_what_others_said_before(
 
 
 def test_an_id_that_is_written_off_counts_while_its_heir_says_that_it_inherits_it(
-    kafka: Kafka, topic: str, start: Start, monkeypatch: pytest.MonkeyPatch
+    kafka: Kafka, topic: str, start: Start
 ) -> None:
     """The topic was lost, and with it the report in which the heir says its floors."""
-    monkeypatch.setattr(fleet_module, "SEVERAL_MEMBERS", True)
     first = start("a", "run-1")
     dead = Report("run-3", "c", 1, members_max=2, floors={WINDOW: 3}, inherits=("run-4",))
     before = Report("run-4", "d", 1, members_max=2, floors={WINDOW: 2}, inherits=("run-3",))
@@ -360,10 +353,7 @@ def test_an_id_that_is_written_off_counts_while_its_heir_says_that_it_inherits_i
     wait_for(lambda: first.member._others == {"run-2": said}, 20, "its floors")
 
 
-def test_who_was_written_off_or_started_again_ends(
-    kafka: Kafka, topic: str, start: Start, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(fleet_module, "SEVERAL_MEMBERS", True)
+def test_who_was_written_off_or_started_again_ends(kafka: Kafka, topic: str, start: Start) -> None:
     ids = [owner_id("a", at, "00") for at in (1, 2)]
     first = start("a", ids[0])
     first.goes = False
@@ -382,12 +372,9 @@ def test_who_was_written_off_or_started_again_ends(
 def test_members_take_the_fleet_to_be_as_large(
     kafka: Kafka, topic: str, start: Start, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(fleet_module, "SEVERAL_MEMBERS", True)
     first = start("a", "run-1")
-    monkeypatch.setattr(fleet_module, "SEVERAL_MEMBERS", False)
-    with pytest.raises(ConfigurationError, match="several drivers are not supported yet"):
-        start("b", "run-2")
-    monkeypatch.setattr(fleet_module, "SEVERAL_MEMBERS", True)
+    with pytest.raises(ConfigurationError, match=ALONE):
+        start("b", "run-2", why=ALONE)
     first.member._blank = replace(first.member._blank, members_max=3)
     monkeypatch.setattr(first.member._shared, "_blank", first.member._blank)
     wait_for(lambda: read(kafka, topic)["run-1"].members_max == 3, 20, "its report")

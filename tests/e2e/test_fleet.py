@@ -1,5 +1,4 @@
-"""Several drivers share the partitions of a pipeline, and every row is loaded once (R24, R25). No
-user may run two yet: the switch is turned in their processes."""
+"""Several drivers share the partitions of a pipeline, and every row is loaded once (R24, R25)."""
 
 from __future__ import annotations
 
@@ -25,10 +24,6 @@ from tests.support.world import Truth, World, assert_exact, order, wait_for
 PARTITIONS, PARTITIONS_OF_MANY = 16, 64
 MEMBERS_MAX = 4
 LEASE_SECONDS = 20
-_RUN = (
-    "import sys, sluice.driver.fleet as fleet; fleet.SEVERAL_MEMBERS = True; "
-    "from sluice.cli.main import main; sys.exit(main(sys.argv[1:]))"
-)
 
 
 def start(world: World, base: Path, member: str) -> Driver:
@@ -38,7 +33,7 @@ def start(world: World, base: Path, member: str) -> Driver:
     )
     with log.open("wb") as output:
         process = subprocess.Popen(
-            [sys.executable, "-c", _RUN, "run", str(path)],
+            [sys.executable, "-m", "sluice", "run", str(path)],
             stdout=output,
             stderr=output,
             env=os.environ | {"PYTHONUNBUFFERED": "1"},

@@ -53,7 +53,7 @@ def test_a_good_table() -> None:
             NEW,
             {"members_max": 8},
             "window",
-            "warning",
+            "error",
             "or a smaller members_max",
         ),
         (

@@ -194,7 +194,6 @@ def _of_spark(parts: Parts) -> list[tuple[Any, str, Any]]:
         (connector, "FleetMember", fleet.member_in(parts.reports)),
         (connector, "boot_id", lambda: "one machine"),
         (driver_fleet, "FleetTopic", fleet.topic_in(parts.reports)),
-        (driver_fleet, "SEVERAL_MEMBERS", True),
         (driver_fleet, "time", _clock(world)),
         (connector, "StagingCollector", bound(driver.SimulatedStagingCollector)),
         (connector, "ReplicaWatch", bound(driver.SimulatedReplicaWatch)),
