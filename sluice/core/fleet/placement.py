@@ -107,13 +107,15 @@ def _weight(member: Member, source: TopicPartition) -> float:
 def heirs(owner: str, view: View, specs: Collection[str]) -> list[Member]:
     """Who inherits from an id that is dead, the first one first.
 
+    Who is not ready comes late: it has seen nobody fall silent, and has no loop before it is warm.
+
     :param specs: the load specs of its records: who has another one may have to ask a person.
     """
     able = [each for each in view.living if each.may_inherit and not each.is_leaving]
 
-    def order(each: Member) -> tuple[bool, bool, float]:
+    def order(each: Member) -> tuple[bool, bool, bool, float]:
         is_far = bool(view.near) and each.data_center != view.near
-        return each.spec not in specs, is_far, -_chance(owner, each.name)
+        return each.spec not in specs, not each.is_ready, is_far, -_chance(owner, each.name)
 
     return sorted(able, key=order)
 

@@ -152,6 +152,16 @@ def test_who_has_the_load_spec_of_the_dead_comes_first() -> None:
     assert all(heirs(f"x{n}", view_of(*members), {"old"})[0].name == "b" for n in range(20))
 
 
+def test_who_has_just_started_inherits_after_all_others() -> None:
+    """It may take long until it is warm, and it knows nothing of the time before it."""
+    members = (member("a"), member("b", is_ready=False), member("c"))
+    found = [[each.name for each in heirs(f"x{n}", view_of(*members), ())] for n in range(20)]
+    assert all(names[2] == "b" for names in found)
+    # It may yet be the only one who has the load spec of the dead.
+    members = (member("a", spec="new"), member("b", is_ready=False), member("c", spec="new"))
+    assert heirs("x", view_of(*members), {"s"})[0].name == "b"
+
+
 def test_who_leaves_or_may_not_inherits_nothing() -> None:
     members = (member("a", is_leaving=True), member("b", may_inherit=False), member("c"))
     assert [each.name for each in heirs("x", view_of(*members), ())] == ["c"]
