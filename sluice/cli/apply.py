@@ -107,16 +107,26 @@ def _say_answers(configuration: Configuration, number: int, seconds: float) -> i
     from sluice.ops import applying
 
     status = ExitStatus.DONE
-    for name, answer in applying.answers(configuration, number, seconds).items():
-        if answer is None:
-            line = f"no driver has said that it loads by it, after {seconds:g} s: one that is "
-            line += "started begins with it"
-        elif answer.error:
+    for name, found in applying.answers(configuration, number, seconds).items():
+        lines = [
+            f"driver {each.owner} goes on as before: {each.error}"
+            if each.error
+            else f"driver {each.owner} loads by it"
+            for each in found.said
+        ]
+        lines += [
+            f"driver {owner} has not said that it loads by it, after {seconds:g} s"
+            for owner in found.missing
+        ]
+        if not lines:
+            lines = [
+                f"no driver has said that it loads by it, after {seconds:g} s: one that is "
+                "started begins with it"
+            ]
+        if any(each.error for each in found.said):
             status = ExitStatus.BROKEN
-            line = f"driver {answer.owner} goes on as before: {answer.error}"
-        else:
-            line = f"driver {answer.owner} loads by it"
-        print(cell_text(f"connector {name}: {line}"))
+        for line in lines:
+            print(cell_text(f"connector {name}: {line}"))
     return status
 
 

@@ -17,6 +17,7 @@ from sluice.driver.specs import kafka_access
 from sluice.kafka.decisions import write_decisions
 from sluice.ops.doctor import Finding, examine
 from sluice.ops.driver_decisions import DecisionRefusedError, now_ms, read_decided
+from sluice.ops.fleet import members_of, read_reports
 
 ANSWER_EVERY_SECONDS = 0.2
 
@@ -129,17 +130,40 @@ def _write(planned: Plan, name: str, base: int, by: str, why: str) -> None:
         )
 
 
-def answers(configuration: Configuration, number: int, seconds: float) -> dict[str, Answer | None]:
-    """What the drivers of each connector made of a version; waits for them for so long at most."""
+@dataclass(frozen=True, slots=True)
+class Answers:
+    """What the drivers of a connector made of a version.
+
+    :param missing: ids of members of a fleet that report, and have said nothing yet.
+    """
+
+    said: tuple[Answer, ...]
+    missing: tuple[str, ...]
+
+    @property
+    def are_all(self) -> bool:
+        """Whether every driver that runs has answered; without a fleet there is one."""
+        return bool(self.said) and not self.missing
+
+
+def answers(configuration: Configuration, number: int, seconds: float) -> dict[str, Answers]:
+    """By connector; waits for the drivers for so long at most."""
     until = time.monotonic() + seconds
-    found: dict[str, Answer | None] = dict.fromkeys(_names(configuration))
+    found: dict[str, Answers] = {}
     while True:
-        for name in [name for name, answer in found.items() if answer is None]:
-            said = [e for e in read_decided(configuration, name).answers if e.number == number]
-            found[name] = said[-1] if said else None
-        if all(found.values()) or time.monotonic() >= until:
+        for name in _names(configuration):
+            if name not in found or not found[name].are_all:
+                found[name] = _answers(configuration, name, number)
+        if all(each.are_all for each in found.values()) or time.monotonic() >= until:
             return found
         time.sleep(ANSWER_EVERY_SECONDS)
+
+
+def _answers(configuration: Configuration, name: str, number: int) -> Answers:
+    heard = read_reports(configuration, name)
+    said = [e for e in read_decided(configuration, name).answers if e.number == number]
+    reporting = {m.owner for m in members_of(name, heard, {}, now_ms()) if m.state == "reports"}
+    return Answers(tuple(said), tuple(sorted(reporting - {each.owner for each in said})))
 
 
 def apply_own_file(configuration: Configuration, *, by: str, why: str) -> list[str]:

@@ -9,8 +9,10 @@ import pytest
 
 from sluice.config import Configuration, load
 from sluice.core.applied import taken_entry
+from sluice.core.fleet.records import Report
 from sluice.driver.applying import loaded
 from sluice.kafka.decisions import write_decisions
+from sluice.kafka.fleet import FleetTopic
 from sluice.ops import applying
 from sluice.ops.applying import (
     ApplyRefusedError,
@@ -130,10 +132,26 @@ def plan_rollback_of_before(late: applying.Plan) -> applying.Plan:
 def test_what_drivers_said(pipeline: Pipeline, findings: list[tuple[str, Finding]]) -> None:
     configuration = pipeline.configuration
     apply(plan(configuration), by="alice", why="")
-    assert applying.answers(configuration, 1, 0.1) == {"dc1": None}
+    nobody = applying.Answers((), ())
+    assert applying.answers(configuration, 1, 0.1) == {"dc1": nobody} and not nobody.are_all
     topics = configuration.ledger_topic, configuration.decisions_topic
-    entry = taken_entry(1, "run-1", "no shard is named s9")
     access, group = pipeline.kafka.access(), configuration.group("dc1")
-    write_decisions(access, group, *topics, [entry], now_ms())
-    answer = applying.answers(configuration, 1, 10)["dc1"]
-    assert answer is not None and (answer.owner, answer.error) == ("run-1", "no shard is named s9")
+
+    def say(owner: str, error: str) -> None:
+        write_decisions(access, group, *topics, [taken_entry(1, owner, error)], now_ms())
+
+    say("run-1", "no shard is named s9")
+    (found,) = applying.answers(configuration, 1, 10).values()
+    assert [(each.owner, each.error) for each in found.said] == [("run-1", "no shard is named s9")]
+    assert found.are_all
+    # Of a fleet all members that report are waited for.
+    topic = FleetTopic(access, configuration.fleet_topic, is_made=True)
+    for owner in ("run-1", "run-2"):
+        topic.send(Report(owner, owner, 1, silent_seconds=60))
+    topic.flush(10)
+    topic.close()
+    (found,) = applying.answers(configuration, 1, 0.1).values()
+    assert found.missing == ("run-2",) and not found.are_all
+    say("run-2", "")
+    (found,) = applying.answers(configuration, 1, 10).values()
+    assert [each.owner for each in found.said] == ["run-1", "run-2"] and found.are_all
