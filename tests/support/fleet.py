@@ -1,31 +1,121 @@
-"""What the group says of a fleet, from outside: who owns which partition, and since when nothing of
-it was settled."""
+"""Several drivers of one pipeline, and what `sluice fleet` and the group say of them."""
 
 from __future__ import annotations
 
+import json
+import os
+import subprocess
+import sys
 import threading
 import time
-from collections.abc import Collection, Mapping
+from collections import defaultdict
+from collections.abc import Collection, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 
 from sluice.core.fleet.placement import is_incarnation
 from sluice.core.ranges import TopicPartition
 from sluice.kafka.clients import KafkaAccess, make_unstable_reader
 from sluice.kafka.errors import KafkaUnavailableError
 from sluice.kafka.offsets import ask, owner_in
+from tests.support.driver import Driver
+from tests.support.world import Truth, World, order, wait_for
 
+MEMBERS_MAX = 4
 LOOK_SECONDS = 0.2
+SHARED_SECONDS = 180.0
 
 
-@dataclass(frozen=True, slots=True)
-class Look:
-    """:param at: seconds of the monotonic clock.
-    :param settled: by partition, up to where all is settled; `owners`: who records next.
+def start_member(world: World, base: Path, name: str) -> Driver:
+    """Start a driver of this configuration as a member of its fleet, with a file of its own."""
+    path, log = (world.folder / f"{name}.{len(world.drivers)}.{end}" for end in ("toml", "log"))
+    path.write_text(base.read_text() + f'[fleet]\nmember = "{name}"\nmembers_max = {MEMBERS_MAX}\n')
+    with log.open("wb") as output:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "sluice", "run", str(path)],
+            stdout=output,
+            stderr=output,
+            env=os.environ | {"PYTHONUNBUFFERED": "1"},
+        )
+    driver = Driver(process, log)
+    world.drivers.append(driver)
+    return driver
+
+
+@dataclass(slots=True)
+class Member:
+    """What `sluice fleet` says of one.
+
+    :param applied: by which version of tables and topics it loads, if it reports.
     """
 
-    at: float
-    settled: Mapping[TopicPartition, int]
-    owners: Mapping[TopicPartition, str]
+    partitions: int = 0
+    applied: str = ""
+
+
+def members(world: World, base: Path) -> Mapping[str, Member]:
+    """By name; "" has what nobody has that has reported."""
+    answer = world.sluice("fleet", str(base), "--json")
+    assert answer.returncode == 0, answer.stderr
+    found = defaultdict[str, Member](Member)
+    for each in json.loads(answer.stdout):
+        member = found[each["member"] or ""]
+        member.partitions += each["partitions"]
+        member.applied = each["applied"] if each["state"] == "reports" else member.applied
+    return found
+
+
+def shared_by(world: World, base: Path, *names: str, partitions: int, share: int = 1) -> None:
+    """Wait until these members, and nobody else, have all partitions: so many, or more.
+
+    :param share: each of them has so many at least.
+    """
+
+    def is_so() -> bool:
+        shares = {n: m.partitions for n, m in members(world, base).items() if m.partitions}
+        is_enough = min(shares.values(), default=0) >= share
+        return shares.keys() == set(names) and is_enough and sum(shares.values()) >= partitions
+
+    wait_for(is_so, SHARED_SECONDS, f"shares of {names}")
+
+
+@dataclass(slots=True)
+class Produced:
+    """:param number: of the last message, which is its id."""
+
+    number: int = 0
+
+
+@contextmanager
+def produced(
+    world: World, topic: str, truth: Truth, partitions: int, every: float = 0.2
+) -> Iterator[Produced]:
+    """A message for each partition, every so many seconds."""
+    ended, producer, done = threading.Event(), world.producer(), Produced()
+
+    def produce() -> None:
+        while not ended.wait(every):
+            for partition in range(partitions):
+                done.number += 1
+                producer.produce(
+                    topic,
+                    order(done.number),
+                    partition=partition,
+                    on_delivery=lambda error, message, number=done.number: truth.good.setdefault(
+                        message.partition(), []
+                    ).append((message.offset(), number)),
+                )
+            producer.poll(0)
+        assert producer.flush(60) == 0
+
+    thread = threading.Thread(target=produce)
+    thread.start()
+    try:
+        yield done
+    finally:
+        ended.set()
+        thread.join()
 
 
 class GroupWatch:
@@ -37,7 +127,10 @@ class GroupWatch:
     def __init__(self, brokers: str, group: str, sources: Collection[TopicPartition]) -> None:
         self._reader = make_unstable_reader(KafkaAccess("dc1", brokers), group)
         self._sources = list(sources)
-        self._looks: list[Look] = []
+        #: By partition, when something of it was settled, and when its owner changed, by the
+        #: monotonic clock: with up to where, and who records next.
+        self._settled = {source: [(0.0, -1)] for source in self._sources}
+        self._owners = {source: [(0.0, "")] for source in self._sources}
         self._ended = threading.Event()
         self._thread = threading.Thread(target=self._run, name="group watch")
         self._thread.start()
@@ -49,27 +142,29 @@ class GroupWatch:
 
     def owned_by(self, name: str) -> set[TopicPartition]:
         """What a member has now, under whatever id."""
-        owners = self._looks[-1].owners
+        owners = self.owner_ids()
         return {source for source, owner in owners.items() if is_incarnation(owner, name)}
 
-    def owner_ids(self) -> Mapping[TopicPartition, str]:
+    def owner_ids(self) -> dict[TopicPartition, str]:
         """By partition, who records next."""
-        return self._looks[-1].owners
+        return {source: seen[-1][1] for source, seen in self._owners.items()}
 
-    def longest_pause(self, sources: Collection[TopicPartition], since: float) -> float:
-        """For how many seconds at most, since then, nothing of one of these was settled."""
-        return max((self._pause(source, since) for source in sources), default=0.0)
+    def pauses(self, sources: Collection[TopicPartition], since: float) -> list[float]:
+        """For each of these, for how many seconds at most, since then, nothing was settled."""
+        now = time.monotonic()
+        found = []
+        for source in sources:
+            moments = [at for at, _ in self._settled[source] if at > since]
+            gaps = zip([since, *moments], [*moments, now], strict=True)
+            found.append(max(end - begin for begin, end in gaps))
+        return found
 
-    def _pause(self, source: TopicPartition, since: float) -> float:
-        longest, moved_at, before = 0.0, since, None
-        for look in list(self._looks):
-            now = look.settled[source]
-            if before is not None and now != before:
-                if look.at >= since:
-                    longest = max(longest, look.at - moved_at)
-                moved_at = max(since, look.at)
-            before = now
-        return max(longest, self._looks[-1].at - moved_at)
+    def unowned(self, sources: Collection[TopicPartition], since: float) -> list[float]:
+        """For each of these, whose owner ended then: how many seconds later it had another one."""
+        return [
+            next((at for at, _ in self._owners[source] if at > since), time.monotonic()) - since
+            for source in sources
+        ]
 
     def _run(self) -> None:
         while not self._ended.wait(LOOK_SECONDS):
@@ -77,6 +172,10 @@ class GroupWatch:
                 found = ask(self._reader, self._sources, 10.0)
             except KafkaUnavailableError:
                 continue
-            settled = {s: 0 if at is None else at.offset for s, at in found.items()}
-            owners = {source: owner_in(at) for source, at in found.items()}
-            self._looks.append(Look(time.monotonic(), settled, owners))
+            now = time.monotonic()
+            for source, at in found.items():
+                settled, owner = 0 if at is None else at.offset, owner_in(at)
+                if settled != self._settled[source][-1][1]:
+                    self._settled[source].append((now, settled))
+                if owner != self._owners[source][-1][1]:
+                    self._owners[source].append((now, owner))
