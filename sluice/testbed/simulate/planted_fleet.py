@@ -12,7 +12,6 @@ from sluice.core.fleet.floors import Floors, Share
 from sluice.core.fleet.placement import Homes
 from sluice.core.records import Kind
 from sluice.driver import recording, shared_windows
-from sluice.driver.fleet import FleetMember
 from sluice.driver.inheriting import Heir, named_by, record_at
 from sluice.driver.start import first_records
 from sluice.driver.state import Holds
@@ -134,17 +133,6 @@ def late_inserts_have_no_floor(real: Any, windows: Any, states: Any, holds: Any,
     """What is settled and may still be inserted keeps no floor."""
     lowest, _ = real(windows, states, Holds(), *rest)
     return lowest, real(windows, states, holds, *rest)[1]
-
-
-@FLEET_BUGS.instead_of(FleetMember, "_bury")
-def written_off_before_its_floors_are_said(real: Any, self: Any, topic: Any) -> None:
-    """An id is written off before the report with the floors that take its place has come back."""
-    said = self._inherited
-    self._inherited = {owner: (0, known) for owner, (_, known) in said.items()}
-    try:
-        real(self, topic)
-    finally:
-        self._inherited = said
 
 
 @FLEET_BUGS.plant

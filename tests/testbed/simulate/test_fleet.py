@@ -35,7 +35,6 @@ CAUGHT_BY = {
     "a-floor-that-is-not-counted": 2,
     "a-floor-that-is-forgotten": 2,
     "late-inserts-have-no-floor": 2,
-    "written-off-before-its-floors-are-said": 60,
     "an-id-that-was-fenced-counts-at-once": 204,
 }
 SEARCHED = 300
