@@ -8,7 +8,7 @@ import pytest
 from sluice.testbed.simulate.planted_fleet import FLEET_BUGS
 from sluice.testbed.simulate.runs import Summary, run_seed
 
-SEEDS, STEPS = 16, 3_000
+SEEDS, STEPS = 24, 3_000
 
 #: What seeds with fleets draw.
 DRAWN = (
