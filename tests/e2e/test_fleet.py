@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import time
 
 import pytest
 
+from sluice.testbed.local.processes import descendants
 from tests.support.driver import Driver
 from tests.support.fleet import produced, shared_by, start_member
 from tests.support.world import Truth, World, assert_exact, wait_for
@@ -45,14 +47,20 @@ def test_partitions_change_hands_and_rows_are_exact(world: World) -> None:
     assert_exact(world, "shared", truth)
 
 
-def loaded_per_second(world: World, table: str, drivers: list[Driver]) -> float:
-    """Rows a second that these drivers load into a table now."""
-    before, began = world.count(table), time.monotonic()
+def loaded_per_second(world: World, table: str, drivers: list[Driver]) -> tuple[float, float]:
+    """Rows a second that these drivers load into a table now, and how many cores they, the broker
+    and the server use for it."""
+    before, began = (world.count(table), used_seconds()), time.monotonic()
     time.sleep(MEASURED_SECONDS)
-    rows, seconds = world.count(table) - before, time.monotonic() - began
+    after, seconds = (world.count(table), used_seconds()), time.monotonic() - began
     for driver in drivers:
         assert driver.process.poll() is None, driver.text()[-4000:]
-    return rows / seconds
+    return (after[0] - before[0]) / seconds, (after[1] - before[1]) / seconds
+
+
+def used_seconds() -> float:
+    """Processor time of all that this test has started."""
+    return sum(each.cpu_seconds for each in descendants(os.getpid()))
 
 
 @pytest.mark.long
@@ -72,12 +80,15 @@ def test_two_load_more_than_one_where_waiting_is_the_limit(world: World) -> None
     base = world.configure({"backlog": [topic]}, max_messages=RANGE)
     drivers = [start_member(world, base, "a")]
     world.wait_for_rows("backlog", 20 * RANGE, drivers[0])
-    one = loaded_per_second(world, "backlog", drivers)
+    one, cores_of_one = loaded_per_second(world, "backlog", drivers)
     drivers.append(start_member(world, base, "b"))
     shared_by(world, base, "a", "b", partitions=many, share=many // 4)
-    two = loaded_per_second(world, "backlog", drivers)
+    two, cores_of_two = loaded_per_second(world, "backlog", drivers)
     left = truth.rows - world.count("backlog")
-    print(f"one loads {one:,.0f} rows/s, two {two:,.0f}: {two / one:.2f} times as many")
+    print(
+        f"one loads {one:,.0f} rows/s with {cores_of_one:.2f} cores, two {two:,.0f} with "
+        f"{cores_of_two:.2f}: {two / one:.2f} times as many rows"
+    )
     assert left > 0, "the backlog ended before the measurement did"
     for driver in drivers:
         driver.signal(signal.SIGTERM)
