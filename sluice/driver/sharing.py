@@ -15,8 +15,10 @@ from sluice.driver.inheriting import SharesRead
 from sluice.driver.ports import LoopParts
 from sluice.driver.state import Holds, PartitionState
 
-#: How often all partitions are looked at: what came, and who is silent.
-LOOK_EVERY_MS = 2_000
+#: How often all partitions are looked at: what came, and who is silent. For a while after members
+#: came, went or changed, partitions come, and stand until they are found.
+LOOK_EVERY_MS, LOOK_SOON_MS = 2_000, 500
+SOON_FOR_MS = 20_000
 
 
 class Sharing:
@@ -39,6 +41,7 @@ class Sharing:
         self._answer = parts.inbox.put
         self._view: View | None = None
         self._homes: Homes | None = None
+        self._changed_at_ms = 0
         self._looked_at_ms: int | None = None
         self._is_looking = False
 
@@ -60,11 +63,11 @@ class Sharing:
         if self._fleet is None or self._shares is None or stopping:
             return
         view = self._fleet.view()
-        at_ms = self._looked_at_ms
-        is_due = at_ms is None or not 0 <= now_ms - at_ms < LOOK_EVERY_MS
-        if self._view is None or view.living != self._view.living:
-            self._homes = Homes(view)
-        elif not is_due:
+        has_changed = self._view is None or view.living != self._view.living
+        if has_changed:
+            self._homes, self._changed_at_ms = Homes(view), now_ms
+        is_due = self._is_due(now_ms)
+        if not (has_changed or is_due):
             return
         self._view = view
         if self._homes is not None:
@@ -73,6 +76,12 @@ class Sharing:
         if is_due and not self._is_looking and self._fleet.is_fresh:
             self._looked_at_ms, self._is_looking = now_ms, True
             self._shares.look(self._held(), view, batch, self._answer)
+
+    def _is_due(self, now_ms: int) -> bool:
+        at_ms = self._looked_at_ms
+        is_soon = now_ms - self._changed_at_ms < SOON_FOR_MS
+        every_ms = LOOK_SOON_MS if is_soon else LOOK_EVERY_MS
+        return at_ms is None or not 0 <= now_ms - at_ms < every_ms
 
     def looked(self, read: SharesRead) -> Iterator[Effect]:
         """What the last look found is about to be taken in; gives what is let go before."""

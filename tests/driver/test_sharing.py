@@ -197,6 +197,7 @@ def test_a_partition_comes_back_the_same_way(world: World) -> None:
 
 def test_one_look_at_a_time_says_what_the_loop_has(world: World) -> None:
     loop = run(world)
+    run_for(world, 30_000, loop)
     loop.states[SOURCES[0]].stop(TerminalError("because"))
     looks = shares(world).looks
     del looks[:]
@@ -204,6 +205,22 @@ def test_one_look_at_a_time_says_what_the_loop_has(world: World) -> None:
     assert 3 <= len(looks) <= 5
     assert looks[-1].keys() == set(SOURCES)
     assert [source for source, record in looks[-1].items() if record] == [SOURCES[0]]
+
+
+def test_it_looks_more_often_for_a_while_after_members_changed(world: World) -> None:
+    loop, looks = run(world), shares(world).looks
+
+    def looks_in(after_ms: int) -> int:
+        before = len(looks)
+        run_for(world, after_ms, loop)
+        return len(looks) - before
+
+    looks_in(30_000)
+    assert 4 <= looks_in(10_000) <= 6
+    see(world, BOTH)
+    assert 8 <= looks_in(10_000) <= 20
+    looks_in(20_000)
+    assert 4 <= looks_in(10_000) <= 6
 
 
 def test_what_stopped_here_and_goes_on_elsewhere_is_let_go(world: World) -> None:
