@@ -9,7 +9,16 @@ from itertools import accumulate
 
 from sluice.core.budget import TargetShard
 from sluice.core.dead_letters import PARKED
-from sluice.core.receipts import ClaimedRows, Loaded
+from sluice.core.receipts import (
+    BundleTooHeavy,
+    ClaimedRows,
+    Loaded,
+    NeedsReservation,
+    Outcome,
+    Outdated,
+    TooHeavy,
+    Untried,
+)
 
 
 @dataclass(slots=True)
@@ -154,6 +163,16 @@ class Accounted:
         self.unaccounted += abs(loaded.messages - sum(found))
 
 
+#: Why a range came back neither loaded nor failed. It is sent again, most often as something else.
+UNLOADED: Mapping[type[Outcome], str] = {
+    Untried: "untried",
+    TooHeavy: "too_heavy",
+    BundleTooHeavy: "bundle_too_heavy",
+    NeedsReservation: "reservation",
+    Outdated: "outdated",
+}
+
+
 @dataclass(slots=True)
 class Counters:
     """Sums over all settled ranges; seconds are wall time inside tasks."""
@@ -174,6 +193,8 @@ class Counters:
     unlocked_inserts: int = 0
     insert_locks_lost: int = 0
     failures: dict[str, int] = field(default_factory=dict)
+    #: By why; see `UNLOADED`.
+    unloaded: dict[str, int] = field(default_factory=lambda: dict.fromkeys(UNLOADED.values(), 0))
     worker_memory_bytes_max: int = 0
     probes: int = 0
     rounds: Histogram = field(default_factory=lambda: Histogram(ROUND_SECONDS))
@@ -193,6 +214,12 @@ class Counters:
     #: By table entry: of each range, from the timestamp of its oldest message until all its rows
     #: were acknowledged.
     end_to_end: dict[str, Histogram] = field(default_factory=dict)
+
+    def came_back(self, outcome: Outcome) -> None:
+        """Count a range that a task gave back."""
+        why = UNLOADED.get(type(outcome))
+        if why is not None:
+            self.unloaded[why] += 1
 
     def account(self, entries: Iterable[str], loaded: Loaded) -> None:
         """Count what became of each message of a range that was settled now.

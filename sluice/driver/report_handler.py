@@ -162,6 +162,7 @@ class ReportHandler:
         state.untouched = state.untouched and _refuses_all(report.outcome)
         if state.stopped is not None:
             return []  # It stays in doubt; the next start decides.
+        counters.came_back(report.outcome)
         match report.outcome:
             case Loaded() as loaded:
                 try:

@@ -138,6 +138,14 @@ class LoopCollector(Collector):
             "Ranges that came back unloaded, by error: ClickHouse's name for it, or Sluice's.",
             labels=["connector", "error"],
         )
+        unloaded = CounterMetricFamily(
+            "sluice_unloaded_ranges",
+            "Ranges that came back unloaded without an error, and are sent again: untried, since "
+            "the task was held up before it came to them; too_heavy, too many bytes or rows; "
+            "bundle_too_heavy, the same of ranges together; reservation, a block needs more of a "
+            "window; outdated, the table or what is known of it changed.",
+            labels=["connector", "why"],
+        )
         memory = GaugeMetricFamily(
             "sluice_worker_memory_bytes_max",
             "Largest resident memory of a worker.",
@@ -152,8 +160,11 @@ class LoopCollector(Collector):
             held_back.add_metric([loop.name], float(loop.held_back))
             for error, count in list(loop.counters.failures.items()):
                 failures.add_metric([loop.name, error], float(count))
+            for why, count in loop.counters.unloaded.items():
+                unloaded.add_metric([loop.name, why], float(count))
             memory.add_metric([loop.name], float(loop.counters.worker_memory_bytes_max))
         yield failures
+        yield unloaded
         yield memory
         yield held_back
         yield from _waits(loops)

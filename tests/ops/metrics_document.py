@@ -124,6 +124,12 @@ NORMAL: dict[str, tuple[str, str]] = {
         "0, or a few while servers change.",
         "The error's section in [RUNBOOK.md](RUNBOOK.md).",
     ),
+    "sluice_unloaded_ranges": (
+        "Few beside all ranges: the rate of `sluice_stage_seconds_count` of `total`.",
+        "Each was fetched in vain, but for `untried`. `too_heavy`: a smaller `max_messages`. "
+        "`reservation`: a coarser partition key. `untried`: what holds tasks up, in "
+        "`sluice_failures_total` or `sluice_stage_seconds`.",
+    ),
     "sluice_stopped_partitions": (
         "None.",
         'The error says what to decide: the page, or the log, behind "Try:".',

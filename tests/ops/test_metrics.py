@@ -13,7 +13,7 @@ from sluice.claims.port import StoreFacts
 from sluice.core.dead_letters import DeadLetterLimit, DeadLetterWindow
 from sluice.core.decided import Frozen, Subject
 from sluice.core.ranges import TopicPartition
-from sluice.core.receipts import ClaimedRows, Duplicates, Loaded, Receipt
+from sluice.core.receipts import ClaimedRows, Duplicates, Loaded, Receipt, TooHeavy, Untried
 from sluice.driver.counters import Counters
 from sluice.driver.loop import ConnectorLoop
 from sluice.ops.metrics import LoopCollector
@@ -221,6 +221,30 @@ def test_what_each_replica_took_of_each_table() -> None:
 
 
 _NAMES = ("blocks", "parts", "rows", "bytes")
+
+
+def test_ranges_that_come_back_unloaded_without_an_error_are_counted_by_why() -> None:
+    """Each why has a value from the start, or its first increase would not be seen."""
+    world = World([P0], (table_spec("t", ("a",)),))
+    world.ends[P0] = 10
+    loop = world.loop()
+
+    def unloaded() -> dict[str, float]:
+        registry = CollectorRegistry()
+        registry.register(LoopCollector([lambda: loop]))
+        family = next(f for f in registry.collect() if f.name == "sluice_unloaded_ranges")
+        return {s.labels["why"]: s.value for s in family.samples if s.name.endswith("_total")}
+
+    none = dict.fromkeys(
+        ("untried", "too_heavy", "bundle_too_heavy", "reservation", "outdated"), 0.0
+    )
+    assert unloaded() == none
+    answers: list[Answer] = [Untried(), Untried(), TooHeavy(4, 1000)]
+    world.script = lambda world, assignment: answers.pop(0) if answers else world.load(assignment)
+    run(world, loop)
+    assert unloaded() == none | {"untried": 2, "too_heavy": 1}
+    assert loop.counters.failures == {}
+    assert world.rows_of(P0) == [1] * 10
 
 
 def test_how_late_rows_are() -> None:
