@@ -13,6 +13,7 @@ from sluice.clickhouse.access import ClickHouseAccess
 from sluice.clickhouse.capabilities import Capabilities, insert_settings, read_capabilities
 from sluice.clickhouse.http import INSERT_TIMEOUT_SECONDS, Server
 from sluice.clickhouse.insert import plan_insert, query_id_of
+from sluice.clickhouse.parts import crowding
 from sluice.clickhouse.probe import running_query_ids
 from sluice.clickhouse.schema import TableFacts, describe_table
 from sluice.clickhouse.topology import read_condition
@@ -20,6 +21,7 @@ from sluice.clickhouse.window import read_insert_counter
 from sluice.core.errors import SluiceError, TerminalError, TransientError
 from sluice.core.health import Condition
 from sluice.core.lease import CLOCK_SKEW_MS_MAX
+from sluice.core.planning import CROWDED_FROM
 from sluice.ops.doctor_findings import Examination, Finding
 from sluice.ops.doctor_front import FrontLook, look_at_front
 from sluice.ops.doctor_rights import check_clickhouse_rights
@@ -180,6 +182,7 @@ def _look_at_table(
     else:
         if has_window:
             found.attempt("insert-counter", lambda: _check_insert_counter(found, server, facts))
+        found.attempt("parts", lambda: _check_parts(found, server, facts))
         assert look.capabilities is not None
         if not facts.is_readonly:  # `check_contact` tells of that
             _rehearse_insert(found, server, access, look, facts, has_window=has_window)
@@ -189,6 +192,20 @@ def _look_at_table(
 def _check_insert_counter(found: Examination, server: Server, facts: TableFacts) -> None:
     read_insert_counter(server, facts)
     found.ok("insert-counter", "how much of the window is used can be read")
+
+
+def _check_parts(found: Examination, server: Server, facts: TableFacts) -> None:
+    """A server that does not merge takes blocks for a while, then slowly, then none."""
+    crowded = crowding(server, facts)
+    what = f"the fullest partition has {crowded:.0%} of the parts that delay inserts"
+    if crowded >= CROWDED_FROM:
+        found.warning(
+            "parts",
+            f"{what}: ranges that are not full wait longer",
+            "Look why it does not merge (SYSTEM START MERGES, system.merges, its disk), or raise "
+            "max_delay, so that blocks are larger.",
+        )
+    found.ok("parts", what)
 
 
 def _rehearse_insert(

@@ -12,13 +12,14 @@ from pathlib import Path
 import confluent_kafka as ck
 import pytest
 
+from sluice.clickhouse.access import ClickHouseAccess
 from sluice.clickhouse.http import Server
 from sluice.config import Configuration
 from sluice.core.load_spec import Column
 from sluice.kafka.wire import native
 from sluice.ops import doctor, doctor_clickhouse, doctor_decode
 from sluice.ops.doctor import Finding, examine, refusal
-from sluice.ops.doctor_clickhouse import clock_ahead_ms
+from sluice.ops.doctor_clickhouse import clock_ahead_ms, look_at_replica
 from sluice.ops.doctor_findings import Examination
 from sluice.testbed.local.children import free_ports
 from tests.config.support import load_text
@@ -100,7 +101,7 @@ def test_a_pipeline_in_order(
     assert checks >= {
         *("kafka", "transactions", "offsets-retention", "broker-limits", "topic", "group"),
         *("cleanup-policy", "retention", "replication"),
-        *("clickhouse", "clock", "rights", "insert", "window", "insert-counter", "tokens"),
+        *("clickhouse", "clock", "rights", "insert", "window", "insert-counter", "parts", "tokens"),
         *("lineage", "engine", "durability", "decoding", "partition-key"),
     }
     assert configuration.ledger_topic not in kafka.admin.list_topics(timeout=10).topics
@@ -307,6 +308,25 @@ def test_old_servers_with_two_replicas(
     assert found(more="lineage = false") == ["tokens", "tokens"]
     assert found(urls[:1], "single", user="reader") == ["access"]
     assert found(urls[:1], "single", user="nobody") == ["access"]
+
+
+def test_a_server_that_does_not_merge_is_said(embedded: Server, database: str) -> None:
+    """Blocks are delayed from ten parts of a partition on."""
+    create(embedded, database, f"{WINDOW}, parts_to_delay_insert = 10")
+    embedded.execute(f"SYSTEM STOP MERGES {database}.orders")
+    access = ClickHouseAccess({"s1": (embedded.url,)}, "default", "", "single")
+
+    def look() -> Finding:
+        seen = look_at_replica(access, "s1", embedded.url, [(database, "orders")])
+        (finding,) = (one for one in seen.findings if one.check == "parts")
+        return finding
+
+    for number in range(4):
+        embedded.execute(f"INSERT INTO {database}.orders (id) VALUES ({number})")
+    assert look().level == "ok"
+    embedded.execute(f"INSERT INTO {database}.orders (id) VALUES (4)")
+    found = look()
+    assert found.level == "warning" and "50%" in found.what and "MERGES" in found.fix
 
 
 def test_clocks(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
