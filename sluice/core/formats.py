@@ -16,12 +16,15 @@ class Format:
         that it imports as PATH.
     :param required: those of them that it cannot do without.
     :param needs_registry: whether messages name their schema in a registry.
+    :param is_text: whether its rows are read like JSON objects, and its options say what those of
+        text do.
     """
 
     name: str
     options: tuple[str, ...] = ()
     required: tuple[str, ...] = ()
     needs_registry: bool = False
+    is_text: bool = False
 
 
 #: What each option says; for messages about a wrong one.
@@ -46,14 +49,14 @@ CHOICES = {
 }
 
 _FORMATS = (
-    Format("JSONEachRow"),
-    Format("JSONCompactEachRow", ("columns",)),
+    Format("JSONEachRow", is_text=True),
+    Format("JSONCompactEachRow", ("columns",), is_text=True),
     Format("JSONConfluent", ("schema_id", "validate")),
-    Format("CSV", ("columns", "delimiter", "null")),
-    Format("CSVWithNames", ("delimiter", "null")),
-    Format("TSV", ("columns", "null")),
-    Format("TSVWithNames", ("null",)),
-    Format("TSKV", ("null",)),
+    Format("CSV", ("columns", "delimiter", "null"), is_text=True),
+    Format("CSVWithNames", ("delimiter", "null"), is_text=True),
+    Format("TSV", ("columns", "null"), is_text=True),
+    Format("TSVWithNames", ("null",), is_text=True),
+    Format("TSKV", ("null",), is_text=True),
     Format("AvroConfluent", ("schema_id",), needs_registry=True),
     Format("AvroSingleObject", ("schema",), ("schema",)),
     Format("Avro"),
@@ -78,6 +81,7 @@ REGISTRY_OPTION = "registry"
 
 #: By name.
 FORMATS = {one.name: one for one in _FORMATS}
+TEXT_FORMATS = tuple(one.name for one in _FORMATS if one.is_text)
 
 
 def needs_registry(format_name: str, options: Iterable[tuple[str, str]]) -> bool:
@@ -189,9 +193,3 @@ def first_problem(format_name: str, options: Iterable[tuple[str, str]]) -> str:
         except ValueError as error:
             return f"option {name}: {error}"
     return ""
-
-
-#: The formats that these options belong to.
-TEXT_FORMATS = (
-    *("JSONEachRow", "JSONCompactEachRow", "CSV", "CSVWithNames", "TSV", "TSVWithNames", "TSKV"),
-)

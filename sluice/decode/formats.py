@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 from sluice.core.errors import TerminalError
 from sluice.core.formats import FORMATS as KNOWN
-from sluice.core.formats import first_problem
+from sluice.core.formats import TEXT_FORMATS, first_problem
 from sluice.core.load_spec import TableSpec
 from sluice.decode.engine.keys import with_null
 from sluice.decode.mapping.mapped import MappedFormat, is_mapped
@@ -88,15 +88,12 @@ class _Format:
 
 
 #: By name, as it stands in the configuration.
-_FORMATS = dict.fromkeys(KNOWN, _Format(typed_decoder, BYTES)) | {
+_FORMATS = {
+    **dict.fromkeys(KNOWN, _Format(typed_decoder, BYTES)),
+    **dict.fromkeys(TEXT_FORMATS, _Format(line_decoder, BYTES)),
     "JSONEachRow": _Format(json_object_decoder, JSON_OBJECTS),
     "JSONConfluent": _Format(_json_behind_header, JSON_OBJECTS),
     "JSONCompactEachRow": _Format(json_array_decoder, JSON_ARRAYS),
-    "CSV": _Format(line_decoder, BYTES),
-    "TSV": _Format(line_decoder, BYTES),
-    "CSVWithNames": _Format(line_decoder, BYTES),
-    "TSVWithNames": _Format(line_decoder, BYTES),
-    "TSKV": _Format(line_decoder, BYTES),
 }
 FORMATS = tuple(_FORMATS)
 #: The option of messages that stand behind their length.

@@ -15,7 +15,7 @@ from tests.support.examples import examples
 
 def test_all_formats_are_attacked() -> None:
     differing = set(ALL) ^ set(FORMATS)
-    assert not differing, f"{differing}: in FORMATS of text_fuzz.py, or of fuzz/subjects.py"
+    assert not differing, f"{differing}: in FORMATS of core/formats.py, or of fuzz/subjects.py"
 
 
 @pytest.mark.parametrize("table_format", ALL)

@@ -5,13 +5,12 @@ from __future__ import annotations
 import random
 from dataclasses import replace
 
-from sluice.core.formats import FORMATS
+from sluice.core.formats import FORMATS, TEXT_FORMATS
 from tests.decode.envelope_support import COLUMNS as ENVELOPE_COLUMNS
 from tests.decode.envelope_support import some_messages
 from tests.decode.fuzz.schema_subjects import SCHEMA_SUBJECTS
 from tests.decode.fuzz.subject import Subject, fuzzed_table
 from tests.decode.text_fuzz import COLUMNS as TEXT_COLUMNS
-from tests.decode.text_fuzz import FORMATS as TEXT_FORMATS
 from tests.decode.text_fuzz import good as good_text
 from tests.decode.typed_support import ATTACKED_COLUMNS, ATTACKED_SELECT, written
 
