@@ -144,6 +144,8 @@ class FleetMember:
         self._inherited: Mapping[str, tuple[int, int]] = {}
         #: Those of them that count no more.
         self._gone = frozenset[str]()
+        #: Of the ids that it announced last, the number of the last report of each by then.
+        self._announced: Mapping[str, int] = {}
         #: Ids that it is taking over; and what its last report said: its number, of whom, and
         #: whether it leaves.
         self._inherits = frozenset[str]()
@@ -297,6 +299,9 @@ class FleetMember:
 
         :raises TransientError: it does not come back.
         """
+        known = self._known
+        # Whoever reports after this may have initialised its id after it was fenced.
+        self._announced = {o: known[o].number if o in known else 0 for o in owners}
         self._inherits = frozenset(owners)
         until = time.monotonic() + LOST_SECONDS
         while True:
@@ -313,11 +318,8 @@ class FleetMember:
     def took(self, read: SharesRead) -> None:
         """What a look found is among the loop's states and holds; see `SharesRead`."""
         number = (self._asked or self._sent) + 1
-        known = self._known
-        self._inherited = {
-            **self._inherited,
-            **{o: (number, known[o].number if o in known else 0) for o in read.inherited},
-        }
+        found = {o: (number, self._announced.get(o, 0)) for o in read.inherited}
+        self._inherited = {**self._inherited, **found}
         self._inherits = read.inherits
         self._named = read.alive
         self._count()

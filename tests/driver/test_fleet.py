@@ -316,6 +316,24 @@ def test_an_id_counts_while_another_heir_may_have_what_it_held(
     assert first.member._others["run-2"].floors == low
 
 
+def test_who_reports_while_it_is_taken_over_counts_and_is_not_written_off(
+    kafka: Kafka, topic: str, start: Start
+) -> None:
+    """It may have initialised its id after its heir did, so that nothing fences it (R24)."""
+    first = start("a", "run-1")
+    slow = Report("run-3", "c", 1, members_max=2, floors={WINDOW: 0})
+    kafka.produce(topic, [(key_of("dc1", "run-3"), encode(slow))])
+    wait_for(lambda: first.member._known.keys() == {"run-3"}, 20, "its report")
+    first.member.announce(["run-3"])
+    again = replace(slow, number=2)
+    kafka.produce(topic, [(key_of("dc1", "run-3"), encode(again))])
+    wait_for(lambda: first.member._known["run-3"] == again, 20, "its next report")
+    first.member.took(SharesRead(inherited=frozenset({"run-3"})))
+    number = first.member.view().number
+    wait_for(lambda: first.member.view().number >= number + 3, 20, "three reports")
+    assert first.member._others.keys() == read(kafka, topic).keys() - {"run-1"} == {"run-3"}
+
+
 def test_an_id_counts_until_its_heir_has_read_what_others_said_before(
     kafka: Kafka, topic: str, start: Start
 ) -> None:
@@ -390,6 +408,7 @@ def test_an_id_is_written_off_after_the_report_whose_floors_take_its_place(
     dead = Report("run-3", "c", 1, members_max=2, floors={WINDOW: 0})
     kafka.produce(topic, [(key_of("dc1", "run-3"), encode(dead))])
     wait_for(lambda: first.member._known.keys() == {"run-3"}, 20, "its report")
+    first.member.announce(["run-3"])
     first.goes = False  # no report is made meanwhile
     number = first.member.view().number
     first.member.took(SharesRead(inherited=frozenset({"run-3"})))
