@@ -45,6 +45,51 @@ _WIDENED_MAX = 8
 WANT_AGAIN_MS = 1_000
 
 
+class Unrepeatable:
+    """Recorded load spec and topic of ranges in doubt that the same load spec would not make again.
+
+    What a take-over found it can repeat, and the last reading of the tables says not, is *disputed*
+    until a reading that began later: the tables may have changed after either of them.
+    """
+
+    def __init__(self) -> None:
+        self._found: set[tuple[str, str]] = set()
+        #: Since when each one is disputed.
+        self._disputed: dict[tuple[str, str], int] = {}
+
+    def __contains__(self, state: PartitionState) -> bool:
+        return (state.record.spec, state.source.topic) in self._found
+
+    def is_disputed(self, state: PartitionState) -> bool:
+        """Whether only a later reading can tell."""
+        return (state.record.spec, state.source.topic) in self._disputed
+
+    def read(self, judged: Collection[tuple[str, str]] | None, started_ms: int) -> None:
+        """A reading found these; None: what the one before it found."""
+        over = {each for each, ms in self._disputed.items() if started_ms >= ms}
+        left = {each: ms for each, ms in self._disputed.items() if each not in over}
+        if judged is None:
+            self._found |= over
+        else:
+            left = {each: ms for each, ms in left.items() if each in judged}
+            self._found = set(judged) - left.keys()
+        self._disputed = left
+
+    def join(
+        self, found: Collection[tuple[str, str]], judged: Collection[tuple[str, str]], now_ms: int
+    ) -> bool:
+        """A take-over found these; and what else it found the last reading judges so. Gives whether
+        there is any of that."""
+        self._found |= set(found)
+        disputed = set(judged) - self._found
+        self._disputed |= dict.fromkeys(disputed, now_ms)
+        return bool(disputed)
+
+    def clock_went_back(self, now_ms: int) -> None:
+        """No reading is waited for that would begin later than now."""
+        self._disputed = {each: min(ms, now_ms) for each, ms in self._disputed.items()}
+
+
 class SchemaChanges:
     """Takes readings of the tables in for one loop.
 
@@ -80,7 +125,7 @@ class SchemaChanges:
         #: Whether a block is known again by its token alone; not before it is known.
         self._has_tokens = False
         self._today: Today | None = None
-        self._unrepeatable: set[tuple[str, str]] = set()
+        self.unrepeatable = Unrepeatable()
         self._unrecorded: dict[str, str] = (
             {} if is_recorded else {planner.digest: planner.spec.canonical()}
         )
@@ -101,15 +146,17 @@ class SchemaChanges:
         self._barred = read.barred
         self._parking.take(read.altered, asked=read.asked)
         if read.today is None:
+            self.unrepeatable.read(None, read.started_ms)
             return self._change(self._parking.applied(read.spec), canonical)
         self._today, self._has_tokens = read.today, read.today.tokens
         canonical = self._change(self._parking.applied(read.spec), canonical)
-        self._unrepeatable.clear()
-        self._judge(self._states.values(), read.today)
+        judged = self._judged(self._states.values(), read.today)
+        self.unrepeatable.read(set(judged), read.started_ms)
         return self._needed(canonical)
 
-    def _judge(self, states: Iterable[PartitionState], today: Today) -> None:
-        """Find those of these ranges that the load spec of their record would not make again."""
+    def _judged(self, states: Iterable[PartitionState], today: Today) -> Iterator[tuple[str, str]]:
+        """Those of these ranges that the load spec of their record would not make again: its
+        digest, and their topic."""
         for state in states:
             spec = self._specs.get(state.record.spec)
             topic = state.source.topic
@@ -119,7 +166,7 @@ class SchemaChanges:
             if any(table.target not in today.tables for table in inserted):
                 continue  # Its window cannot be read either: it waits for that.
             if why_not_executable(spec, today, topic) is not None:
-                self._unrepeatable.add((state.record.spec, topic))
+                yield state.record.spec, topic
 
     def configured(
         self, read: ConfigurationRead, canonical: Mapping[str, str]
@@ -181,21 +228,22 @@ class SchemaChanges:
         states: Collection[PartitionState],
         specs: Mapping[str, LoadSpec],
         refused: Collection[str],
-    ) -> None:
+        now_ms: int,
+    ) -> list[Effect]:
         """A take-over has found these. The loop may have a load spec from before that cannot be
-        executed today; and the tables may have changed since the take-over looked at them, so the
-        last reading judges these, too: as long as nothing changes again, no other one does.
+        executed today. The tables may have changed since the take-over looked at them, or since the
+        last reading: where the two differ, another one is asked for, and the range waits for it.
 
         :param specs: those that can be executed; `refused`: the digests of those that cannot.
         """
         self._specs.update(specs)
-        self._unrepeatable |= {
+        found = {
             (state.record.spec, state.source.topic)
             for state in states
             if state.record.in_doubt and state.record.spec in refused
         }
-        if self._today is not None:
-            self._judge(states, self._today)
+        judged = () if self._today is None else self._judged(states, self._today)
+        return [ReadTables()] if self.unrepeatable.join(found, set(judged), now_ms) else []
 
     # What follows for partitions
 
@@ -264,11 +312,9 @@ class SchemaChanges:
 
     def is_unrepeatable(self, state: PartitionState) -> bool:
         """Whether the same load spec would not make the same blocks, or not be known as such."""
-        topic = state.source.topic
-        if (state.record.spec, topic) in self._unrepeatable:
-            return True
-        spec = self._specs.get(state.record.spec)
-        return spec is not None and self._parking.was_unparked(spec, topic)
+        spec, topic = self._specs.get(state.record.spec), state.source.topic
+        was_unparked = spec is not None and self._parking.was_unparked(spec, topic)
+        return was_unparked or state in self.unrepeatable
 
     def known_rest(self, state: PartitionState) -> Rest:
         """See `parking.known_rest`."""

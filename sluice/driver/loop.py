@@ -253,8 +253,8 @@ class ConnectorLoop:
             _logger.warning(went_back, self.name, self.round_at_ms - now_ms)
             self._observe_again_at_ms = self._recorder.again_at_ms = now_ms
             self._dispatcher.worked(now_ms)
-            told: list[HasClock] = [self._topics, self.holds, self.freezing, *self.states.values()]
-            for each in told:
+            told: list[HasClock] = [self._topics, self.holds, self._schema.unrepeatable]
+            for each in (*told, self.freezing, *self.states.values()):
                 each.clock_went_back(now_ms)
             self._pending.file_all()
         self.round_at_ms = now_ms
@@ -374,7 +374,8 @@ class ConnectorLoop:
 
     def _join(self, started: Started) -> None:
         self._parts.log.adopt(state.source for state in started.states)
-        self._schema.join(started.states, started.specs, started.refused)
+        found = started.states, started.specs, started.refused
+        self._apply(self._schema.join(*found, self._parts.now_ms()))
         specs = {**self._environment.specs, **started.canonical}
         self._environment = replace(self._environment, specs=specs)
         self.holds.add_late_inserts(started.late_inserts)

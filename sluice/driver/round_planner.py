@@ -85,7 +85,7 @@ class RoundPlanner:
         self._states, self._pending, self._freezing = states, pending, freezing
         self._planner, self._schema, self._holds = planner, schema, holds
         self._windows, self._flights, self._slots = windows, flights, slots
-        self._leader_of = leader_of
+        self._leader_of, self._is_disputed = leader_of, schema.unrepeatable.is_disputed
         #: Of the round that is being decided.
         self._effects: list[Effect] = []
         self._probed = ProbedRanges(
@@ -237,7 +237,7 @@ class RoundPlanner:
         """A range in doubt that is not out: its next update, and whether it may run as it is."""
         if state.is_unrecorded:
             return refresh(state), False
-        if state.has_to_be_probed or now_ms < state.retry_at_ms:
+        if state.has_to_be_probed or now_ms < state.retry_at_ms or self._is_disputed(state):
             return None, False
         match state.stage:
             case Answered(TooHeavy(end=end)) if not _may_shorten(state, self.spec_of(state)):

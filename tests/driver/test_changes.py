@@ -203,6 +203,30 @@ def test_where_rows_are_hashed_what_joins_in_doubt_is_probed_under_todays_spec(
     assert world.rows_of(joins) == [1] * 10
 
 
+def test_what_joins_under_columns_that_the_loop_has_not_read_yet_keeps_its_spec() -> None:
+    """Who recorded it had read the tables after the ALTER, and the take-over looked at them then,
+    too. By the loop's last reading its load spec cannot be executed: that one would drop `x`."""
+    joins = TopicPartition("a", 1)
+    world = AlteredWorld(P0)
+    new = altered(world.spec, "x")
+
+    def take_over(sources: list[TopicPartition]) -> Started:
+        world.now_spec = new
+        state = world.overrun(joins, 10, 1)
+        state.record = world.group[joins] = replace(state.record, spec=new.digest())
+        return Started(
+            [state], specs={new.digest(): new}, canonical={new.digest(): new.canonical()}
+        )
+
+    loop = world.loop(take_over_new=take_over)
+    world.at(5_000, lambda: world.tell(world.now))
+    world.at(60_000, lambda: world.ends.update({joins: 10}))
+    world.at(200_000, loop.stopping.set)
+    loop.run(None, 5.0)
+    assert world.specs(joins)[0] == ("PROBE", 0, new.digest())
+    assert world.rows_of(joins) == [1] * 10
+
+
 def test_where_rows_are_hashed_nothing_is_repeated_before_a_look_at_the_columns() -> None:
     world = AlteredWorld(P0, tokens=False)
     world.ends[P0] = 10
