@@ -133,18 +133,3 @@ def late_inserts_have_no_floor(real: Any, windows: Any, states: Any, holds: Any,
     """What is settled and may still be inserted keeps no floor."""
     lowest, _ = real(windows, states, Holds(), *rest)
     return lowest, real(windows, states, holds, *rest)[1]
-
-
-@FLEET_BUGS.plant
-def an_id_that_was_fenced_counts_at_once() -> AbstractContextManager[None]:
-    """Who is taken for dead while it has nothing initialises its id afterwards, and reserves."""
-    reporting = set[str]()
-
-    def own_producer(self: Any) -> Any:
-        if self.names.is_shared and self.names.owner not in reporting:
-            reporting.add(self.names.owner)  # asked for before its first report
-            return None
-        self._producer = self._producer or self._initialised(self.names.owner)
-        return self._producer
-
-    return patched((Recorder, "own_producer", own_producer))

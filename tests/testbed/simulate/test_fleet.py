@@ -26,16 +26,15 @@ DRAWN = (
 #: The seed that noticed each planted bug; when it notices no more, these are searched.
 CAUGHT_BY = {
     "dead-are-fenced-after-reading": 8,
-    "handed-over-in-doubt": 3,
+    "handed-over-in-doubt": 2,
     "handed-over-and-not-forgotten": 1,
     "taken-without-reading-the-owner": 1,
     "own-id-initialised-by-a-take-over": 1,
     "an-heir-that-was-fenced-tries-again": 169,
     "half-a-window-beside-others": 1,
-    "a-floor-that-is-not-counted": 2,
+    "a-floor-that-is-not-counted": 6,
     "a-floor-that-is-forgotten": 2,
-    "late-inserts-have-no-floor": 2,
-    "an-id-that-was-fenced-counts-at-once": 204,
+    "late-inserts-have-no-floor": 53,
 }
 SEARCHED = 300
 
