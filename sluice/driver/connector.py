@@ -288,7 +288,8 @@ class ConnectorRun:
         fleet, loop = self.configuration.fleet, self.loop
         if fleet is None or self.fleet is None or self.fleet.why_alone:
             return False
-        if is_incarnation(error.owner, fleet.name(gethostname())):
+        # Who was fenced may not have read by whom.
+        if self.fleet.later or is_incarnation(error.owner, fleet.name(gethostname())):
             return False
         if loop is not None:
             loop.abandon()

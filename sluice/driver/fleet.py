@@ -144,8 +144,6 @@ class FleetMember:
         self._inherited: Mapping[str, tuple[int, int]] = {}
         #: Those of them that count no more.
         self._gone = frozenset[str]()
-        #: Of the ids that it announced last, the number of the last report of each by then.
-        self._announced: Mapping[str, int] = {}
         #: Ids that it is taking over; and what its last report said: its number, of whom, and
         #: whether it leaves.
         self._inherits = frozenset[str]()
@@ -154,14 +152,15 @@ class FleetMember:
         self._named: frozenset[str] | None = frozenset() if why_alone else None
         #: Before this report came back, others may have written this id off, and gone on.
         self._again_from = 0
-        #: The last reports of all others, and of those that count; replaced when they change. And
-        #: the ones that the loop has seen.
+        #: The last reports of all others, and of those that count; replaced when they change. The
+        #: ones that the loop has seen, and those of all when ids were announced.
         self._known: Mapping[str, Report] = {}
         self._others: Mapping[str, Report] = {}
         self._seen: Mapping[str, Report] = self._others
+        self._announced: Mapping[str, Report] = self._known
         #: The first report of each that was read; and a later start of this name that goes on.
         self._first: dict[str, int] = {}
-        self._later = ""
+        self.later = ""
         #: The number of the report that the loop is asked for, as the thread and the loop know it;
         #: and the one that the loop has made, with when.
         self._asked = self._wanted = 0
@@ -259,9 +258,9 @@ class FleetMember:
         assert shared is not None, "a loop begins before its rounds"
         if self._fold.is_gone:
             raise OwnerChangedError(f"the fleet has written {self._owner} off")
-        if self._later:
+        if self.later:
             name = self._me.name
-            raise OwnerChangedError(f'"{name}" runs as {self._later}, too', owner=self._later)
+            raise OwnerChangedError(f'"{name}" runs as {self.later}, too', owner=self.later)
         if self._others is not self._seen:
             self._seen = self._others
             shared.see(self._seen, has_strangers=self._has_strangers)
@@ -299,10 +298,8 @@ class FleetMember:
 
         :raises TransientError: it does not come back.
         """
-        known = self._known
-        # Whoever reports after this may have initialised its id after it was fenced.
-        self._announced = {o: known[o].number if o in known else 0 for o in owners}
-        self._inherits = frozenset(owners)
+        # Who reports afterwards may have initialised its id after it was fenced.
+        self._announced, self._inherits = self._known, frozenset(owners)
         until = time.monotonic() + LOST_SECONDS
         while True:
             number, inherits, _ = self._said
@@ -317,8 +314,8 @@ class FleetMember:
 
     def took(self, read: SharesRead) -> None:
         """What a look found is among the loop's states and holds; see `SharesRead`."""
-        number = (self._asked or self._sent) + 1
-        found = {o: (number, self._announced.get(o, 0)) for o in read.inherited}
+        number, known = (self._asked or self._sent) + 1, self._announced
+        found = {o: (number, known[o].number if o in known else 0) for o in read.inherited}
         self._inherited = {**self._inherited, **found}
         self._inherits = read.inherits
         self._named = read.alive
@@ -405,7 +402,7 @@ class FleetMember:
         """Who may hold what this member does not know."""
         for owner, report in self._known.items():
             if report.number > self._first.setdefault(owner, report.number):
-                self._later = owner if is_older(self._owner, owner) else self._later
+                self.later = owner if is_older(self._owner, owner) else self.later
         # Nobody beside who has all partitions holds anything. Beside any other heir an id counts
         # until it may be written off: that one may have found what this one did not find any more.
         inherited = self._inherited

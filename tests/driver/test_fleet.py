@@ -376,7 +376,7 @@ def test_who_was_written_off_or_started_again_ends(kafka: Kafka, topic: str, sta
     first = start("a", ids[0])
     first.goes = False
     second = start("a", ids[1])
-    wait_for(lambda: bool(first.member._later), 20, "two reports of the later one")
+    wait_for(lambda: bool(first.member.later), 20, "two reports of the later one")
     with pytest.raises(OwnerChangedError) as error:
         first.member.see(first.loop.states, first.loop.holds, 0, first.world.now)
     assert error.value.owner == ids[1]
@@ -385,6 +385,25 @@ def test_who_was_written_off_or_started_again_ends(kafka: Kafka, topic: str, sta
     wait_for(lambda: second.member._fold.is_gone, 20, "the message")
     with pytest.raises(OwnerChangedError, match="written"):
         second.member.see(second.loop.states, second.loop.holds, 0, second.world.now)
+
+
+def test_who_was_fenced_by_a_later_start_ends_though_no_record_says_by_whom(
+    kafka: Kafka, topic: str, start: Start, tmp_path: Path
+) -> None:
+    """Under another id it would be the later one, and end that one."""
+    ids = [owner_id("a", at, "00") for at in (1, 2)]
+    first = start("a", ids[0])
+    configuration = load_text(tmp_path, f'{MINIMAL}\n[fleet]\nmember = "a"\n')
+    run = ConnectorRun(
+        *(configuration, configuration.connectors[0], Future[SparkJobs](), threading.Event()),
+        lambda configuration, name: None,
+    )
+    run.fleet, fenced = first.member, OwnerChangedError(f"{ids[0]} was fenced")
+    assert run._goes_on_without(fenced)
+    first.goes = False
+    start("a", ids[1])
+    wait_for(lambda: bool(first.member.later), 20, "two reports of the later one")
+    assert not run._goes_on_without(fenced)
 
 
 def test_members_take_the_fleet_to_be_as_large(
