@@ -56,7 +56,7 @@ class Identity:
     """What a member says of itself, whatever it does.
 
     :param silent_seconds: who does not report for so long counts as silent.
-    :param near: the data center whose members have all partitions; see `View`.
+    :param near: the data center whose members have all partitions; see `Member`.
     """
 
     name: str
@@ -111,6 +111,7 @@ def report_of(me: Identity, owner: str, *, is_alone: bool) -> Report:
         software=__version__,
         is_ready=False,
         is_alone=is_alone,
+        near=me.near,
     )
 
 
@@ -135,7 +136,7 @@ class FleetMember:
         self._access, self._topic_name, self._me, self._owner = access, topic, me, owner
         self.why_alone = why_alone
         self._now_ms, self._stopping = now_ms, stopping
-        self._fold = Fold(owner, me.near)
+        self._fold = Fold(owner)
         self._topic: FleetTopic | None = None
         self._blank = report_of(me, owner, is_alone=bool(why_alone))
         self._sent, self._sent_at, self._back_at = 0, 0.0, time.monotonic()

@@ -104,14 +104,16 @@ class ProbedRanges:
     ) -> RecordUpdate | None:
         spec = self._spec_of(state)
         target_shards = budget.target_shards(spec, state.source.topic)
+        # It may have been reserved where more could be: in a larger window, or by a member alone.
+        reservation = budget.affordable(target_shards, state.record.reservation)
         try:
-            if not budget.take(target_shards, state.record.reservation):
+            if not budget.take(target_shards, reservation):
                 return None
         except WindowTooSmallError as error:
             self._stop(state, error)
             return None
         background = from_now_on(state.background, target_shards, budget, now_ms)
-        return self._planner.probed(state, spec.digest(), background, now_ms)
+        return self._planner.probed(state, spec.digest(), background, now_ms, reservation)
 
     def _together(self) -> list[list[PartitionState]]:
         """By the block that they become. They are put together as new ones are: after a server was
@@ -149,6 +151,7 @@ class ProbedRanges:
         spec, topic = self._spec_of(members[0]), members[0].source.topic
         digest, target_shards = spec.digest(), budget.target_shards(spec, topic)
         reservation = max(state.record.reservation for state in members)
+        reservation = budget.affordable(target_shards, reservation)
         attempt = 1 + max(state.record.attempt for state in members)
         updates = named(
             [

@@ -330,12 +330,12 @@ class RoundPlanner:
         self, state: PartitionState, need: NeedsReservation, budget: Budget, now_ms: int
     ) -> RecordUpdate | None:
         """The same range with the reservation that one of its blocks needs."""
-        reservation, is_hold = need.entries, state.may_insert(now_ms)
+        is_hold = state.may_insert(now_ms)
         try:
             target_shards = budget.target_shards(self.spec_of(state), state.source.topic)
+            reservation = _entries_again(state, need, budget, target_shards)
             budget.require_possible(target_shards, reservation, need.entry)
-            # All of it at once: with only what it had, it would keep from others what they need to
-            # go on, and wait for the rest for ever.
+            # All of it at once: with what it had, it would keep from others what they need.
             if (
                 budget.take(target_shards, reservation, state.record.reservation, need.entry)
                 if is_hold
@@ -357,6 +357,15 @@ class RoundPlanner:
 
     def _outage(self, target_shards: list[TargetShard]) -> bool:
         return any(self._windows.outage(target_shard) for target_shard in target_shards)
+
+
+def _entries_again(
+    state: PartitionState, need: NeedsReservation, budget: Budget, target_shards: list[TargetShard]
+) -> int:
+    """What a range is sent again with. What it needs behind views is a guess: the most that its
+    windows may give is tried before a guess beyond that stops it."""
+    most = budget.affordable(target_shards, need.entries)
+    return most if need.views and most > state.record.reservation else need.entries
 
 
 def _may_shorten(state: PartitionState, spec: LoadSpec) -> bool:

@@ -153,14 +153,16 @@ def read_plan(
     found: list[PartitionPlanned] = []
     for connector, owners in owned.items():
         fold, at_ms = _read_fold(configuration, connector), now_ms()
-        view = replace(fold.view(), near=configuration.preferred_by(connector))
+        view = fold.view()
         reporting = {
             owner
             for owner, each in fold.others.items()
             if at_ms - each.append_ms <= each.report.silent_seconds * 1000
         }
         living = tuple(each for each in view.living if each.owner in reporting)
-        view = replace(view, living=_as_planned(connector, living, joining, leaving))
+        near = configuration.preferred_by(connector)
+        joined = [replace(each, near=near) for each in joining]
+        view = replace(view, living=_as_planned(connector, living, joined, leaving))
         found += planned_of(connector, owners, view, frozenset(each.name for each in joining))
     return found
 
@@ -205,8 +207,9 @@ def planned_of(
             return f"{members[owner].name} leaves"
         if to in members and members[to].name in joining:
             return f"{members[to].name} joins"
-        if view.near and members[owner].data_center != view.near:
-            return f"{view.near} is preferred"
+        near = members[owner].near
+        if near and members[owner].data_center != near:
+            return f"{near} is preferred"
         return "it is on its way"
 
     return [

@@ -160,3 +160,17 @@ def test_what_was_probed_is_not_given_back_when_its_bundle_ends() -> None:
         states, lambda _: pytest.fail("the bundle ends first"), probed.append, "me", world.now
     )
     assert (updates, runs, probed) == ([], False, states)
+
+
+@pytest.mark.parametrize("members_max", [1, 500])
+def test_what_was_reserved_where_more_could_be_is_loaded_with_what_the_window_gives(
+    members_max: int,
+) -> None:
+    """Its window was larger then, or its driver was alone, as no member of a fleet is any more."""
+    world = bundling(count=2, members_max=members_max, blocks=100)
+    states = [world.overrun(source, 5, 60) for source in SOURCES[:2]]
+    run(world, world.loop(states))
+    assert_exact(world)
+    found = [kinds(world, source)[0] for source in SOURCES[:2]]
+    assert found == [("PROBE", 0, 5)] * 2
+    assert {commit.records[SOURCES[0]].reservation for commit in world.commits[:1]} == {50}

@@ -184,6 +184,23 @@ def test_a_reservation_for_views_grows_until_the_server_takes_the_block_and_stay
     assert world.rows_of(P0) == [1] * 50
 
 
+def test_the_most_that_a_window_gives_is_tried_before_a_larger_guess_stops_a_partition() -> None:
+    """What a view takes nobody counts: what was refused is doubled. 50 entries may be used."""
+    world = World([P0])
+    world.ends[P0] = 50
+    world.tables[TARGET] = Table(100, is_partitioned=True)
+
+    def script(world: World, assignment: Assignment) -> Answer:
+        if assignment.record.reservation < 40:
+            return NeedsReservation("t", 2 * assignment.record.reservation, views=True)
+        return world.load(assignment)
+
+    world.script = script
+    run(world)
+    assert [j.assignments[0].record.reservation for j in world.jobs][:4] == [8, 16, 32, 50]
+    assert world.rows_of(P0) == [1] * 50
+
+
 @pytest.mark.parametrize("target_shard", [OWN, TARGET])
 def test_another_process_of_the_server_may_have_lost_the_part(target_shard: TargetShard) -> None:
     world = World([P0])

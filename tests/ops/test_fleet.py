@@ -88,10 +88,14 @@ def test_what_would_move_and_why(
         made = replace(SETTLED, owner=owner, topic_id=pipeline.topic_id)
         driver.finish_take_over(driver.take_over(sources), Commit(dict.fromkeys(sources, made)))
     topic = FleetTopic(kafka.access(), pipeline.configuration.fleet_topic, is_made=True)
-    for report in (Report("run-1", "a", 1), Report("run-2", "b", 1, data_center="east")):
-        topic.send(report)
-    assert topic.flush(10)
-    topic.close()
+
+    def report(number: int, near: str) -> None:
+        for owner, name, data_center in (("run-1", "a", "west"), ("run-2", "b", "east")):
+            said = Report(owner, name, number, data_center=data_center, near=near)
+            topic.send(replace(said, silent_seconds=600))
+        assert topic.flush(10)
+
+    report(1, near="")
 
     def planned(*options: str) -> list[dict[str, Any]]:
         capsys.readouterr()
@@ -114,11 +118,7 @@ def test_what_would_move_and_why(
     joined = planned("--join", "c:100")
     assert sum(each["to"] == "c" for each in joined) > 30
     assert {each["why"] for each in joined if each["member"] and each["to"] == "c"} == {"c joins"}
-    text = pipeline.path.read_text()
-    near = text.replace(
-        "durability", 'data_centers = { east = ["*"] }\nprefer = "east"\ndurability'
-    )
-    pipeline.path.write_text(near)
+    report(2, near="east")
     found = planned("--plan")
     assert {each["to"] for each in found} == {"b"}
     assert {each["why"] for each in found if each["member"] == "a"} == {"east is preferred"}
@@ -131,4 +131,5 @@ def test_what_would_move_and_why(
     ):
         assert main(["fleet", str(pipeline.path), *options]) == 2
         assert words in capsys.readouterr().err
+    topic.close()
     pipeline.close()

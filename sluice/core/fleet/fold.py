@@ -36,10 +36,10 @@ class Heard:
 
 
 class Fold:
-    """:param owner: the id of the member that looks; `near`: see `View`."""
+    """:param owner: the id of the member that looks."""
 
-    def __init__(self, owner: str, near: str = "") -> None:
-        self._owner, self._near = owner, near
+    def __init__(self, owner: str) -> None:
+        self._owner = owner
         self._heard: dict[str, Heard] = {}
         self._sizing = Sizing()
         self._silent: frozenset[str] = frozenset()
@@ -94,7 +94,7 @@ class Fold:
         is_suspecting = self.number >= self._suspects_from
         silent = tuple(sorted(self._silent))
         wanted = self._sizing.slots, self._sizing.members
-        return View(self._owner, self.number, members, is_suspecting, silent, self._near, wanted)
+        return View(self._owner, self.number, members, is_suspecting, silent, wanted)
 
     def _judge(self) -> None:
         limit = self.number - SILENT_REPORTS
@@ -122,4 +122,5 @@ def _member(heard: Heard, middle: float) -> Member:
         report.is_ready,
         report.is_leaving,
         abs(report.wall_ms - heard.append_ms - middle) <= CLOCK_SKEW_MS_MAX,
+        report.near,
     )

@@ -61,7 +61,8 @@ class Homes:
     by slots. Who joins gets its share and who leaves gives its share away; nothing else moves.
 
     A member gives only to those with its own load spec: another one might not load the topic. Where
-    a data center is preferred, only its members have any, as long as there is one.
+    a data center is preferred, only its members have any, as long as there is one. To members that
+    prefer another one nothing is given: they might give it back.
 
     :param is_leaving: who looks keeps nothing.
     """
@@ -73,11 +74,10 @@ class Homes:
             each
             for each in view.living
             if own is not None
-            and each.spec == own.spec
+            and (each.spec, each.near) == (own.spec, own.near)
             and (not is_leaving if each is own else each.is_ready and not each.is_leaving)
         ]
-        near = [each for each in self._members if view.near and each.data_center == view.near]
-        self._members = near or self._members
+        self._members = [each for each in self._members if not _is_far(each)] or self._members
         self._known: dict[TopicPartition, str] = {}
 
     @property
@@ -104,6 +104,10 @@ def _weight(member: Member, source: TopicPartition) -> float:
     return -max(1, member.slots) / math.log(chance)
 
 
+def _is_far(member: Member) -> bool:
+    return bool(member.near) and member.data_center != member.near
+
+
 def heirs(owner: str, view: View, specs: Collection[str]) -> list[Member]:
     """Who inherits from an id that is dead, the first one first.
 
@@ -114,8 +118,8 @@ def heirs(owner: str, view: View, specs: Collection[str]) -> list[Member]:
     able = [each for each in view.living if each.may_inherit and not each.is_leaving]
 
     def order(each: Member) -> tuple[bool, bool, bool, float]:
-        is_far = bool(view.near) and each.data_center != view.near
-        return each.spec not in specs, not each.is_ready, is_far, -_chance(owner, each.name)
+        late = not each.is_ready, _is_far(each)
+        return each.spec not in specs, *late, -_chance(owner, each.name)
 
     return sorted(able, key=order)
 

@@ -54,6 +54,7 @@ class Report:
     :param is_ready: what it is given it may load at once.
     :param is_leaving: it was asked to hand over all that it has, and to end.
     :param is_alone: it takes all partitions that it finds, and shares none.
+    :param near: see `Member`.
     """
 
     owner: str
@@ -79,6 +80,7 @@ class Report:
     is_ready: bool = True
     is_leaving: bool = False
     is_alone: bool = False
+    near: str = ""
 
 
 @dataclass(frozen=True, slots=True)

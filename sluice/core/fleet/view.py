@@ -18,6 +18,8 @@ class Member:
     :param name: which it keeps when it is started again.
     :param spec: digest of the load spec that it records new ranges under.
     :param slots: tasks that it can run at once, of the connector.
+    :param near: the data center whose members have all partitions, by its configuration, as long as
+        one of them may be given any; "": none is preferred.
     :param is_ready: what it is given it may load at once.
     :param is_leaving: it was asked to hand over all that it has, and to end.
     :param may_inherit: False: its clock is off, so it decides about no other's leases.
@@ -31,6 +33,7 @@ class Member:
     is_ready: bool = True
     is_leaving: bool = False
     may_inherit: bool = True
+    near: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,8 +44,6 @@ class View:
         first report came back.
     :param is_suspecting: False: too many fell silent at once, so nobody is taken for dead.
     :param silent: ids of those that are silent, and not known to be gone.
-    :param near: the data center whose members have all partitions, as long as one of them may be
-        given any; "": none is preferred.
     :param wanted: how many slots of all members, and how many members, the work takes
         (`core.fleet.sizing`); zeros: nobody knows yet.
     """
@@ -52,5 +53,4 @@ class View:
     living: tuple[Member, ...]
     is_suspecting: bool = True
     silent: tuple[str, ...] = ()
-    near: str = ""
     wanted: tuple[int, int] = (0, 0)

@@ -107,11 +107,11 @@ def test_who_is_alone_keeps_all_even_if_it_leaves() -> None:
 
 
 def test_members_near_have_all_as_long_as_there_is_one() -> None:
-    far, near = member("a", data_center="west"), member("b", data_center="east")
-    more = member("c", data_center="east")
+    far = member("a", data_center="west", near="east")
+    near, more = (member(name, data_center="east", near="east") for name in "bc")
 
     def owners(*members: Member) -> set[str]:
-        found = Homes(view_of(*members, near="east"))
+        found = Homes(view_of(*members))
         return {found.of(source) for source in SOURCES}
 
     assert owners(far, near, more) == {"b", "c"}
@@ -119,8 +119,12 @@ def test_members_near_have_all_as_long_as_there_is_one() -> None:
     # Who is not ready is given nothing, and somebody has to have it.
     assert owners(far, replace(near, is_ready=False)) == {"a"}
     assert owners(far, replace(far, owner="d", name="d")) == {"a", "d"}
-    view = view_of(far, near, more, near="east")
+    view = view_of(far, near, more)
     assert {each.owner for each in heirs("x", view, ["s"])[:2]} == {"b", "c"}
+    # Who prefers another one, as while that changes, would give it back.
+    other = replace(near, near="west")
+    assert owners(far, other) == {"a"}
+    assert set(homes(far, other, own="b").values()) == {"b"}
 
 
 # Ids
