@@ -1,11 +1,14 @@
-"""The chart's configuration and the names that its templates use. Nothing renders it here."""
+"""The chart's configuration, the names that its templates use, and, in a long test, what Helm makes
+of them."""
 
 from __future__ import annotations
 
 import re
+import subprocess
 from pathlib import Path
 from typing import Any
 
+import pytest
 import yaml
 
 from sluice import __version__
@@ -37,3 +40,39 @@ def test_templates_use_values_that_exist() -> None:
             for word in name.split("."):
                 assert word in within, f"{template.name}: {name}"
                 within = within[word]
+
+
+def helm(*words: str) -> subprocess.CompletedProcess[str]:
+    """Helm, built from Go's module proxy the first time."""
+    command = ["go", "run", "helm.sh/helm/v3/cmd/helm@v3.16.4", *words]
+    return subprocess.run(command, capture_output=True, text=True, check=False)
+
+
+def rendered(*options: str) -> dict[str, Any]:
+    """What the chart makes, by kind."""
+    made = helm("template", "orders", str(CHART), *options)
+    assert made.returncode == 0, made.stderr
+    return {each["kind"]: each for each in yaml.safe_load_all(made.stdout) if each}
+
+
+@pytest.mark.long
+@pytest.mark.timeout(900)
+def test_helm_makes_one_driver_or_a_fleet(tmp_path: Path) -> None:
+    for options in ((), ("--set", "serviceMonitor.enabled=true")):
+        checked = helm("lint", "--strict", str(CHART), *options)
+        assert checked.returncode == 0, checked.stdout
+    alone = rendered()
+    assert alone.keys() == {"ConfigMap", "Deployment", "NetworkPolicy", "Service"}
+    assert alone["Deployment"]["spec"]["replicas"] == 1
+    assert alone["Deployment"]["spec"]["strategy"] == {"type": "Recreate"}
+    refused = helm("template", "orders", str(CHART), "--set", "members=3")
+    assert refused.returncode != 0 and "needs a section [fleet]" in refused.stderr
+    path = tmp_path / "sluice.toml"
+    path.write_text(values()["configuration"] + "[fleet]\n")
+    load(path, {"CLICKHOUSE_PASSWORD": "secret"})
+    fleet = rendered("--set", "members=3", "--set-file", f"configuration={path}")
+    assert fleet.keys() == alone.keys() - {"Deployment"} | {"StatefulSet", "PodDisruptionBudget"}
+    members = fleet["StatefulSet"]["spec"]
+    assert (members["replicas"], members["serviceName"]) == (3, "orders-sluice")
+    assert members["template"]["spec"] == alone["Deployment"]["spec"]["template"]["spec"]
+    assert members["selector"] == fleet["PodDisruptionBudget"]["spec"]["selector"]
