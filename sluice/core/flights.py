@@ -71,8 +71,13 @@ class InFlight:
         self._replicas, self._preferred, self._behind = replicas, preferred, behind
         self._known.clear()
 
-    def begin(self) -> None:
-        """A new round: nothing is counted yet."""
+    def begin(self, tasks: int) -> None:
+        """A new round: nothing is counted yet.
+
+        :param tasks: that can run at once now.
+        """
+        self._tasks = tasks
+        self._is_counted = self._tasks > self._most
         self._counts.clear()
 
     def places(

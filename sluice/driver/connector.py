@@ -516,7 +516,7 @@ class _Assembly:
         windows: Windows = self.claims or self.monitor
         jobs = self.run._jobs.result()
         if fleet is not None:
-            windows = fleet.begin(windows, self.planner, jobs.slots)
+            windows = fleet.begin(windows, self.planner, jobs)
         loop_parts = LoopParts(
             log=self.recorder,
             offsets=self.log,

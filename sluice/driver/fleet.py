@@ -29,7 +29,7 @@ from sluice.core.fleet.view import SILENT_REPORTS, View
 from sluice.core.ranges import TopicPartition
 from sluice.core.records import GENESIS
 from sluice.driver.inheriting import SharesRead
-from sluice.driver.ports import Windows
+from sluice.driver.ports import Jobs, Windows
 from sluice.driver.record_updates import RecordPlanner
 from sluice.driver.shared_windows import SharedWindows
 from sluice.driver.state import Holds, PartitionState
@@ -232,14 +232,14 @@ class FleetMember:
         """See `sluice.driver.ports.Fleet`."""
         return self._view
 
-    def begin(self, windows: Windows, planner: RecordPlanner, slots: int) -> Windows:
+    def begin(self, windows: Windows, planner: RecordPlanner, jobs: Jobs) -> Windows:
         """The loop begins. Gives the windows, with what the fleet leaves of each of them."""
         if self.why_alone:
             # All partitions were taken over, and with them all that anybody held.
             self._inherited = {o: (self._sent + 1, r.number) for o, r in self._known.items()}
             self._count()
         self._seen = self._others
-        self._shared = SharedWindows(windows, planner, slots, self._blank)
+        self._shared = SharedWindows(windows, planner, jobs, self._blank)
         self._shared.see(self._seen, has_strangers=self._has_strangers)
         return self._shared
 

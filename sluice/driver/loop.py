@@ -129,7 +129,7 @@ class ConnectorLoop:
         self._pending = Pending(self.states, planner, parts.offsets.leader_of, self.freezing)
         self._use(environment.clickhouse)
         self._round_planner = RoundPlanner(
-            *(self.states, planner, holds, parts.windows, parts.jobs.slots),
+            *(self.states, planner, holds, parts.windows, parts.jobs),
             *(self._schema, self._flights, parts.offsets.leader_of, self._pending, self.freezing),
         )
         self._topics = TopicObserver(

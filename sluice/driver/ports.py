@@ -138,7 +138,10 @@ class Windows(Protocol):
 
 
 class Jobs(Protocol):
-    """Runs ranges; `sluice.spark.jobs` for real."""
+    """Runs ranges; `sluice.spark.jobs` for real.
+
+    :param slots: tasks that can run at once now.
+    """
 
     slots: int
 

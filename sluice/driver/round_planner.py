@@ -23,7 +23,7 @@ from sluice.driver.changes import SchemaChanges
 from sluice.driver.effects import Effect, StopPartition
 from sluice.driver.freezing import Freezing, stand_still
 from sluice.driver.pending import Pending
-from sluice.driver.ports import Windows
+from sluice.driver.ports import Jobs, Windows
 from sluice.driver.probed import ProbedRanges, found_nothing, from_now_on
 from sluice.driver.record_updates import (
     LOOK_AGE_MS_MAX,
@@ -61,7 +61,7 @@ class RoundPlanner:
     """Decides the rounds of one connector. Reads the world only through `windows`.
 
     :param states: the loop's own mapping; partitions may join it later.
-    :param slots: tasks that can run at once; ranges for twice as many may be under way.
+    :param jobs: ranges for twice as many tasks as it can run at once may be under way.
     :param schema: knows what the tables are now.
     :param flights: how many ranges each replica is given.
     :param leader_of: the id of the broker that leads a partition, -1 where it is not known.
@@ -75,7 +75,7 @@ class RoundPlanner:
         planner: RecordPlanner,
         holds: Holds,
         windows: Windows,
-        slots: int,
+        jobs: Jobs,
         schema: SchemaChanges,
         flights: InFlight,
         leader_of: Callable[[TopicPartition], int],
@@ -84,7 +84,7 @@ class RoundPlanner:
     ) -> None:
         self._states, self._pending, self._freezing = states, pending, freezing
         self._planner, self._schema, self._holds = planner, schema, holds
-        self._windows, self._flights, self._slots = windows, flights, slots
+        self._windows, self._flights, self._jobs = windows, flights, jobs
         self._leader_of, self._is_disputed = leader_of, schema.unrepeatable.is_disputed
         #: Of the round that is being decided.
         self._effects: list[Effect] = []
@@ -117,7 +117,7 @@ class RoundPlanner:
         self._effects, planner, self.held_back = [], self._planner, 0
         self._probed.begin()
         out = grouped_by_bundle(s for s in under_way if s.out)
-        self._flights.begin()
+        self._flights.begin(self._jobs.slots)
         for members in out:
             self._flights.add(self._places(members[0]))
         free = [s for s in under_way if s.stopped is None and not s.out]
@@ -189,7 +189,8 @@ class RoundPlanner:
     ) -> list[RecordUpdate]:
         """New ranges, while those that are out leave room for them."""
         planner = self._planner
-        room_left = 2 * self._slots - sum(share_of(members, planner.limits_of) for members in out)
+        slots, limits_of = self._jobs.slots, planner.limits_of
+        room_left = 2 * slots - sum(share_of(members, limits_of) for members in out)
         if room_left <= 0:
             return []
         waiting, due = self._pending.due(budget.windows, now_ms, flush=flush)
@@ -198,9 +199,7 @@ class RoundPlanner:
         # Who is not due goes along: more rows in a block that is written anyway cost little.
         waiting = in_fair_order(waiting)
         waiting.sort(key=lambda backlog: backlog.source not in due)
-        new = NewRanges(
-            planner, budget.windows, self._slots, waiting, self._states, self._leader_of
-        )
+        new = NewRanges(planner, budget.windows, slots, waiting, self._states, self._leader_of)
         for backlog in waiting:
             topic = backlog.source.topic
             if self._schema.why_barred(topic) is not None:

@@ -10,7 +10,7 @@ from sluice.core.budget import BOUNDLESS, TargetShard
 from sluice.core.fleet.floors import Floors, keeps_floor, most_of
 from sluice.core.fleet.records import Report
 from sluice.core.ranges import TopicPartition
-from sluice.driver.ports import ShardWindow, Windows
+from sluice.driver.ports import Jobs, ShardWindow, Windows
 from sluice.driver.record_updates import RecordPlanner
 from sluice.driver.state import Holds, PartitionState
 
@@ -19,12 +19,12 @@ class SharedWindows:
     """Windows as a member of a fleet may use them, and its reports, which say what it holds there.
 
     :param blank: a report with all that never changes.
-    :param slots: tasks that it can run at once.
+    :param jobs: says how many tasks it can run at once.
     """
 
-    def __init__(self, windows: Windows, planner: RecordPlanner, slots: int, blank: Report) -> None:
-        self._windows, self._planner = windows, planner
-        self._blank = replace(blank, slots=slots)
+    def __init__(self, windows: Windows, planner: RecordPlanner, jobs: Jobs, blank: Report) -> None:
+        self._windows, self._planner, self._jobs = windows, planner, jobs
+        self._blank = blank
         self._floors = Floors(blank.owner, blank.members_max)
         self._shared: tuple[object, Mapping[TargetShard, ShardWindow]] | None = None
         self._rows = (0, 0)
@@ -77,6 +77,7 @@ class SharedWindows:
         return replace(
             self._blank,
             number=number,
+            slots=self._jobs.slots,
             work=sum(state.out for state in held),
             partitions=len(held),
             rows_per_second=round((rows - before) * 1000 / max(1, now_ms - before_ms), 1),

@@ -60,7 +60,7 @@ class JobResult:
 class SparkJobs:
     """Runs jobs for loops.
 
-    :param slots: tasks that Spark can run at once.
+    :param slots: tasks that Spark can run at once; it follows the executors that there are.
     """
 
     def __init__(self, context: SparkContext) -> None:
@@ -69,7 +69,9 @@ class SparkJobs:
         self._closed = threading.Event()
         #: Spark's names of the jobs that are out, by identity.
         self._groups: dict[int, str] = {}
-        self.slots: int = max(1, int(context.defaultParallelism))
+        self.slots = self._slots_now()
+        #: Whether Spark ends executors that have nothing to do.
+        self._is_dynamic = context.getConf().get("spark.dynamicAllocation.enabled") == "true"
 
     def submit(
         self, job: Job, environment: TaskEnvironment, finished: Callable[[JobResult], None]
@@ -88,7 +90,10 @@ class SparkJobs:
 
     def warm(self, *, wait: bool = False) -> None:
         """Keep the Python workers alive: Spark ends them after a minute of idleness, and
-        the next range would wait for a new one to load its libraries."""
+        the next range would wait for a new one to load its libraries. Where Spark ends idle
+        executors, too, they are left alone, but for the first time."""
+        if self._is_dynamic and not wait:
+            return
         ended = self._pool.submit(self._warm)
         if wait:
             ended.result()
@@ -131,7 +136,12 @@ class SparkJobs:
             if self._closed.wait(LOOK_EVERY_SECONDS):
                 return
             missed = 0 if self._lives() else missed + 1
+            if not missed:
+                self.slots = self._slots_now()
         tell(SparkGoneError("Spark's driver process or its context has ended"))
+
+    def _slots_now(self) -> int:
+        return max(1, int(self._context.defaultParallelism))
 
     def _lives(self) -> bool:
         """Whether Spark can still run anything."""

@@ -67,7 +67,7 @@ class Driver:
 
     def start(self, *, looks: bool = True) -> Driver:
         patiently("a member starts", self.member.start, self._stopping)
-        self.windows = self.member.begin(self.world, self.loop.planner, 4)
+        self.windows = self.member.begin(self.world, self.loop.planner, self.world)
         if looks:
             self.member.took(SharesRead())
         self._thread.start()
@@ -131,7 +131,7 @@ def test_members_hear_of_each_other(kafka: Kafka, topic: str, start: Start) -> N
     assert facts is not None and facts.partitions == 1
     assert {n: facts.settings[n] for n in FLEET_TOPIC_SETTINGS} == FLEET_TOPIC_SETTINGS
     report = read(kafka, topic)["run-1"]
-    assert report.floors == {WINDOW: 0} and report.partitions == 1 and report.slots == 4
+    assert report.floors == {WINDOW: 0} and report.partitions == 1 and report.slots == 2
     assert (report.member, report.data_center, report.boot) == ("a", "east", "b1")
     second = start("b", "run-2")
     assert second.share == Share(None, 0, 2)  # before the first one has counted it

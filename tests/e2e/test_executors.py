@@ -1,0 +1,76 @@
+"""Spark's own executors come with the work and go without it, on a cluster of its own."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from sluice.testbed.chaos.cluster import SparkCluster, running_cluster, spark_settings
+from sluice.testbed.local.processes import command_of, descendants
+from tests.support.world import Truth, World, assert_exact, wait_for
+
+PARTITIONS, ROWS, RANGE = 16, 160_000, 1_000
+EXECUTORS_MAX = 4
+#: What a view behind the table takes for each block, so that tasks wait for slots.
+INSERT_SECONDS = 1.0
+
+
+@pytest.fixture
+def cluster(tmp_path: Path) -> Iterator[SparkCluster]:
+    with running_cluster(tmp_path / "spark") as made:
+        yield made
+
+
+def executors(cluster: SparkCluster) -> list[int]:
+    """Process ids."""
+    below = (child.pid for worker in cluster.workers for child in descendants(worker))
+    return [pid for pid in below if "CoarseGrainedExecutorBackend" in command_of(pid)]
+
+
+@pytest.mark.long
+@pytest.mark.timeout(900)
+def test_executors_come_with_the_work_and_go_without_it(
+    world: World, cluster: SparkCluster
+) -> None:
+    """The driver gives Spark as much as its executors of now can do, and a little more; so Spark
+    asks for more of them. One is killed meanwhile."""
+    truth, topic = Truth(), "orders-executors"
+    world.create_topic(topic, PARTITIONS)
+    world.create_table("executors")
+    world.execute(
+        "CREATE TABLE executors_seen (id UInt64, slept UInt8) ENGINE = MergeTree ORDER BY id "
+        "SETTINGS non_replicated_deduplication_window = 10000"
+    )
+    world.execute(
+        "CREATE MATERIALIZED VIEW executors_view TO executors_seen AS "
+        f"SELECT id, sleep({INSERT_SECONDS}) AS slept FROM executors"
+    )
+    world.produce(topic, ROWS, truth, partitions=PARTITIONS)
+    settings = spark_settings(standalone=True) | {
+        "spark.cores.max": str(EXECUTORS_MAX),
+        "spark.dynamicAllocation.enabled": "true",
+        "spark.dynamicAllocation.shuffleTracking.enabled": "true",
+        "spark.dynamicAllocation.minExecutors": "1",
+        "spark.dynamicAllocation.maxExecutors": str(EXECUTORS_MAX),
+        "spark.dynamicAllocation.schedulerBacklogTimeout": "1s",
+        "spark.dynamicAllocation.executorIdleTimeout": "10s",
+    }
+    path = world.configure({"executors": [topic]}, max_messages=RANGE)
+    conf = ", ".join(f'"{name}" = "{value}"' for name, value in settings.items())
+    text = path.read_text().replace('master = "local[2]"', f'master = "{cluster.master}"')
+    path.write_text(text.replace('conf = { "spark.ui.enabled" = "false" }', f"conf = {{ {conf} }}"))
+    driver = world.run(path)
+    wait_for(lambda: len(executors(cluster)) == EXECUTORS_MAX, 180, "all executors")
+    os.kill(executors(cluster)[0], signal.SIGKILL)
+    wait_for(lambda: len(executors(cluster)) == EXECUTORS_MAX, 120, "an executor after that one")
+    world.wait_for_rows("executors", truth.rows, driver, 400)
+    wait_for(lambda: len(executors(cluster)) <= 1, 120, "the end of executors without work")
+    world.produce(topic, PARTITIONS * RANGE, truth, partitions=PARTITIONS, first=truth.rows)
+    world.wait_for_rows("executors", truth.rows, driver, 200)
+    driver.signal(signal.SIGTERM)
+    assert driver.wait() == 0, driver.text()[-4000:]
+    assert_exact(world, "executors", truth)
