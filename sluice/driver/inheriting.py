@@ -14,7 +14,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
 
-from sluice.core.errors import OwnerChangedError, SluiceError
+from sluice.core.errors import OwnerChangedError, SluiceError, TransientError
 from sluice.core.fleet.placement import Named, Owners
 from sluice.core.fleet.view import View
 from sluice.core.ledger import CommittedOffset, LedgerView
@@ -79,6 +79,8 @@ class Heir:
         self._fenced: dict[str, int] = {}
         self._alive = frozenset[str]()
         self._pool = ThreadPoolExecutor(1, thread_name_prefix="shares")
+        #: Its loop has ended: what is taken over now would be an id's that nobody has any more.
+        self._is_closed = False
 
     def look(
         self,
@@ -92,6 +94,7 @@ class Heir:
 
     def close(self) -> None:
         """End without waiting."""
+        self._is_closed = True
         self._pool.shutdown(wait=False, cancel_futures=True)
         self._recorder.close()
 
@@ -209,6 +212,8 @@ class Heir:
         if lacking or not taken.found.keys() <= set(theirs):
             ledger = self._read(list(taken.found), taken.found)
         self._leave(taken, ledger, view)
+        if self._is_closed:
+            raise TransientError("its loop has ended")
         connector, names = self._parts.planner.spec.connector, ", ".join(sorted(dead))
         started = [Started(late_inserts=late_inserts_in(ledger), batch=batch)]
         leaving = self._committed(self._retired(), dead)

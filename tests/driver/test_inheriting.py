@@ -32,6 +32,9 @@ class Group:
     def committed(self, sources: Iterable[TopicPartition]) -> dict[TopicPartition, CommittedOffset]:
         return self.look(sources)
 
+    def close(self) -> None:
+        """Nothing has to be closed."""
+
     def inherit(self, dead: Collection[str], sources: Iterable[TopicPartition]) -> TakeOver:
         self.fenced.append(dead)
         return TakeOver({P0: self.at}, {P0: DEAD}, {})
@@ -68,3 +71,13 @@ def test_an_id_that_reports_after_it_was_taken_over_is_fenced_again_though_all_o
     assert heir._step(held, view(30, DEAD), 1).inherited == {DEAD}
     assert not heir._step(held, view(60), 1).inherited  # it was
     assert group.fenced == [{DEAD}, {DEAD}]
+
+
+def test_nothing_is_taken_over_once_its_loop_has_ended() -> None:
+    """The driver starts anew under another id, which would not know of it."""
+    group = Group()
+    heir = heir_of(group)
+    assert not heir._step({P0: STOPPED}, view(1, DEAD), 1).inherited
+    heir.close()
+    assert not heir._step({P0: STOPPED}, view(10, DEAD), 1).inherited
+    assert group.fenced == [{DEAD}]

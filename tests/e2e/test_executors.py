@@ -9,19 +9,21 @@ from pathlib import Path
 
 import pytest
 
-from sluice.testbed.chaos.cluster import SparkCluster, running_cluster, spark_settings
-from sluice.testbed.local.processes import command_of, descendants
+from sluice.testbed.chaos.cluster import LOOPBACK, SparkCluster, running_cluster, spark_settings
+from sluice.testbed.local.processes import descendants
+from tests.support.processes import command_of
 from tests.support.world import Truth, World, assert_exact, wait_for
 
 PARTITIONS, ROWS, RANGE = 16, 160_000, 1_000
-EXECUTORS_MAX = 4
+#: More than twice as many as a driver knows of before there are any (Spark says two then).
+EXECUTORS_MAX = 6
 #: What a view behind the table takes for each block, so that tasks wait for slots.
 INSERT_SECONDS = 1.0
 
 
 @pytest.fixture
 def cluster(tmp_path: Path) -> Iterator[SparkCluster]:
-    with running_cluster(tmp_path / "spark") as made:
+    with running_cluster(tmp_path / "spark", (LOOPBACK,) * 3) as made:
         yield made
 
 
