@@ -55,7 +55,6 @@ class InFlight:
     def limit(self, most: int | None) -> None:
         """So many from now on, None: as at first; what is out already stays out."""
         self._most = self._configured if most is None else most
-        self._is_counted = self._tasks > self._most
 
     def use(
         self,
@@ -77,7 +76,6 @@ class InFlight:
         :param tasks: that can run at once now.
         """
         self._tasks = tasks
-        self._is_counted = self._tasks > self._most
         self._counts.clear()
 
     def places(
@@ -96,7 +94,9 @@ class InFlight:
 
     def has_room(self, places: frozenset[Place]) -> bool:
         """Whether a range may go to these places now."""
-        return not self._is_counted or all(self._counts[place] < self._most for place in places)
+        if self._tasks <= self._most:
+            return True
+        return all(self._counts[place] < self._most for place in places)
 
     def add(self, places: frozenset[Place]) -> None:
         """Count a range that is out, or goes out."""

@@ -3,6 +3,8 @@ the processes that serve tables that are not replicated."""
 
 from __future__ import annotations
 
+from functools import partial
+
 import pytest
 
 from sluice.core.budget import TargetShard
@@ -162,17 +164,19 @@ def test_entries_that_go_to_one_table_share_its_window() -> None:
     assert world.rows_of(P0) == [1] * 200
 
 
+def refusing_below(entries: int, world: World, assignment: Assignment) -> Answer:
+    """A view of the server takes no block of a smaller reservation."""
+    if assignment.record.reservation < entries:
+        return NeedsReservation("t", 2 * assignment.record.reservation, views=True)
+    return world.load(assignment)
+
+
 def test_a_reservation_for_views_grows_until_the_server_takes_the_block_and_stays() -> None:
     world = World([P0])
     world.ends[P0] = 50
     world.tables[TARGET] = Table(1000, is_partitioned=True)
 
-    def script(world: World, assignment: Assignment) -> Answer:
-        if assignment.record.reservation < 20:
-            return NeedsReservation("t", 2 * assignment.record.reservation, views=True)
-        return world.load(assignment)
-
-    world.script = script
+    world.script = partial(refusing_below, 20)
     run(world)
     reservations = [j.assignments[0].record.reservation for j in world.jobs]
     assert reservations == [
@@ -190,12 +194,7 @@ def test_the_most_that_a_window_gives_is_tried_before_a_larger_guess_stops_a_par
     world.ends[P0] = 50
     world.tables[TARGET] = Table(100, is_partitioned=True)
 
-    def script(world: World, assignment: Assignment) -> Answer:
-        if assignment.record.reservation < 40:
-            return NeedsReservation("t", 2 * assignment.record.reservation, views=True)
-        return world.load(assignment)
-
-    world.script = script
+    world.script = partial(refusing_below, 40)
     run(world)
     assert [j.assignments[0].record.reservation for j in world.jobs][:4] == [8, 16, 32, 50]
     assert world.rows_of(P0) == [1] * 50

@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
 import threading
 import time
 from collections import defaultdict
@@ -29,18 +26,9 @@ SHARED_SECONDS = 180.0
 
 def start_member(world: World, base: Path, name: str) -> Driver:
     """Start a driver of this configuration as a member of its fleet, with a file of its own."""
-    path, log = (world.folder / f"{name}.{len(world.drivers)}.{end}" for end in ("toml", "log"))
+    path = world.folder / f"{name}.{len(world.drivers)}.toml"
     path.write_text(base.read_text() + f'[fleet]\nmember = "{name}"\nmembers_max = {MEMBERS_MAX}\n')
-    with log.open("wb") as output:
-        process = subprocess.Popen(
-            [sys.executable, "-m", "sluice", "run", str(path)],
-            stdout=output,
-            stderr=output,
-            env=os.environ | {"PYTHONUNBUFFERED": "1"},
-        )
-    driver = Driver(process, log)
-    world.drivers.append(driver)
-    return driver
+    return world.run(path)
 
 
 @dataclass(slots=True)
