@@ -55,6 +55,7 @@ from tests.support.guarded import (
     bindings,
     give_only,
 )
+from tests.support.kafka import make_topic
 from tests.support.otlp import Receiver
 from tests.support.processes import command_of, is_below, parents_by_pid
 from tests.support.world import COLUMNS, LINEAGE, order, wait_for
@@ -173,7 +174,7 @@ def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Guarded]:
         running_program(GuardedClickHouse(folder / "clickhouse" / "data")) as server,
     ):
         admin = AdminClient({"bootstrap.servers": broker.brokers})
-        admin.create_topics([NewTopic(TOPIC, 2, 1)])[TOPIC].result(30)
+        make_topic(admin, NewTopic(TOPIC, 2, 1))
         create_tables(server.url)
         made = Guarded(folder, broker, server, [], {})
         configuration = made.configuration("default")

@@ -14,6 +14,7 @@ from confluent_kafka.admin import AdminClient, NewTopic, OffsetSpec
 
 from sluice.core.ranges import TopicPartition
 from sluice.kafka.clients import KafkaAccess
+from sluice.kafka.errors import KafkaUnavailableError
 from sluice.kafka.log import SourceLog
 from sluice.kafka.topics import ensure_own_topic
 from sluice.testbed.local.running import Broker, running_broker
@@ -69,9 +70,7 @@ class Kafka:
         name = name or f"topic-{uuid.uuid4().hex[:8]}"
         config = {"retention.ms": "-1"}
         config |= {key.replace("_", "."): value for key, value in settings.items()}
-        new = NewTopic(name, partitions, 1, config=config)
-        self.admin.create_topics([new])[name].result(30)
-        self.until(lambda: name in self.admin.list_topics(timeout=10).topics)
+        make_topic(self.admin, NewTopic(name, partitions, 1, config=config))
         return name
 
     def own_topic(self) -> str:
@@ -182,6 +181,26 @@ class Kafka:
         while not condition():
             assert time.monotonic() < deadline, "it did not come"
             time.sleep(0.02)
+
+
+def make_topic(admin: AdminClient, new: NewTopic) -> None:
+    """Create a topic and wait until the leaders of its partitions answer.
+
+    A broker tells who leads a new partition before it leads it itself: what is asked in between
+    is answered with "not leader" [KRaft; a test failed by it].
+    """
+    admin.create_topics([new])[new.topic].result(30)
+    log = SourceLog(admin)
+    sources = [TopicPartition(new.topic, number) for number in range(new.num_partitions)]
+    deadline = time.monotonic() + 30
+    while True:
+        try:
+            log.log_ends(sources)
+        except KafkaUnavailableError:
+            assert time.monotonic() < deadline, f"no leader answers for {new.topic}"
+            time.sleep(0.05)
+        else:
+            return
 
 
 def _produce(

@@ -12,6 +12,7 @@ from sluice.kafka.clients import KafkaAccess
 from sluice.kafka.errors import UnreadRangeError
 from sluice.kafka.reader import Wanted
 from sluice.kafka.readers import make_reader
+from tests.support.kafka import make_topic
 
 VALUES = [b"%d" % number for number in range(10)]
 
@@ -22,7 +23,7 @@ def fill(brokers: str, topic: str) -> None:
     :param brokers: a listener that wants no login.
     """
     admin = AdminClient({"bootstrap.servers": brokers})
-    admin.create_topics([NewTopic(topic, 1, 1)])[topic].result(30)
+    make_topic(admin, NewTopic(topic, 1, 1))
     producer = ck.Producer({"bootstrap.servers": brokers})
     for value in VALUES:
         producer.produce(topic, value)

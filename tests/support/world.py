@@ -30,6 +30,7 @@ from sluice.core.errors import SluiceError, TransientError
 from sluice.testbed.local.running import Broker, ClickHouse
 from tests.support.clickhouse_server import ClickHouseServer
 from tests.support.driver import Driver
+from tests.support.kafka import make_topic
 
 COLUMNS = (
     "id UInt64, user_id UInt32, ts DateTime, amount Float64, country LowCardinality(String), "
@@ -96,7 +97,7 @@ class World:
         new = NewTopic(
             topic, partitions, 1, config={k.replace("_", "."): v for k, v in settings.items()}
         )
-        admin.create_topics([new])[topic].result(30)
+        make_topic(admin, new)
         self.topics.append(topic)
 
     def delete_topic(self, topic: str) -> None:
