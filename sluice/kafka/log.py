@@ -24,8 +24,10 @@ _logger = logging.getLogger("sluice.kafka")
 
 ADMIN_TIMEOUT_SECONDS = 15.0
 
-#: The client asked the wrong broker, or for a leader's former term.
+#: The client asked the wrong broker, or for a leader's former term; or it knows no leader of a
+#: topic that was made a moment ago, and goes on to say so until it is told to ask.
 _STALE_LEADER = {
+    ck.KafkaError._NOENT,
     ck.KafkaError.FENCED_LEADER_EPOCH,
     ck.KafkaError.UNKNOWN_LEADER_EPOCH,
     ck.KafkaError.NOT_LEADER_FOR_PARTITION,

@@ -252,10 +252,13 @@ class Recorder:
 
         A successor that fenced us may not have committed yet; initialising at once would
         fence it in turn, for ever. It may have taken one partition only, one that is new to both.
+        Time in which Kafka does not answer does not count.
         """
         deadline = time.monotonic() + SUCCESSOR_PATIENCE_SECONDS
-        while time.monotonic() < deadline:
-            for source, found in self.committed(sources).items():
+        while (asked_at := time.monotonic()) < deadline:
+            committed = self._at_last(lambda: self.committed(sources))
+            deadline += time.monotonic() - asked_at
+            for source, found in committed.items():
                 other = owner_in(found)
                 if other not in (self.names.owner, GENESIS):
                     raise OwnerChangedError(

@@ -8,19 +8,22 @@ import random
 import signal
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 
+import confluent_kafka as ck
 import pytest
 
 from sluice.core.errors import ForeignHandsError, OwnerChangedError, TransientError
 from sluice.core.ledger import Commit, CommittedOffset
+from sluice.core.ranges import TopicPartition
 from sluice.core.records import Kind, encode
 from sluice.kafka import recorder as recorder_module
 from sluice.kafka import transactions as transactions_module
 from sluice.kafka.dead_letters import read_dead_letters
-from sluice.kafka.errors import KafkaUnavailableError, UnknownCommitError
+from sluice.kafka.errors import FencedError, KafkaUnavailableError, UnknownCommitError
+from sluice.kafka.recorder import Recorder
 from tests.kafka.groups import SETTLED, Group, intend, letter
 from tests.support.kafka import Kafka
 
@@ -186,8 +189,8 @@ def test_fenced_by_its_own_time_out_it_goes_on(
     def write_slowly(producer: object, content: transactions_module.Content) -> None:
         write(producer, content)
         producer.flush(10)  # type: ignore[attr-defined]
-        written = group.kafka.written_end(group.ledger)
-        group.kafka.until(lambda: group.kafka.written_end(group.ledger) > written, 30)
+        # The first record, this one, and a marker after each: the broker has ended the transaction.
+        group.kafka.until(lambda: group.kafka.stable_end(group.ledger) == 4, 30)
 
     monkeypatch.setattr(transactions_module, "_write", write_slowly)
     with pytest.raises(TransientError, match="was not committed"):
@@ -258,7 +261,7 @@ def test_who_was_fenced_while_kafka_was_away_initialises_before_it_looks(
         raise KafkaUnavailableError("simulated: no answer")
 
     with monkeypatch.context() as patch:
-        patch.setattr(recorder_module.Recorder, "_wait_for_successor", fails)
+        patch.setattr(Recorder, "_wait_for_successor", fails)
         with pytest.raises(KafkaUnavailableError):
             driver.record(group.commit(intend("a", 0, 9)), dict.fromkeys(group.sources, before))
     assert driver.differences(dict.fromkeys(group.sources, before)) == {}
@@ -266,6 +269,39 @@ def test_who_was_fenced_while_kafka_was_away_initialises_before_it_looks(
         successor.finish_take_over(taken, group.first(successor))
     driver.record(group.commit(intend("a", 0, 10)), dict.fromkeys(group.sources, before))
     assert group.holds(intend("a", 0, 10))
+
+
+def test_who_was_fenced_after_its_commit_while_kafka_was_away_finds_it(
+    group: Group, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The answer to its commit was lost, and so is the first look for a successor. Who repeated it
+    would take its own record for a foreign one."""
+    monkeypatch.setattr(recorder_module, "SUCCESSOR_PATIENCE_SECONDS", 0.5)
+    driver, before = group.owning("a"), replace(SETTLED, owner="a")
+    commit, committed = transactions_module._commit, Recorder.committed
+    outages = [KafkaUnavailableError("simulated: no answer")]
+
+    def commit_without_answer(producer: ck.Producer, stop: threading.Event) -> None:
+        commit(producer, stop)
+        raise FencedError("simulated: the answer was lost, and the id initialised since")
+
+    def committed_later(
+        self: Recorder, sources: Iterable[TopicPartition]
+    ) -> dict[TopicPartition, CommittedOffset | None]:
+        if outages:
+            raise outages.pop()
+        return committed(self, sources)
+
+    monkeypatch.setattr(transactions_module, "_commit", commit_without_answer)
+    monkeypatch.setattr(Recorder, "committed", committed_later)
+    record = intend("a", 0, 10)
+    driver.record(group.commit(record), dict.fromkeys(group.sources, before))
+    assert outages == [] and group.holds(record)
+    monkeypatch.setattr(transactions_module, "_commit", commit)
+    settled = replace(SETTLED, owner="a", begin=10, end=10)
+    assert driver.differences(dict.fromkeys(group.sources, record)) == {}
+    driver.record(group.commit(settled), dict.fromkeys(group.sources, record))
+    assert group.holds(settled)
 
 
 def test_a_commit_that_a_stop_interrupts_is_not_taken_for_committed(

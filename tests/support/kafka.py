@@ -196,8 +196,8 @@ def make_topic(admin: AdminClient, new: NewTopic) -> None:
     while True:
         try:
             log.log_ends(sources)
-        except KafkaUnavailableError:
-            assert time.monotonic() < deadline, f"no leader answers for {new.topic}"
+        except KafkaUnavailableError as error:
+            assert time.monotonic() < deadline, f"no leader answers for {new.topic}: {error}"
             time.sleep(0.05)
         else:
             return
