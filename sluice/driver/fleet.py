@@ -22,12 +22,12 @@ from sluice.core.errors import (
     SluiceError,
     TransientError,
 )
+from sluice.core.fleet.counting import Counting
 from sluice.core.fleet.fold import Fold
 from sluice.core.fleet.placement import is_older
 from sluice.core.fleet.records import Report
 from sluice.core.fleet.view import SILENT_REPORTS, View
 from sluice.core.ranges import TopicPartition
-from sluice.core.records import GENESIS
 from sluice.driver.inheriting import SharesRead
 from sluice.driver.ports import Jobs, Windows
 from sluice.driver.record_updates import RecordPlanner
@@ -140,25 +140,17 @@ class FleetMember:
         self._topic: FleetTopic | None = None
         self._blank = report_of(me, owner, is_alone=bool(why_alone))
         self._sent, self._sent_at, self._back_at = 0, 0.0, time.monotonic()
-        #: Ids of which this one has all that they held: with which of its reports it says so, and
-        #: the number of their last report. Who reports again counts again.
-        self._inherited: Mapping[str, tuple[int, int]] = {}
-        #: Those of them that count no more.
-        self._gone = frozenset[str]()
+        self._counting = Counting(owner, has_all=bool(why_alone))
         #: Ids that it is taking over; and what its last report said: its number, of whom, and
         #: whether it leaves.
         self._inherits = frozenset[str]()
         self._said = 0, self._inherits, False
-        #: Ids that records name, and that may live; None: nobody has looked yet.
-        self._named: frozenset[str] | None = frozenset() if why_alone else None
         #: Before this report came back, others may have written this id off, and gone on.
         self._again_from = 0
-        #: The last reports of all others, and of those that count; replaced when they change. The
-        #: ones that the loop has seen, and those of all when ids were announced.
-        self._known: Mapping[str, Report] = {}
-        self._others: Mapping[str, Report] = {}
-        self._seen: Mapping[str, Report] = self._others
-        self._announced: Mapping[str, Report] = self._known
+        #: The last reports of those that count, as the loop has seen them; and those of all when
+        #: ids were announced.
+        self._seen = self._counting.others
+        self._announced = self._counting.known
         #: The first report of each that was read; and a later start of this name that goes on.
         self._first: dict[str, int] = {}
         self.later = ""
@@ -208,7 +200,8 @@ class FleetMember:
         :param is_over: nothing is left that this id held, so nobody has to inherit from it. Else it
             is taken for one that may come back.
         """
-        self._is_over = is_over
+        # What it was about to take over may come yet: then its end is found out as any other's.
+        self._is_over = is_over and not self._inherits
         self._ended.set()
         if is_over and self._thread.is_alive():
             self._thread.join(OVER_SECONDS)
@@ -235,10 +228,8 @@ class FleetMember:
     def begin(self, windows: Windows, planner: RecordPlanner, jobs: Jobs) -> Windows:
         """The loop begins. Gives the windows, with what the fleet leaves of each of them."""
         if self.why_alone:
-            # All partitions were taken over, and with them all that anybody held.
-            self._inherited = {o: (self._sent + 1, r.number) for o, r in self._known.items()}
-            self._count()
-        self._seen = self._others
+            self._counting.took_all(self._sent + 1)
+        self._seen = self._counting.others
         self._shared = SharedWindows(windows, planner, jobs, self._blank)
         self._shared.see(self._seen, has_strangers=self._has_strangers)
         return self._shared
@@ -262,8 +253,8 @@ class FleetMember:
         if self.later:
             name = self._me.name
             raise OwnerChangedError(f'"{name}" runs as {self.later}, too', owner=self.later)
-        if self._others is not self._seen:
-            self._seen = self._others
+        if self._counting.others is not self._seen:
+            self._seen = self._counting.others
             shared.see(self._seen, has_strangers=self._has_strangers)
         if self._wanted:
             number, self._wanted = self._wanted, 0
@@ -283,15 +274,7 @@ class FleetMember:
 
     @property
     def _has_strangers(self) -> bool:
-        """Whether somebody of whom there is no report may hold something. Before the first look at
-        the records nobody knows: the topic may have been lost."""
-        if self._named is None:
-            return True
-        if self._fold.number < self._again_from:
-            return True
-        # Before there is a record nobody holds anything.
-        named = self._named | self._inherited.keys() - {GENESIS}
-        return not named <= {*self._known, *self._gone, self._owner}
+        return self._fold.number < self._again_from or self._counting.has_strangers
 
     def announce(self, owners: Collection[str]) -> None:
         """Say whom this member is about to take over; returns when that stands in the topic: from
@@ -299,8 +282,7 @@ class FleetMember:
 
         :raises TransientError: it does not come back.
         """
-        # Who reports afterwards may have initialised its id after it was fenced.
-        self._announced, self._inherits = self._known, frozenset(owners)
+        self._announced, self._inherits = self._counting.known, frozenset(owners)
         until = time.monotonic() + LOST_SECONDS
         while True:
             number, inherits, _ = self._said
@@ -315,12 +297,11 @@ class FleetMember:
 
     def took(self, read: SharesRead) -> None:
         """What a look found is among the loop's states and holds; see `SharesRead`."""
-        number, known = (self._asked or self._sent) + 1, self._announced
-        found = {o: (number, known[o].number if o in known else 0) for o in read.inherited}
-        self._inherited = {**self._inherited, **found}
+        since = (self._asked or self._sent) + 1
         self._inherits = read.inherits
-        self._named = read.alive
-        self._count()
+        self._counting.took(
+            read.inherited, self._announced, since, read.named, read.alive, read.view
+        )
 
     # The thread's side
 
@@ -384,74 +365,17 @@ class FleetMember:
             self._asked = self._wanted = self._sent + 1
 
     def _bury(self, topic: FleetTopic) -> None:
-        """Who is gone, once the floors that take their place are in the topic, and nobody else may
-        have taken over from it without having said so."""
-        fold, gone = self._fold, dict(self._inherited)
-        if self._shared is not None and self.why_alone:
-            # Who has all partitions has all holds.
-            gone |= {o: (0, fold.others[o].report.number) for o in fold.silent}
-        for owner in ids_over(gone, fold.number, self._known) & fold.others.keys():
+        fold = self._fold
+        for owner in self._counting.to_write_off(fold.silent) & fold.others.keys():
             topic.bury(owner)
 
     def _publish(self) -> None:
         heard = {owner: each.report for owner, each in self._fold.others.items()}
-        self._known = with_heirs_unheard(heard, self._known)
+        self._counting.hear(heard, self._fold.number)
         self._view = self._fold.view()
-        self._count()
-
-    def _count(self) -> None:
-        """Who may hold what this member does not know."""
-        for owner, report in self._known.items():
+        for owner, report in heard.items():
             if report.number > self._first.setdefault(owner, report.number):
                 self.later = owner if is_older(self._owner, owner) else self.later
-        # Nobody beside who has all partitions holds anything. Beside any other heir an id counts
-        # until it may be written off: that one may have found what this one did not find any more.
-        inherited = self._inherited
-        over = ids_over(inherited, self._fold.number, self._known)
-        self._gone = frozenset(inherited) if self.why_alone else over
-        self._others = {
-            owner: report
-            for owner, report in self._known.items()
-            if not (self.why_alone or owner in self._gone)
-        }
-
-
-# Who counts
-
-
-def ids_over(
-    gone: Mapping[str, tuple[int, int]], read: int, known: Mapping[str, Report]
-) -> frozenset[str]:
-    """Those of these ids that count no more: the floors that take their place are in the topic, and
-    nobody else may have taken over from them without having said so.
-
-    :param gone: with which of its own reports a member says so, and the number of their last one.
-    :param read: the number of its own report that came back last.
-    :param known: the last reports of all others.
-    """
-    said = {
-        owner
-        for owner, (since, last) in gone.items()
-        if read >= since and (owner not in known or known[owner].number <= last)
-    }
-    others = (report.inherits for owner, report in known.items() if owner not in said)
-    return frozenset(said).difference(*others)
-
-
-def with_heirs_unheard(
-    heard: Mapping[str, Report], before: Mapping[str, Report]
-) -> Mapping[str, Report]:
-    """The last reports that count. Where the topic was lost the end of an id may be all that is
-    left of what its heir wrote: as long as that one's last report says that it inherits it, its
-    floors are not known.
-
-    :param before: those that counted until now.
-    """
-    ended = {owner: report for owner, report in before.items() if owner not in heard}
-    found = heard
-    while found := {o: ended.pop(o) for r in found.values() for o in r.inherits if o in ended}:
-        heard = {**heard, **found}
-    return heard
 
 
 # Who is there

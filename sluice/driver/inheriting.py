@@ -12,14 +12,15 @@ import logging
 from collections.abc import Callable, Collection, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from sluice.core.errors import OwnerChangedError, SluiceError, TransientError
-from sluice.core.fleet.placement import Named, Owners
+from sluice.core.fleet.placement import Named, Owners, may_hold
 from sluice.core.fleet.view import View
 from sluice.core.ledger import CommittedOffset, LedgerView
 from sluice.core.ranges import TopicPartition
 from sluice.core.records import GENESIS, InvalidRecordError, Record, decode, encode
+from sluice.driver.beginning import StartRefusedError
 from sluice.driver.start import Started, StartParts, first_records, late_inserts_in
 from sluice.kafka.recorder import TakeOver
 
@@ -36,7 +37,9 @@ class SharesRead:
     :param gone: partitions that stopped here, and go on elsewhere.
     :param inherited: dead ids that are fenced, and all of whose holds are in `started`.
     :param inherits: ids that may be taken over in part, as something failed in between.
-    :param alive: ids that records name, but for those that are dead.
+    :param named: ids that records named when it began, but for those that only stopped partitions
+        name; `alive`: those of them that are not dead.
+    :param view: number of the view with which it began.
     :param error: a bug; nothing that may happen.
     """
 
@@ -44,7 +47,9 @@ class SharesRead:
     gone: tuple[TopicPartition, ...] = ()
     inherited: frozenset[str] = frozenset()
     inherits: frozenset[str] = frozenset()
+    named: frozenset[str] = frozenset()
     alive: frozenset[str] = frozenset()
+    view: int = 0
     error: Exception | None = None
 
 
@@ -77,7 +82,8 @@ class Heir:
         self._inherits = frozenset[str]()
         #: Ids that are fenced, with the number of the view.
         self._fenced: dict[str, int] = {}
-        self._alive = frozenset[str]()
+        #: What the last look saw before it took anything over.
+        self._named = SharesRead()
         self._pool = ThreadPoolExecutor(1, thread_name_prefix="shares")
         #: Its loop has ended: what is taken over now would be an id's that nobody has any more.
         self._is_closed = False
@@ -117,7 +123,8 @@ class Heir:
     ) -> SharesRead:
         started: list[Started] = []
         gone: list[TopicPartition] = []
-        inherited, alive = frozenset[str](), self._alive
+        read = replace(self._named, view=0)
+        inherited = frozenset[str]()
         with _looking_again():
             sources = self._sources()
             found = self._recorder.look(sources)
@@ -125,8 +132,12 @@ class Heir:
             gone = [s for s in sources if self._is_gone(found[s], held.get(s))]
             given = [s for s in sources if self._is_given(s, found[s], held)]
             # What stopped here names the dead as long as nobody decides.
-            left = {named_by(at) for s, at in found.items() if self._is_new(s, at)}
-            alive = self._alive = self._owners.alive(view)
+            left = frozenset(named_by(at) for s, at in found.items() if self._is_new(s, at))
+            read = SharesRead(
+                named=frozenset(owner for owner in left if may_hold(owner)),
+                alive=self._owners.alive(view),
+                view=view.number,
+            )
             named = {named_by(at) for at in found.values()}
             dead = frozenset(
                 owner
@@ -136,13 +147,37 @@ class Heir:
             )
             if given:
                 started.append(self._adopt(given, batch, is_unsure=bool(self._inherits)))
-            if dead:
-                self._inherits |= dead
-                self._announce(self._inherits)
-                started += self._inherit(dead, found, held, view, batch)
-                self._fenced |= dict.fromkeys(dead, view.number)
-            inherited, self._inherits = dead, frozenset()
-        return SharesRead(tuple(started), tuple(gone), inherited, self._inherits, alive)
+            # A start that is refused holds nothing else up.
+            for some in (dead - {GENESIS}, dead & {GENESIS}):
+                if some:
+                    batch = max([batch, *(each.batch for each in started)])
+                    started += self._take_over(some, found, held, view, batch)
+                    inherited |= some
+            self._inherits = frozenset()
+        self._named = read
+        inherits = self._inherits = self._inherits - inherited
+        return replace(
+            read, started=tuple(started), gone=tuple(gone), inherited=inherited, inherits=inherits
+        )
+
+    def _take_over(
+        self,
+        dead: frozenset[str],
+        found: _Found,
+        held: Mapping[TopicPartition, Record | None],
+        view: View,
+        batch: int,
+    ) -> list[Started]:
+        before = self._inherits
+        self._inherits |= dead
+        self._announce(self._inherits)
+        try:
+            started = self._inherit(dead, found, held, view, batch)
+        except StartRefusedError:
+            self._inherits = before  # nothing is taken over, and nothing may come
+            raise
+        self._fenced |= dict.fromkeys(dead, view.number)
+        return started
 
     def _is_due(self, owner: str, view: View) -> bool:
         """Whether an id that has nothing to go on with is to be fenced, once more perhaps: it may

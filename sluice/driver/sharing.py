@@ -46,11 +46,16 @@ class Sharing:
         self._is_looking = False
 
     def leave(self, now_ms: int, is_settled: bool) -> bool:
-        """Mark all for those who go on; gives whether nothing is left to settle or hand over."""
+        """Mark all for those who go on; gives whether nothing is left to settle or hand over, and
+        no look may bring anything."""
         if self._fleet is None or self._shares is None:
             return is_settled
         self._mark(Homes(self._fleet.view(), is_leaving=True), now_ms)
-        return is_settled and not any(state.hands_to for state in self._states.values())
+        return (
+            is_settled
+            and not self._is_looking
+            and not any(state.hands_to for state in self._states.values())
+        )
 
     def step(self, holds: Holds, rows: int, now_ms: int, batch: int, *, stopping: bool) -> None:
         """Once a round: say how this driver does, mark what is to go, and look at all partitions

@@ -41,7 +41,7 @@ from sluice.kafka.transactions import (
 _logger = logging.getLogger("sluice.kafka")
 
 #: A fenced owner that still stands in the group waits for the successor's first record.
-SUCCESSOR_PATIENCE_SECONDS = 3.0
+SUCCESSOR_PATIENCE_SECONDS, _SUCCESSOR_LOOKS_SECONDS = 3.0, 0.3
 
 _Answer = TypeVar("_Answer")
 
@@ -252,20 +252,17 @@ class Recorder:
 
         A successor that fenced us may not have committed yet; initialising at once would
         fence it in turn, for ever. It may have taken one partition only, one that is new to both.
-        Time in which Kafka does not answer does not count.
+        Until Kafka answers nothing is known.
         """
-        deadline = time.monotonic() + SUCCESSOR_PATIENCE_SECONDS
-        while (asked_at := time.monotonic()) < deadline:
-            committed = self._at_last(lambda: self.committed(sources))
-            deadline += time.monotonic() - asked_at
-            for source, found in committed.items():
+        for _ in range(round(SUCCESSOR_PATIENCE_SECONDS / _SUCCESSOR_LOOKS_SECONDS)):
+            for source, found in self._at_last(lambda: self.committed(sources)).items():
                 other = owner_in(found)
                 if other not in (self.names.owner, GENESIS):
                     raise OwnerChangedError(
                         f"{source} of group {self.names.group} was taken over by {other}",
                         owner=other,
                     )
-            self._pause(0.3)
+            self._pause(_SUCCESSOR_LOOKS_SECONDS)
 
     def _find_out(self, commit: Commit, expected: Mapping[TopicPartition, Record]) -> None:
         """A transaction is committed wholly or not at all, so one partition that holds its new

@@ -55,6 +55,8 @@ class Driver:
     ) -> None:
         me = Identity(name, "east", 2, SILENT_SECONDS, boot, 7)
         self.goes = True
+        #: What each look at the records finds; None: it does not look.
+        self.finds: SharesRead | None = None
         self._stopping = threading.Event()
         self.member = FleetMember(
             *(kafka.access(), topic, me, owner, lambda: time.time_ns() // 1_000_000),
@@ -69,13 +71,17 @@ class Driver:
         patiently("a member starts", self.member.start, self._stopping)
         self.windows = self.member.begin(self.world, self.loop.planner, self.world)
         if looks:
-            self.member.took(SharesRead())
+            self.finds = SharesRead()
+            self.member.took(self.finds)
         self._thread.start()
         return self
 
     def _rounds(self) -> None:
         while not self._stopping.wait(0.02):
             if self.goes:
+                if self.finds is not None:
+                    announced, number = self.member._inherits, self.member.view().number
+                    self.member.took(replace(self.finds, inherits=announced, view=number))
                 self.member.see(self.loop.states, self.loop.holds, 0, self.world.now)
 
     def stop(self) -> None:
@@ -279,10 +285,11 @@ def test_an_id_is_written_off_once_nobody_inherits_it_any_more(
     other, dead = Report("run-2", "b", 1, members_max=2), Report("run-3", "c", 1, members_max=2)
     for report in (dead, replace(other, inherits=("run-3",))):
         kafka.produce(topic, [(key_of("dc1", report.owner), encode(report))])
-    wait_for(lambda: first.member._known.keys() == {"run-2", "run-3"}, 20, "both")
+    wait_for(lambda: first.member._counting.known.keys() == {"run-2", "run-3"}, 20, "both")
     first.member.announce(["run-3"])
     assert read(kafka, topic)["run-1"].inherits == ("run-3",)
-    first.member.took(SharesRead(inherited=frozenset({"run-3"}), alive=frozenset({"run-9"})))
+    first.member.took(SharesRead(inherited=frozenset({"run-3"})))
+    first.finds = SharesRead(alive=frozenset({"run-9"}))
     number = first.member.view().number
     wait_for(lambda: first.member.view().number >= number + 3, 20, "three reports")
     assert read(kafka, topic)["run-1"].inherits == ()
@@ -303,17 +310,21 @@ def test_an_id_counts_while_another_heir_may_have_what_it_held(
     other = Report("run-2", "b", 1, members_max=2, floors=high, inherits=("run-3",))
     for report in (dead, other):
         kafka.produce(topic, [(key_of("dc1", report.owner), encode(report))])
-    wait_for(lambda: first.member._others.keys() == {"run-2", "run-3"}, 20, "both")
+    wait_for(lambda: first.member._counting.others.keys() == {"run-2", "run-3"}, 20, "both")
     first.member.announce(["run-3"])
     first.member.took(SharesRead(inherited=frozenset({"run-3"})))
-    assert first.member._others.keys() == {"run-2", "run-3"}
+    assert first.member._counting.others.keys() == {"run-2", "run-3"}
     number = first.member.view().number
     wait_for(lambda: first.member.view().number >= number + 3, 20, "three reports")
-    assert first.member._others["run-3"].floors == low
+    assert first.member._counting.others["run-3"].floors == low
     said = replace(other, number=2, floors=low, inherits=())
     kafka.produce(topic, [(key_of("dc1", "run-2"), encode(said))])
-    wait_for(lambda: first.member._others.keys() == {"run-2"}, 20, "the floors that take its place")
-    assert first.member._others["run-2"].floors == low
+    wait_for(
+        lambda: first.member._counting.others.keys() == {"run-2"},
+        20,
+        "the floors that take its place",
+    )
+    assert first.member._counting.others["run-2"].floors == low
 
 
 def test_who_reports_while_it_is_taken_over_counts_and_is_not_written_off(
@@ -323,15 +334,17 @@ def test_who_reports_while_it_is_taken_over_counts_and_is_not_written_off(
     first = start("a", "run-1")
     slow = Report("run-3", "c", 1, members_max=2, floors={WINDOW: 0})
     kafka.produce(topic, [(key_of("dc1", "run-3"), encode(slow))])
-    wait_for(lambda: first.member._known.keys() == {"run-3"}, 20, "its report")
+    wait_for(lambda: first.member._counting.known.keys() == {"run-3"}, 20, "its report")
     first.member.announce(["run-3"])
     again = replace(slow, number=2)
     kafka.produce(topic, [(key_of("dc1", "run-3"), encode(again))])
-    wait_for(lambda: first.member._known["run-3"] == again, 20, "its next report")
+    wait_for(lambda: first.member._counting.known["run-3"] == again, 20, "its next report")
     first.member.took(SharesRead(inherited=frozenset({"run-3"})))
     number = first.member.view().number
     wait_for(lambda: first.member.view().number >= number + 3, 20, "three reports")
-    assert first.member._others.keys() == read(kafka, topic).keys() - {"run-1"} == {"run-3"}
+    assert (
+        first.member._counting.others.keys() == read(kafka, topic).keys() - {"run-1"} == {"run-3"}
+    )
 
 
 def test_an_id_counts_until_its_heir_has_read_what_others_said_before(
@@ -360,15 +373,28 @@ def test_an_id_that_is_written_off_counts_while_its_heir_says_that_it_inherits_i
     heir = Report("run-2", "b", 1, members_max=2, floors={WINDOW: 50}, inherits=("run-3",))
     for report in (before, dead, heir):
         kafka.produce(topic, [(key_of("dc1", report.owner), encode(report))])
-    wait_for(lambda: len(first.member._others) == 3, 20, "all of them")
+    wait_for(lambda: len(first.member._counting.others) == 3, 20, "all of them")
     kafka.produce(topic, [(key_of("dc1", owner), None) for owner in ("run-3", "run-4")])
     wait_for(lambda: first.member._fold.others.keys() == {"run-2"}, 20, "their ends")
     number = first.member.view().number
     wait_for(lambda: first.member.view().number >= number + 2, 20, "two reports")
-    assert first.member._others == {"run-2": heir, "run-3": dead, "run-4": before}
+    assert first.member._counting.others == {"run-2": heir, "run-3": dead, "run-4": before}
     said = replace(heir, number=2, floors={WINDOW: 2}, inherits=())
     kafka.produce(topic, [(key_of("dc1", "run-2"), encode(said))])
-    wait_for(lambda: first.member._others == {"run-2": said}, 20, "its floors")
+    wait_for(lambda: first.member._counting.others == {"run-2": said}, 20, "its floors")
+
+
+def test_who_may_be_taking_over_does_not_write_itself_off(
+    kafka: Kafka, topic: str, start: Start
+) -> None:
+    """Its commit may come yet: whoever inherits from it finds that out."""
+    first, second = start("a", "run-1"), start("b", "run-2")
+    wait_for(lambda: len(first.living) == 2, 20, "both")
+    first.member.announce(["run-3"])
+    for each in (first, second):
+        each.goes = False
+        each.member.stop(is_over=True)
+    assert read(kafka, topic).keys() == {"run-1"}
 
 
 def test_who_was_written_off_or_started_again_ends(kafka: Kafka, topic: str, start: Start) -> None:
@@ -426,13 +452,15 @@ def test_an_id_is_written_off_after_the_report_whose_floors_take_its_place(
     first = start("a", "run-1")
     dead = Report("run-3", "c", 1, members_max=2, floors={WINDOW: 0})
     kafka.produce(topic, [(key_of("dc1", "run-3"), encode(dead))])
-    wait_for(lambda: first.member._known.keys() == {"run-3"}, 20, "its report")
+    wait_for(lambda: first.member._counting.known.keys() == {"run-3"}, 20, "its report")
     first.member.announce(["run-3"])
     first.goes = False  # no report is made meanwhile
     number = first.member.view().number
     first.member.took(SharesRead(inherited=frozenset({"run-3"})))
     kafka.produce(topic, [(key_of("dc1", "run-4"), encode(Report("run-4", "d", 1)))])
-    wait_for(lambda: "run-4" in first.member._known, 20, "a message after it was taken over")
+    wait_for(
+        lambda: "run-4" in first.member._counting.known, 20, "a message after it was taken over"
+    )
     time.sleep(2 * fleet_module.POLL_SECONDS)
     assert "run-3" in read(kafka, topic)
     first.goes = True

@@ -9,7 +9,8 @@ from typing import Any, cast
 from sluice.core.fleet.view import Member, View
 from sluice.core.ledger import CommittedOffset, LedgerView
 from sluice.core.ranges import TopicPartition
-from sluice.core.records import Kind, Record, encode
+from sluice.core.records import GENESIS, Kind, Record, encode
+from sluice.driver.beginning import StartRefusedError
 from sluice.driver.inheriting import Heir
 from sluice.driver.start import StartParts
 from sluice.kafka.recorder import TakeOver
@@ -36,6 +37,9 @@ class Group:
         """Nothing has to be closed."""
 
     def inherit(self, dead: Collection[str], sources: Iterable[TopicPartition]) -> TakeOver:
+        return self.take(dead)
+
+    def take(self, dead: Collection[str]) -> TakeOver:
         self.fenced.append(dead)
         return TakeOver({P0: self.at}, {P0: DEAD}, {})
 
@@ -81,3 +85,25 @@ def test_nothing_is_taken_over_once_its_loop_has_ended() -> None:
     heir.close()
     assert not heir._step({P0: STOPPED}, view(10, DEAD), 1).inherited
     assert group.fenced == [{DEAD}]
+
+
+def test_a_start_that_is_refused_holds_no_take_over_up() -> None:
+    """Nor does it stay announced: an id that somebody is taking over is never written off."""
+    group = Group()
+    heir = heir_of(group)
+    said: list[Collection[str]] = []
+    heir._announce = said.append
+    dead: Any = SimpleNamespace(
+        see=lambda *_: None, to_inherit=lambda _: [DEAD, GENESIS], alive=lambda _: frozenset()
+    )
+    heir._owners = dead
+
+    def inherit(dead: Collection[str], sources: Iterable[TopicPartition]) -> TakeOver:
+        if GENESIS in dead:
+            raise StartRefusedError("simulated: the other loader still runs")
+        return group.take(dead)
+
+    group.inherit = inherit  # type: ignore[method-assign]
+    read = heir._step({P0: STOPPED}, view(10, DEAD), 1)
+    assert (read.inherited, read.inherits) == ({DEAD}, set())
+    assert said == [{DEAD}, {DEAD, GENESIS}] and group.fenced == [{DEAD}]

@@ -110,6 +110,16 @@ def test_what_is_out_is_settled_first_by_a_record_of_its_own(world: World) -> No
     assert all(record.owner == "me" for record in handed[:-1])
 
 
+def test_who_is_asked_to_stop_waits_for_its_look(world: World) -> None:
+    """What it takes over would be an id's that is written off."""
+    took: list[SharesRead] = []
+    world.took = took.append  # type: ignore[attr-defined]
+    loop = world.loop()
+    world.at(250, loop.stopping.set)
+    loop.run(None, 10.0)
+    assert len(took) == len(shares(world).looks) == 1
+
+
 def test_a_fleet_of_one_records_what_a_driver_alone_records(world: World) -> None:
     world.ends.update(dict.fromkeys(SOURCES, 40))
     run(world)

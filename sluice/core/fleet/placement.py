@@ -143,6 +143,11 @@ def planned(view: View, owners: Mapping[TopicPartition, str]) -> dict[TopicParti
     return {s: homes[to].of(s) if (to := first[owner]) else "" for s, owner in owners.items()}
 
 
+def may_hold(owner: str) -> bool:
+    """Whether a driver with this id may have begun a range: nobody and persons begin none."""
+    return owner != GENESIS and not owner.startswith(OPERATOR_PREFIX)
+
+
 @dataclass(frozen=True, slots=True)
 class Named:
     """What a partition's committed offset names; of one without a record that is genesis.
@@ -194,9 +199,7 @@ class Owners:
         return frozenset(
             each.owner
             for each in self._before.values()
-            if each.owner != GENESIS
-            and not each.owner.startswith(OPERATOR_PREFIX)
-            and view.number - self._alive[each.owner] < SILENT_REPORTS
+            if may_hold(each.owner) and view.number - self._alive[each.owner] < SILENT_REPORTS
         )
 
     def to_inherit(self, view: View) -> list[str]:
