@@ -40,6 +40,7 @@ class SharesRead:
     :param named: ids that records named when it began, but for those that only stopped partitions
         name; `alive`: those of them that are not dead.
     :param view: number of the view with which it began.
+    :param sources: all partitions of the connector; none: nobody could tell.
     :param error: a bug; nothing that may happen.
     """
 
@@ -50,6 +51,7 @@ class SharesRead:
     named: frozenset[str] = frozenset()
     alive: frozenset[str] = frozenset()
     view: int = 0
+    sources: tuple[TopicPartition, ...] = ()
     error: Exception | None = None
 
 
@@ -137,6 +139,7 @@ class Heir:
                 named=frozenset(owner for owner in left if may_hold(owner)),
                 alive=self._owners.alive(view),
                 view=view.number,
+                sources=tuple(sorted(sources)),
             )
             named = {named_by(at) for at in found.values()}
             dead = frozenset(

@@ -140,10 +140,11 @@ class Windows(Protocol):
 class Jobs(Protocol):
     """Runs ranges; `sluice.spark.jobs` for real.
 
-    :param slots: tasks that can run at once now.
+    :param slots: tasks that can run at once now; `slots_max`: as far as anybody knows, at most.
     """
 
     slots: int
+    slots_max: int
 
     def submit(
         self, job: Job, environment: TaskEnvironment, finished: Callable[[Any], None]

@@ -78,6 +78,7 @@ class SharedWindows:
             self._blank,
             number=number,
             slots=self._jobs.slots,
+            slots_max=self._jobs.slots_max,
             work=sum(state.out for state in held),
             partitions=len(held),
             rows_per_second=round((rows - before) * 1000 / max(1, now_ms - before_ms), 1),

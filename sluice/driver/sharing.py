@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 
 from sluice.core.fleet.placement import Homes
 from sluice.core.fleet.view import View
@@ -41,6 +41,7 @@ class Sharing:
         self._answer = parts.inbox.put
         self._view: View | None = None
         self._homes: Homes | None = None
+        self._sources: Collection[TopicPartition] = ()
         self._changed_at_ms = 0
         self._looked_at_ms: int | None = None
         self._is_looking = False
@@ -50,7 +51,7 @@ class Sharing:
         no look may bring anything."""
         if self._fleet is None or self._shares is None:
             return is_settled
-        self._mark(Homes(self._fleet.view(), is_leaving=True), now_ms)
+        self._mark(Homes(self._fleet.view(), self._sources, is_leaving=True), now_ms)
         return (
             is_settled
             and not self._is_looking
@@ -70,12 +71,12 @@ class Sharing:
         view = self._fleet.view()
         has_changed = self._view is None or view.living != self._view.living
         if has_changed:
-            self._homes, self._changed_at_ms = Homes(view), now_ms
+            self._homes, self._changed_at_ms = Homes(view, self._sources), now_ms
         is_due = self._is_due(now_ms)
         if not (has_changed or is_due):
             return
         self._view = view
-        if self._homes is not None:
+        if self._homes is not None and self._sources:
             self._mark(self._homes, now_ms)
         # Who may have been taken for dead takes nothing in.
         if is_due and not self._is_looking and self._fleet.is_fresh:
@@ -100,6 +101,8 @@ class Sharing:
         """What the look found is taken in."""
         if self._fleet is not None:
             self._fleet.took(read)
+        if read.sources and read.sources != self._sources:
+            self._sources, self._view = read.sources, None
 
     def _mark(self, homes: Homes, now_ms: int) -> None:
         for state in self._states.values():

@@ -61,6 +61,8 @@ class SparkJobs:
     """Runs jobs for loops.
 
     :param slots: tasks that Spark can run at once; it follows the executors that there are.
+    :param slots_max: the most that there were; or, where Spark allocates executors by the work that
+        there is, the most that it may allocate, and 1 if that is not bounded.
     """
 
     def __init__(self, context: SparkContext) -> None:
@@ -72,6 +74,7 @@ class SparkJobs:
         self.slots = self._slots_now()
         #: Whether Spark ends executors that have nothing to do.
         self._is_dynamic = context.getConf().get("spark.dynamicAllocation.enabled") == "true"
+        self.slots_max = _allocated_max(context) if self._is_dynamic else self.slots
 
     def submit(
         self, job: Job, environment: TaskEnvironment, finished: Callable[[JobResult], None]
@@ -138,6 +141,8 @@ class SparkJobs:
             missed = 0 if self._lives() else missed + 1
             if not missed:
                 self.slots = self._slots_now()
+                if not self._is_dynamic:
+                    self.slots_max = max(self.slots_max, self.slots)
         tell(SparkGoneError("Spark's driver process or its context has ended"))
 
     def _slots_now(self) -> int:
@@ -237,3 +242,9 @@ class Inbox:
                 events.append(self._queue.get_nowait())
         except queue.Empty:
             return events
+
+
+def _allocated_max(context: SparkContext) -> int:
+    settings = context.getConf()
+    executors = int(settings.get("spark.dynamicAllocation.maxExecutors", "1"))
+    return executors * int(settings.get("spark.executor.cores", "1"))

@@ -58,7 +58,7 @@ class InstantSpark:
     """
 
     def __init__(self, slots: int) -> None:
-        self.slots = slots
+        self.slots = self.slots_max = slots
         self.jobs = 0
         self.worked = 0.0
 

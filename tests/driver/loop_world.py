@@ -125,7 +125,7 @@ Script = Callable[["World", Assignment], Answer]
 class World(Inbox, Sources):
     """Every port of a loop."""
 
-    slots = 2
+    slots = slots_max = 2
     tracing: Tracing | None = None
 
     def __init__(

@@ -27,7 +27,7 @@ ME, OTHER = Member("me", "a", "s"), Member("other", "b", "s")
 BOTH = View("me", 2, (ME, OTHER))
 SOURCES = [TopicPartition("a", number) for number in range(12)]
 #: Those that the other one should have.
-ITS = [source for source in SOURCES if Homes(BOTH).of(source) == "other"]
+ITS = [source for source in SOURCES if Homes(BOTH, SOURCES).of(source) == "other"]
 OWN = [source for source in SOURCES if source not in ITS]
 
 
@@ -47,7 +47,7 @@ class Shares:
         finished: Callable[[Any], None],
     ) -> None:
         self.looks.append(held)
-        found, self.found = self.found, SharesRead()
+        found, self.found = replace(self.found, sources=tuple(SOURCES)), SharesRead()
         self.world.at(500, lambda: finished(found))
 
 

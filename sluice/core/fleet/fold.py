@@ -118,7 +118,7 @@ def _member(heard: Heard, middle: float) -> Member:
         report.member,
         report.spec,
         report.data_center,
-        report.slots,
+        report.slots_max,
         report.is_ready,
         report.is_leaving,
         abs(report.wall_ms - heard.append_ms - middle) <= CLOCK_SKEW_MS_MAX,

@@ -10,8 +10,10 @@ from __future__ import annotations
 import hashlib
 import math
 import re
+from collections import Counter
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
+from functools import lru_cache
 
 from sluice.core.fleet.view import SILENT_REPORTS, Member, View
 from sluice.core.instances import OPERATOR_PREFIX
@@ -50,6 +52,7 @@ def _hash_of_name(name: str) -> str:
     return hashlib.sha256(name.encode()).hexdigest()[:12]
 
 
+@lru_cache(1 << 17)
 def _chance(*of: object) -> float:
     """A number between 0 and 1, the same for everybody who asks."""
     digest = hashlib.sha256("\n".join(map(str, of)).encode()).digest()
@@ -57,46 +60,75 @@ def _chance(*of: object) -> float:
 
 
 class Homes:
-    """Which living member should have each partition: that with the highest chance for it, weighted
-    by slots. Who joins gets its share and who leaves gives its share away; nothing else moves.
+    """Which living member should have each partition (`spread`).
 
     A member gives only to those with its own load spec: another one might not load the topic. Where
     a data center is preferred, only its members have any, as long as there is one. To members that
     prefer another one nothing is given: they might give it back.
 
+    :param sources: all partitions of the connector, as far as they are known.
     :param is_leaving: who looks keeps nothing.
     """
 
-    def __init__(self, view: View, *, is_leaving: bool = False) -> None:
+    def __init__(
+        self, view: View, sources: Collection[TopicPartition], *, is_leaving: bool = False
+    ) -> None:
         own = next((each for each in view.living if each.owner == view.own), None)
         self._own = view.own
-        self._members = [
+        members = [
             each
             for each in view.living
             if own is not None
             and (each.spec, each.near) == (own.spec, own.near)
             and (not is_leaving if each is own else each.is_ready and not each.is_leaving)
         ]
-        self._members = [each for each in self._members if not _is_far(each)] or self._members
-        self._known: dict[TopicPartition, str] = {}
-
-    @property
-    def are_elsewhere(self) -> bool:
-        """Whether anybody else may have a partition of who looks."""
-        return any(each.owner != self._own for each in self._members)
+        members = [each for each in members if not _is_far(each)] or members
+        #: Whether anybody else may have a partition of who looks.
+        self.are_elsewhere = any(each.owner != view.own for each in members)
+        # Of two of one name the later one.
+        self._members = {each.name: each for each in sorted(members, key=lambda each: each.owner)}
+        self._homes = spread(self._members.values(), sources) if self.are_elsewhere else {}
 
     def of(self, source: TopicPartition) -> str:
         """The owner id of who should have it; that of who looks where nobody else may."""
-        found = self._known.get(source)
-        if found is None:
-            found = self._known[source] = self._choose(source)
-        return found
-
-    def _choose(self, source: TopicPartition) -> str:
         if not self.are_elsewhere:
             return self._own
-        # Of two of one name the later one.
-        return max(self._members, key=lambda each: (_weight(each, source), each.owner)).owner
+        found = self._homes.get(source)
+        # A partition that is new to who looks is about to be known.
+        return found or max(self._members.values(), key=lambda each: _weight(each, source)).owner
+
+
+def spread(
+    members: Collection[Member], sources: Collection[TopicPartition]
+) -> dict[TopicPartition, str]:
+    """The owner id of who should have each partition: no member has more than its share by slots,
+    of all partitions and of each topic, rounded up.
+
+    A partition goes to the member with the highest chance for it that has room. So nothing has to
+    be known of who has what, and who joins or leaves moves little more than its share: a tenth
+    more where there are ten partitions for each member, a third where there are three.
+
+    Shares of a topic may not come out even together with those of all: then only the latter count.
+    """
+    slots = sum(max(1, each.slots) for each in members)
+    count = Counter(source.topic for source in sources)
+
+    def share(of: int, member: Member) -> int:
+        return -(-of * max(1, member.slots) // slots)
+
+    room = {each.name: share(len(sources), each) for each in members}
+    of_topic = {(t, each.name): share(n, each) for t, n in count.items() for each in members}
+    pairs = [(-_weight(each, source), each.name, source) for each in members for source in sources]
+    owners = {each.name: each.owner for each in members}
+    found: dict[TopicPartition, str] = {}
+    for is_even in (True, False):
+        for _, name, source in sorted(pairs):
+            topic = source.topic, name
+            if source not in found and room[name] and (of_topic[topic] or not is_even):
+                found[source] = owners[name]
+                room[name] -= 1
+                of_topic[topic] -= 1
+    return found
 
 
 def _weight(member: Member, source: TopicPartition) -> float:
@@ -133,7 +165,7 @@ def planned(view: View, owners: Mapping[TopicPartition, str]) -> dict[TopicParti
     """
     specs = {each.spec for each in view.living}
     homes = {
-        each.owner: Homes(replace(view, own=each.owner), is_leaving=each.is_leaving)
+        each.owner: Homes(replace(view, own=each.owner), owners, is_leaving=each.is_leaving)
         for each in view.living
     }
     first = {

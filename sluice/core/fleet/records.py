@@ -40,8 +40,8 @@ class Report:
     :param members_max: of how many members it takes the fleet to be at most.
     :param silent_seconds: who does not report for so long counts as silent to it; it reports four
         times as often.
-    :param slots: tasks that it can run at once; `work`: ranges that are out; `partitions`: that it
-        has; of the connector.
+    :param slots: tasks that it can run at once; `slots_max`: at most, whatever executors are there
+        now; `work`: ranges that are out; `partitions`: that it has; of the connector.
     :param oldest_wait_seconds: since when its oldest message that is in no range is there.
     :param spec: digest of the load spec that it records new ranges under.
     :param decoder: that executes it; `software`: which version of Sluice.
@@ -67,6 +67,7 @@ class Report:
     members_max: int = 1
     silent_seconds: float = 8.0
     slots: int = 1
+    slots_max: int = 1
     work: int = 0
     partitions: int = 0
     rows_per_second: float = 0.0

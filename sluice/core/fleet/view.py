@@ -17,7 +17,7 @@ class Member:
     :param owner: its id in records, another one after each start.
     :param name: which it keeps when it is started again.
     :param spec: digest of the load spec that it records new ranges under.
-    :param slots: tasks that it can run at once, of the connector.
+    :param slots: tasks that it can run at once at most: executors that come and go move nothing.
     :param near: the data center whose members have all partitions, by its configuration, as long as
         one of them may be given any; "": none is preferred.
     :param is_ready: what it is given it may load at once.

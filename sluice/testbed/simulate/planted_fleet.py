@@ -77,7 +77,7 @@ def taken_without_reading_the_owner() -> AbstractContextManager[None]:
         return source not in held and record_at(at) is not None and (is_own or self.is_home(source))
 
     def step(self: Any, held: Any, view: Any, batch: int) -> Any:
-        self.is_home = lambda source: Homes(view).of(source) == view.own
+        self.is_home = lambda source: Homes(view, self._sources()).of(source) == view.own
         return real_step(self, held, view, batch)
 
     def adopt(self: Any, given: Any, batch: int, *, is_unsure: bool) -> Any:

@@ -120,7 +120,7 @@ class Application:
     """
 
     def __init__(self, parts: Parts, driver: DriverProcess, succeed: Callable[[], None]) -> None:
-        self.slots = parts.world.plan.slots
+        self.slots = self.slots_max = parts.world.plan.slots
         self.succeed = succeed
         self._parts = parts
         self._world = parts.world

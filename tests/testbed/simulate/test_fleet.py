@@ -28,13 +28,13 @@ CAUGHT_BY = {
     "dead-are-fenced-after-reading": 8,
     "handed-over-in-doubt": 2,
     "handed-over-and-not-forgotten": 1,
-    "taken-without-reading-the-owner": 1,
+    "taken-without-reading-the-owner": 2,
     "own-id-initialised-by-a-take-over": 1,
     "an-heir-that-was-fenced-tries-again": 169,
     "half-a-window-beside-others": 1,
     "a-floor-that-is-not-counted": 6,
     "a-floor-that-is-forgotten": 2,
-    "late-inserts-have-no-floor": 53,
+    "late-inserts-have-no-floor": 63,
 }
 SEARCHED = 300
 
