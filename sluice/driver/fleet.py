@@ -300,7 +300,7 @@ class FleetMember:
         since = (self._asked or self._sent) + 1
         self._inherits = read.inherits
         self._counting.took(
-            read.inherited, self._announced, since, read.named, read.alive, read.view
+            read.inherited, self._announced, since, read.alive, read.orphans, read.view
         )
 
     # The thread's side

@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
 from sluice.core.errors import OwnerChangedError, SluiceError, TransientError
-from sluice.core.fleet.placement import Named, Owners, may_hold
+from sluice.core.fleet.placement import Named, Owners
 from sluice.core.fleet.view import View
 from sluice.core.ledger import CommittedOffset, LedgerView
 from sluice.core.ranges import TopicPartition
@@ -37,8 +37,8 @@ class SharesRead:
     :param gone: partitions that stopped here, and go on elsewhere.
     :param inherited: dead ids that are fenced, and all of whose holds are in `started`.
     :param inherits: ids that may be taken over in part, as something failed in between.
-    :param named: ids that records named when it began, but for those that only stopped partitions
-        name; `alive`: those of them that are not dead.
+    :param alive: ids that records named when it began, but for those that are dead; `orphans`:
+        those that records have come to name of late though they report no more.
     :param view: number of the view with which it began.
     :param sources: all partitions of the connector; none: nobody could tell.
     :param error: a bug; nothing that may happen.
@@ -48,8 +48,8 @@ class SharesRead:
     gone: tuple[TopicPartition, ...] = ()
     inherited: frozenset[str] = frozenset()
     inherits: frozenset[str] = frozenset()
-    named: frozenset[str] = frozenset()
     alive: frozenset[str] = frozenset()
+    orphans: frozenset[str] = frozenset()
     view: int = 0
     sources: tuple[TopicPartition, ...] = ()
     error: Exception | None = None
@@ -134,10 +134,10 @@ class Heir:
             gone = [s for s in sources if self._is_gone(found[s], held.get(s))]
             given = [s for s in sources if self._is_given(s, found[s], held)]
             # What stopped here names the dead as long as nobody decides.
-            left = frozenset(named_by(at) for s, at in found.items() if self._is_new(s, at))
+            left = {named_by(at) for s, at in found.items() if self._is_new(s, at)}
             read = SharesRead(
-                named=frozenset(owner for owner in left if may_hold(owner)),
                 alive=self._owners.alive(view),
+                orphans=self._owners.orphans(view, left),
                 view=view.number,
                 sources=tuple(sorted(sources)),
             )

@@ -94,7 +94,10 @@ def test_a_start_that_is_refused_holds_no_take_over_up() -> None:
     said: list[Collection[str]] = []
     heir._announce = said.append
     dead: Any = SimpleNamespace(
-        see=lambda *_: None, to_inherit=lambda _: [DEAD, GENESIS], alive=lambda _: frozenset()
+        see=lambda *_: None,
+        to_inherit=lambda _: [DEAD, GENESIS],
+        alive=lambda _: frozenset(),
+        orphans=lambda *_: frozenset(),
     )
     heir._owners = dead
 

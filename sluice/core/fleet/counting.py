@@ -81,8 +81,8 @@ class Counting:
         inherited: Collection[str],
         announced: Mapping[str, Report],
         since: int,
-        named: frozenset[str],
         alive: frozenset[str],
+        orphans: frozenset[str],
         looked: int,
     ) -> None:
         """What a look found is this member's.
@@ -91,15 +91,15 @@ class Counting:
         :param announced: the last reports of all others when it announced them: who reports
             afterwards may have initialised its id after it was fenced.
         :param since: the number of the first own report that says so.
-        :param named: ids that records named before, and that may hold something; `alive`: those of
-            them that are not dead.
+        :param alive: ids that records named before, but for those that are dead; `orphans`: those
+            that records have come to name of late though they report no more.
         :param looked: the number of the own report that was read last when it began; 0: it failed.
         """
         last = {o: announced[o].number if o in announced else 0 for o in inherited}
         self._inherited = {**self._inherited, **{o: (since, last[o]) for o in last}}
         # What is over may have been given something since, by an heir that was dead itself.
         over = self._written_off.keys() | self._inherited.keys()
-        self._named = ((alive - over) | (named & over)).difference(inherited)
+        self._named = ((alive - over) | (orphans & over)).difference(inherited)
         self._looked = max(self._looked, looked)
         self._count()
 

@@ -22,6 +22,8 @@ from sluice.core.records import GENESIS
 
 #: An heir that has not taken over after so many reports of who looks is passed over.
 PASSED_OVER_REPORTS = 5
+#: What a record came to name has been inherited after so many, or stops where it was inherited.
+ORPHAN_REPORTS = 15
 
 _OWNER = re.compile(r"run-([0-9a-f]{12})-([0-9a-f]{13})")
 #: What a float holds exactly.
@@ -205,15 +207,19 @@ class Owners:
     _alive: dict[str, int] = field(default_factory=dict)
     #: The same by its records alone.
     _changed: dict[str, int] = field(default_factory=dict)
+    #: The number of the view in which a record came to name an id that reported no more.
+    _orphaned: dict[str, int] = field(default_factory=dict)
 
     def see(self, view: View, named: Mapping[TopicPartition, Named]) -> None:
         """Take a look at all partitions in."""
-        stirred = set[str]()
+        stirred, came = set[str](), set[str]()
         for source, now in named.items():
             before = self._before.get(source, now)
             if before.offset != now.offset:
                 stirred |= {before.owner, now.owner}
+                came.add(now.owner)
         living = {each.owner for each in view.living}
+        self._orphaned |= dict.fromkeys(came - living, view.number)
         known = {each.owner for each in named.values()} | living | set(view.silent)
         self._changed = {
             owner: view.number if owner in stirred else self._changed.get(owner, view.number)
@@ -232,6 +238,16 @@ class Owners:
             each.owner
             for each in self._before.values()
             if may_hold(each.owner) and view.number - self._alive[each.owner] < SILENT_REPORTS
+        )
+
+    def orphans(self, view: View, named: Collection[str]) -> frozenset[str]:
+        """Those of these ids that records have come to name of late though they report no more: an
+        heir of theirs, or of whom they were heirs of, was about to commit when it died."""
+        return frozenset(
+            owner
+            for owner in named
+            if may_hold(owner)
+            and view.number - self._orphaned.get(owner, -ORPHAN_REPORTS) < ORPHAN_REPORTS
         )
 
     def to_inherit(self, view: View) -> list[str]:

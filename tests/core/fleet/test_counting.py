@@ -26,15 +26,13 @@ class Member:
         self.number += 1
         self.counting.hear(dict(self.heard), self.number)
 
-    def look(
-        self, *named: str, alive: Collection[str] = (), inherits: Collection[str] = ()
-    ) -> None:
+    def look(self, *orphans: str, inherits: Collection[str] = ()) -> None:
         self.counting.took(
             inherits,
             self.counting.known,
             self.number + 1,
-            frozenset(named),
             frozenset(),
+            frozenset(orphans),
             self.number,
         )
 
@@ -91,7 +89,7 @@ def test_what_this_member_had_inherited_may_be_named_again() -> None:
     me.look()
     me.hear()
     assert not (me.counting.has_strangers or me.counting.others)
-    me.look(HEIR)  # its record changes no more, so it is not alive
+    me.look(HEIR)
     assert me.counting.has_strangers
 
 

@@ -10,6 +10,7 @@ from dataclasses import replace
 import pytest
 
 from sluice.core.fleet.placement import (
+    ORPHAN_REPORTS,
     PASSED_OVER_REPORTS,
     Homes,
     Named,
@@ -252,6 +253,23 @@ def test_who_falls_silent_is_dead_at_once_if_its_records_stood_still_as_long() -
 def test_whom_no_record_names_has_an_heir_too() -> None:
     silent = [view_of(ALONE, number=n, silent=("x",)) for n in (1, 1 + SILENT_REPORTS)]
     assert inherited(*((view, named("a")) for view in silent)) == ["x"]
+
+
+def test_what_a_dead_heir_has_committed_is_an_orphan_until_it_is_inherited() -> None:
+    """What names the dead because it stopped there is none: it would hold all others up."""
+    heir, dead = member("heir"), member("dead")
+    owners = Owners()
+    owners.see(view_of(ALONE, heir, dead, number=1), named("dead", 1))
+    owners.see(view_of(ALONE, heir, dead, number=2), named("dead", 2))
+    last = view_of(ALONE, number=9)
+    owners.see(last, named("dead", 2))
+    assert not owners.orphans(last, ["dead"])
+    owners.see(last, named("heir", 3))
+    assert owners.orphans(last, ["heir", GENESIS]) == {"heir"}
+    assert not owners.orphans(last, [])
+    later = replace(last, number=9 + ORPHAN_REPORTS)
+    owners.see(later, named("heir", 3))
+    assert not owners.orphans(later, ["heir"])
 
 
 def test_whom_records_name_may_live_until_they_stand_still() -> None:
