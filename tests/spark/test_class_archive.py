@@ -10,8 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from sluice.spark import class_archive
-from sluice.spark.class_archive import archive_options, archive_path, is_whole
+from sluice.spark import archives, class_archive
+from sluice.spark.archives import is_whole
+from sluice.spark.class_archive import archive_options, archive_path
 from sluice.spark.java import set_java_home
 
 #: Starts Spark with an archive, and tells which archives its JVM has mapped.
@@ -49,7 +50,7 @@ def mapped_archives(*options: str) -> str:
 
 def test_spark_starts_from_the_archive_that_set_up_has_made() -> None:
     assert is_whole(archive_path()), "make setup"
-    assert str(archive_path()) in mapped_archives()
+    assert str(archive_path().resolve()) in mapped_archives()
 
 
 def test_an_archive_that_was_cut_off_is_not_used(
@@ -110,7 +111,7 @@ def test_set_up_goes_on_where_none_can_be_made(
 def test_set_up_makes_it_once(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(class_archive, "make_archive", lambda: pytest.fail("made again"))
+    monkeypatch.setattr(archives, "_make", lambda path, run: pytest.fail("made again"))
     assert class_archive.main() == 0
     assert str(archive_path()) in capsys.readouterr().out
 

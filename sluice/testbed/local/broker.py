@@ -14,7 +14,9 @@ from contextlib import suppress
 from pathlib import Path
 
 from sluice.core.errors import ConfigurationError, TerminalError
+from sluice.spark.archives import options_of
 from sluice.spark.java import require_java
+from sluice.testbed.local.broker_classes import archive_path
 from sluice.testbed.local.children import end_process, free_ports
 from sluice.testbed.local.jars import kafka_jars
 from sluice.testbed.local.lifetime import StopRequest, dying_with_parent, lock_folder
@@ -96,6 +98,7 @@ def run_kafka(data: Path, port: int | None) -> int:
         stop = StopRequest()
         port = _checked_port(port) if port else free_ports(1)[0]
         base = [str(java), f"-Xmx{os.environ.get(HEAP_VARIABLE, _HEAP_DEFAULT)}", *_JAVA_OPTIONS]
+        base += options_of(archive_path(java, jars))
         base += [f"-Dlog4j2.configurationFile={data}/log4j2.properties", "-cp", f"{jars}/*"]
         properties = _write_settings(data, port)
         _format(base, data, properties, jars / _BOOTSTRAP)
