@@ -9,7 +9,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping, Sequence
 
-from sluice.clickhouse.capabilities import read_capabilities
+from sluice.clickhouse.capabilities import known_settings
 from sluice.clickhouse.http import Server
 from sluice.clickhouse.reactions import ServerError
 from sluice.clickhouse.sql import identifier, qualified
@@ -119,7 +119,7 @@ def _add(
         for name in missing
     }
     guard = "IF NOT EXISTS " if server.version() >= _IF_NOT_EXISTS_SINCE else ""
-    known = read_capabilities(server).settings
+    known = {str(row["name"]) for row in known_settings(server, _WAITING)}
     settings = {name: value for name, value in _WAITING.items() if name in known}
     for attempt in range(_ATTEMPTS):
         columns = (f"ADD COLUMN {guard}{identifier(name)} {types[name]}" for name in missing)

@@ -7,8 +7,9 @@ Settings are sent only if the server knows them: 18.16 answers an unknown one wi
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from sluice.clickhouse.http import Server
 from sluice.clickhouse.structure import zone_of
@@ -68,13 +69,20 @@ _NEVER = {
     **{f"{what}_overflow_mode": "throw" for what in _OVERFLOWS},
 }
 
+#: What is asked of a server's settings: 26.9 has 1,857.
+_ASKED = (
+    *("insert_deduplication_token", "insert_quorum"),
+    *("insert_quorum_timeout", "insert_quorum_parallel"),
+    *{**_ALWAYS, **_PAST_WINDOWS, **_NEVER},
+)
+
 
 @dataclass(frozen=True, slots=True)
 class Capabilities:
     """Facts of one server.
 
     :param version: e.g. (18, 16, 1).
-    :param settings: the settings it knows, with the values that Sluice's user has.
+    :param settings: those of Sluice's settings that it knows, with the values that its user has.
     :param locked: settings that this user may not change.
     """
 
@@ -108,13 +116,13 @@ class Capabilities:
 
 
 def read_capabilities(server: Server) -> Capabilities:
-    """Read what the server can do; 4 ms on 18.16, 24 ms on 26.9 with its 1,857 settings.
+    """Read what the server can do.
 
     :raises ServerError: terminal or transient.
     """
     zone = zone_of(server)
     facts = server.query(f"SELECT {zone} AS time_zone, hostName() AS host_name")[0]
-    rows = server.query("SELECT * FROM system.settings")
+    rows = known_settings(server, _ASKED)
     return Capabilities(
         url=server.url,
         version=server.version(),
@@ -122,6 +130,17 @@ def read_capabilities(server: Server) -> Capabilities:
         host_name=str(facts["host_name"]),
         settings={str(row["name"]): str(row["value"]) for row in rows},
         locked=frozenset(str(row["name"]) for row in rows if row.get("readonly")),
+    )
+
+
+def known_settings(server: Server, names: Iterable[str]) -> list[dict[str, Any]]:
+    """The rows of `system.settings` for those of these settings that the server knows.
+
+    :raises ServerError: terminal or transient.
+    """
+    return server.query(
+        "SELECT * FROM system.settings WHERE has({names:Array(String)}, name)",
+        {"names": [*names]},
     )
 
 

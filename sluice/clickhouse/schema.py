@@ -278,23 +278,19 @@ def _window(
         if replicated
         else ("non_replicated_deduplication_window", "")
     )
-    defaults = merge_tree_defaults(server, replicated, [name for name in names if name])
-    values = {**defaults, **own}
+    missing = [name for name in names if name and name not in own]
+    values = {**(merge_tree_defaults(server, replicated, missing) if missing else {}), **own}
     return int(values.get(names[0], 0)), int(values[names[1]]) if names[1] else None
 
 
 def merge_tree_defaults(server: Server, replicated: bool, names: list[str]) -> dict[str, str]:
     """Server-wide values of settings; newer servers keep those of Replicated tables apart."""
-    tables = server.query(
-        "SELECT name FROM system.tables WHERE database = 'system' AND name IN "
-        "('merge_tree_settings', 'replicated_merge_tree_settings') ORDER BY name"
-    )
-    if not tables:
-        raise TerminalError(
-            f"{server.url} does not show system.merge_tree_settings to Sluice's user",
-            "GRANT SELECT ON system.merge_tree_settings to it; `sluice doctor --grants`.",
-        )
-    source = tables[-1 if replicated else 0]["name"]
+    source = "merge_tree_settings"
+    if replicated and server.query(
+        "SELECT name FROM system.tables "
+        "WHERE database = 'system' AND name = 'replicated_merge_tree_settings'"
+    ):
+        source = "replicated_merge_tree_settings"
     rows = server.query(
         f"SELECT name, value FROM system.{source} WHERE has({{names:Array(String)}}, name)",
         {"names": names},

@@ -189,10 +189,6 @@ def _columns(parts: Parts, host: Host, sql: str) -> Rows:
     )
 
 
-def _setting_tables(parts: Parts, host: Host, sql: str) -> Rows:
-    return [{"name": "merge_tree_settings"}]
-
-
 def _merge_tree_settings(parts: Parts, host: Host, sql: str) -> Rows:
     return [{"name": "parts_to_delay_insert", "value": "150"}]
 
@@ -416,7 +412,7 @@ STATEMENTS = (
     Statement("SELECT * FROM system.columns", "", _columns),
     Statement("SELECT * FROM system.replicas", "", _replicas),
     Statement("FROM system.replication_queue", "", _queue),
-    Statement("SELECT name FROM system.tables", "", _setting_tables),
+    Statement("SELECT name FROM system.tables", "", _nothing),
     Statement("FROM system.merge_tree_settings", "", _merge_tree_settings),
     Statement("SELECT max(parts) AS parts", "", _active_parts),
     Statement("SELECT name FROM system.zookeeper", "", _children),
