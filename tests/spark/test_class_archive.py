@@ -15,7 +15,8 @@ from sluice.spark.archives import is_whole
 from sluice.spark.class_archive import archive_options, archive_path
 from sluice.spark.java import set_java_home
 
-#: Starts Spark with an archive, and tells which archives its JVM has mapped.
+#: Starts Spark with an archive, and tells which archives its JVM has mapped; before that, what a
+#: worker has loaded when its first task begins.
 _START = """
 import sys
 from pathlib import Path
@@ -24,6 +25,8 @@ from sluice.spark.context import start_context
 from sluice.spark.jobs import SparkJobs
 options = sys.argv[1] if sys.argv[1:] else archive_options()
 context = start_context("test", "local[1]", {"spark.ui.enabled": "false"}, options)
+modules = "sluice.worker.tasks", "sluice.spark.jobs", "chdb"
+print(context.parallelize([0], 1).map(lambda _: [m in sys.modules for m in modules]).collect())
 SparkJobs(context).run_idle()
 maps = Path(f"/proc/{context._gateway.proc.pid}/maps").read_text()
 print(sorted({line.split()[-1] for line in maps.splitlines() if line.endswith(".jsa")}))
@@ -50,7 +53,9 @@ def mapped_archives(*options: str) -> str:
 
 def test_spark_starts_from_the_archive_that_set_up_has_made() -> None:
     assert is_whole(archive_path()), "make setup"
-    assert str(archive_path().resolve()) in mapped_archives()
+    told = mapped_archives()
+    assert str(archive_path().resolve()) in told
+    assert "[[True, True, False]]" in told, "workers are forked with all but the engine loaded"
 
 
 def test_an_archive_that_was_cut_off_is_not_used(

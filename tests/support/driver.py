@@ -40,7 +40,7 @@ class Driver:
         found = []
         for pid in parents:
             command = command_of(pid)
-            if "pyspark.daemon" in command and is_below(pid, self.process.pid, parents):
+            if "sluice.spark.daemon" in command and is_below(pid, self.process.pid, parents):
                 found.append(pid)
         # The first daemon is the one that forks the workers.
         return [pid for pid in found if parents[pid] in found]
