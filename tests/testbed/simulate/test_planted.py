@@ -25,7 +25,7 @@ BY_CAMPAIGNS = {
 
 #: The seed that noticed each when somebody looked last; it is tried first, since a search takes
 #: minutes. When it notices no more (a change of the loader may change the schedule of a seed), all
-#: are searched again, and `pytest -s` prints which one it is now.
+#: are searched again; seeds.py tells which ones are, and what to write here.
 CAUGHT_BY = {
     **BY_CAMPAIGNS,
     "what-is-frozen-is-sent": 105,
