@@ -1,4 +1,4 @@
-/* Claims in segment files that processes of one machine share; segment.py has their layout in words.
+/* Claims in segment files that processes of one machine share; local.py has their layout in words.
  *
  * A segment is a header, an index and records in the order of their claims. The caller has the lock
  * of the store, but it may be killed between any two stores to memory: a record is written first,
@@ -23,7 +23,7 @@
 #define POSITION_MASK ((1u << POSITION_BITS) - 1)
 #define AHEAD 24 /* keys, whose index slots are fetched meanwhile */
 
-/* `_Header` of segment.py. */
+/* `_Header` of local.py. */
 struct header {
     uint8_t magic[8];
     uint32_t layout, slot_bits, created_s, check;

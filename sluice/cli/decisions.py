@@ -1,7 +1,5 @@
-"""`sluice resolve`, `adopt` and `rewind`: what only a person can decide.
-
-Each plans first, shows the plan, asks, and only then acts.
-"""
+"""What a person decides. `sluice resolve`, `adopt` and `rewind`: of partitions; `freeze`, `resume`,
+`drain` and `reload`: what a driver that runs is told."""
 
 from __future__ import annotations
 
@@ -18,6 +16,8 @@ from sluice.cli.arguments import (
     Command,
     an_offset,
     an_offset_or_time,
+    by_option,
+    command,
     config_argument,
     decided_options,
     load_configuration,
@@ -25,7 +25,7 @@ from sluice.cli.arguments import (
     yes_option,
 )
 from sluice.cli.exit import ExitStatus
-from sluice.cli.output import confirm
+from sluice.cli.output import cell_text, confirm
 
 if TYPE_CHECKING:
     from sluice.ops.partition_decisions import Outcome, Plan
@@ -125,4 +125,81 @@ def _decide(
     if not confirm(plan.steps, is_agreed):
         return ExitStatus.BROKEN
     apply(configuration, plan)
+    return ExitStatus.DONE
+
+
+_said = together(
+    click.option("--why", required=True, metavar="TEXT", help="the reason, which everybody sees"),
+    by_option,
+)
+_scope = together(
+    config_argument,
+    click.option("--connector", default="", metavar="NAME", help="only this connector"),
+    click.option("--table", default="", metavar="ENTRY", help="only this table entry"),
+    click.option("--replica", default="", metavar="HOST:PORT", help="only blocks to this replica"),
+    click.option("--data-center", default="", metavar="NAME", help="only blocks to its replicas"),
+    _said,
+)
+
+
+@command("freeze", 'sluice freeze sluice.toml --table orders --why "a disk is changed"')
+@_scope
+def freeze(config: Path, why: str, by: str | None, **named: str) -> int:
+    """Let a pipeline, a connector or a table stand still, until it is resumed.
+
+    What is out is settled. Then nothing of it is loaded, whatever is started again. To a replica or
+    a data center go no blocks; the other replicas take them, where there are any.
+    """
+    configuration = load_configuration(config)
+    from sluice.ops import driver_decisions as decisions
+
+    who = by or getpass.getuser()
+    for line in decisions.freeze(configuration, by=who, why=why, **named):
+        print(cell_text(line))
+    return ExitStatus.DONE
+
+
+@command("resume", 'sluice resume sluice.toml --table orders --why "the disk is new"')
+@_scope
+def resume(config: Path, why: str, by: str | None, **named: str) -> int:
+    """Let go on what was frozen, with the same words as it was frozen by."""
+    configuration = load_configuration(config)
+    from sluice.ops import driver_decisions as decisions
+
+    who = by or getpass.getuser()
+    lines = decisions.resume(configuration, by=who, why=why, **named)
+    for line in lines or ["nothing is frozen"]:
+        print(cell_text(line))
+    return ExitStatus.DONE
+
+
+@command("drain", 'sluice drain sluice.toml --why "the machine is changed"')
+@config_argument
+@_said
+def drain(config: Path, why: str, by: str | None) -> int:
+    """Have the driver that runs settle what is out, and end, as SIGTERM does.
+
+    One that is started later goes on loading.
+    """
+    configuration = load_configuration(config)
+    from sluice.ops import driver_decisions as decisions
+
+    for line in decisions.drain(configuration, by=by or getpass.getuser(), why=why):
+        print(cell_text(line))
+    return ExitStatus.DONE
+
+
+@command("reload", 'sluice reload sluice.toml --why "a column was added"')
+@config_argument
+@_said
+def reload(config: Path, why: str, by: str | None) -> int:
+    """Have the driver that runs look at tables' columns, topics and replicas now.
+
+    The configuration file is not read: that is what `sluice apply` does.
+    """
+    configuration = load_configuration(config)
+    from sluice.ops import driver_decisions as decisions
+
+    for line in decisions.reload(configuration, by=by or getpass.getuser(), why=why):
+        print(cell_text(line))
     return ExitStatus.DONE

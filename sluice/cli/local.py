@@ -1,4 +1,5 @@
-"""`sluice local kafka`, `clickhouse` and `cluster`: the real parts on one machine."""
+"""`sluice local kafka`, `clickhouse` and `cluster`: the real parts on one machine; and `demo`: the
+whole path on them, with the driver killed twice."""
 
 from __future__ import annotations
 
@@ -6,7 +7,7 @@ from pathlib import Path
 
 import click
 
-from sluice.cli.arguments import Group, a_port, a_positive_number
+from sluice.cli.arguments import Group, a_port, a_positive_number, command
 
 _data = click.option(
     "--data", type=click.Path(path_type=Path), required=True, help="where its data is kept"
@@ -62,3 +63,22 @@ def cluster(shards: int, replicas: int) -> int:
     from sluice.testbed.local.cluster.cluster import run_cluster
 
     return run_cluster(shards, replicas)
+
+
+@command("demo", "sluice demo --rows 200000")
+@click.option(
+    "--rows", type=a_positive_number, default=1_000_000, help="how many messages to produce"
+)
+@click.option(
+    "--partitions",
+    type=a_positive_number,
+    default=4,
+    show_default=True,
+    help="of the topic; small ranges of many are loaded together",
+)
+@click.option("--keep", is_flag=True, help="leave the folder and its data behind to look further")
+def demo(rows: int, partitions: int, keep: bool) -> int:
+    """Load a million orders, kill the driver twice, audit every row."""
+    from sluice.testbed.local.demo import run_demo
+
+    return int(run_demo(rows=rows, partitions=partitions, keep=keep))

@@ -19,15 +19,13 @@ from sluice.cli.chaos import chaos
 from sluice.cli.claims import claims
 from sluice.cli.completion import COMPLETE, completion
 from sluice.cli.dead_letters import dead_letters
-from sluice.cli.decisions import adopt, resolve, rewind
-from sluice.cli.demo import demo
+from sluice.cli.decisions import adopt, drain, freeze, reload, resolve, resume, rewind
 from sluice.cli.doctor import doctor
 from sluice.cli.exit import ExitStatus
 from sluice.cli.fleet import fleet
-from sluice.cli.freeze import drain, freeze, reload, resume
 from sluice.cli.init import init
 from sluice.cli.ledger import ledger
-from sluice.cli.local import local
+from sluice.cli.local import demo, local
 from sluice.cli.output import cell_text
 from sluice.cli.prove import prove
 from sluice.cli.quorum import quorum

@@ -10,8 +10,8 @@ from sluice.clickhouse.http import Server
 from sluice.clickhouse.schema import TableFacts
 from sluice.clickhouse.sql import literal
 from sluice.core.errors import ConfigurationError, TerminalError, TransientError
-from sluice.core.health import Condition
 from sluice.core.load_spec import TableSpec
+from sluice.core.replicas import Condition
 from sluice.core.topology import Member
 
 

@@ -1,4 +1,4 @@
-"""How much of a table's deduplication window was used: insert counters that only grow.
+"""How full a table is: its deduplication window, by insert counters that only grow, and its parts.
 
 The difference of two insert counters bounds from above how many entries all writers added between
 them (budget, H7). An insert counter that shrank says nothing: the caller treats it as unknown.
@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from sluice.clickhouse.http import Server
 from sluice.clickhouse.password import REFUSED_CODES
 from sluice.clickhouse.reactions import TerminalServerError
-from sluice.clickhouse.schema import TableFacts
+from sluice.clickhouse.schema import TableFacts, merge_tree_defaults, table_settings
 from sluice.core.server_runs import server_run
 
 
@@ -83,3 +83,34 @@ def _numbers_handed_out(server: Server, facts: TableFacts) -> int:
             error.hint = "GRANT SELECT ON system.zookeeper to Sluice's user."
         raise
     return sum((int(row["changes"]) + int(row["children"]) + 1) // 2 for row in rows)
+
+
+_SETTING = "parts_to_delay_insert"
+
+
+def crowding(server: Server, facts: TableFacts) -> float:
+    """Active parts of the fullest ClickHouse partition, as a share of `parts_to_delay_insert`:
+    from 1.0 on the server delays inserts. Over the table and its views' targets, the largest.
+
+    :raises ServerError: terminal or transient.
+    """
+    tables = [facts, *(dependent.target for dependent in facts.all_dependents())]
+    return max(_crowding(server, table) for table in tables)
+
+
+def _crowding(server: Server, facts: TableFacts) -> float:
+    if not facts.engine.endswith("MergeTree"):
+        return 0.0
+    own = table_settings(facts.engine_full)
+    if _SETTING not in own:
+        own = merge_tree_defaults(server, facts.replicated, [_SETTING])
+    limit = int(own.get(_SETTING, 0))
+    if limit < 1:
+        return 0.0  # this server never delays
+    rows = server.query(
+        "SELECT max(parts) AS parts FROM (SELECT count() AS parts FROM system.parts "
+        "WHERE database = {database:String} AND table = {table:String} AND active "
+        "GROUP BY partition)",
+        {"database": facts.database, "table": facts.table},
+    )
+    return int(rows[0]["parts"]) / limit

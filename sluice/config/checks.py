@@ -8,8 +8,7 @@ from itertools import combinations
 from sluice.config.deduplication import LEASES_OF_WINDOW
 from sluice.config.model import Configuration
 from sluice.config.quantities import format_duration
-from sluice.config.sharding import EXAMPLES
-from sluice.config.table import TableConfiguration
+from sluice.config.table import EXAMPLES, TableConfiguration
 from sluice.config.topics import loaded_twice, routes_differ
 from sluice.core.formats import needs_registry
 from sluice.core.suggestions import suggest

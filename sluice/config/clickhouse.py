@@ -26,8 +26,7 @@ from sluice.config.values import (
     shown,
 )
 from sluice.core.flights import INFLIGHT_INSERTS_LIMIT, INFLIGHT_INSERTS_MAX
-from sluice.core.health import ReplicaLimits
-from sluice.core.replicas import host_matches, majority
+from sluice.core.replicas import ReplicaLimits, host_matches, majority
 
 Durability = Literal["quorum", "single"]
 Quorum = int | Literal["auto"]

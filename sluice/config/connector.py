@@ -14,9 +14,8 @@ from sluice.config.properties import properties_but, refuse_kafka_property
 from sluice.config.secret import Secret, known_of, reveal_all
 from sluice.config.section import Conflict, Listed, Section
 from sluice.config.values import Brokers, Name, Pattern, Text, Topic, shown
-from sluice.core.kafka_identity import identity_refusals
+from sluice.core.kafka_identity import identity_refusals, wire_refusals
 from sluice.core.load_spec import Commit
-from sluice.core.wire_security import wire_refusals
 
 _GROUP_PREFIX, _TIME_PREFIX = "group:", "timestamp:"
 _OTHERWISE_EARLIEST = ",earliest"

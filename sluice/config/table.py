@@ -1,4 +1,4 @@
-"""Reads where the columns of a [[table]] come from."""
+"""Reads where the columns of a [[table]] come from, and which shards its rows go to."""
 
 from __future__ import annotations
 
@@ -13,7 +13,6 @@ from sluice.config.deduplication import a_deduplication
 from sluice.config.findings import RefusedError
 from sluice.config.interpolation import BROKEN
 from sluice.config.section import Conflict, Listed, Section, refuse_all
-from sluice.config.sharding import a_sharding
 from sluice.config.values import (
     Name,
     Pattern,
@@ -43,6 +42,47 @@ from sluice.core.load_spec import (
 )
 from sluice.core.suggestions import suggest
 from sluice.core.topics import takes
+
+_STRIPE_MAX = 2**63 - 1
+EXAMPLES = (
+    'write one like sharding = { by = "key", column = "user_id" }, '
+    '{ by = "offset", stripe = 10000 } or '
+    '{ by = "expression", expression = "cityHash64(user_id)" }'
+)
+#: What each way needs, and what it may say.
+_NEEDS = {"key": ("column",), "offset": (), "expression": ("expression",)}
+_MAY = {"key": ("stripe",), "offset": ("stripe",), "expression": ()}
+
+
+@dataclass(frozen=True, slots=True)
+class _Sharding(Section):
+    """`sharding = { by = "key", column = "user_id", stripe = 1 }` and so on."""
+
+    by: Literal["key", "offset", "expression"] | None = None
+    column: Text = ""
+    stripe: Annotated[int, Field(strict=True, ge=1, le=_STRIPE_MAX)] = 1
+    expression: Text = ""
+
+    def conflicts(self, written: Mapping[str, Any]) -> Iterator[Conflict]:
+        if self.by is None:
+            yield (), f"does not say by what; {EXAMPLES}"
+            return
+        for key in ("column", "stripe", "expression"):
+            if key in _NEEDS[self.by] and key not in written:
+                yield key, "is missing"
+            if key in written and key not in _NEEDS[self.by] + _MAY[self.by]:
+                yield key, f'says nothing with by = "{self.by}"; leave it out'
+
+
+_SHARDING = TypeAdapter(_Sharding)
+
+
+def a_sharding(written: object) -> Sharding:
+    """Which shard a row goes to."""
+    read = _SHARDING.validate_python(written)
+    assert read.by is not None
+    return Sharding(read.by, read.column, read.stripe, read.expression)
+
 
 #: Ways to say where a column comes from, and what each is called in the text.
 _WAYS = ("field", "path", "value", "kafka", "header", "key", "sql")

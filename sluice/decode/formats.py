@@ -14,7 +14,7 @@ from sluice.decode.mapping.mapped import MappedFormat, is_mapped
 from sluice.decode.messages.decoded import TableDecoder
 from sluice.decode.messages.format import TypedFormat
 from sluice.decode.messages.framing import BYTES, JSON_ARRAYS, JSON_OBJECTS, Framing
-from sluice.decode.text.decoders import json_array_decoder, json_object_decoder, line_decoder
+from sluice.decode.text.lines import json_array_decoder, json_object_decoder, line_decoder
 from sluice.decode.typed.decoder import TypedDecoder
 from sluice.decode.values.steps import Step, SteppedDecoder
 
@@ -136,7 +136,7 @@ def _steps(table: TableSpec) -> list[Step]:
 
         steps.append(RegisteredJson(table))
     if _DELIMITED in table.options:
-        from sluice.decode.values.lengths import LengthDelimited
+        from sluice.decode.values.compression import LengthDelimited
 
         steps.append(LengthDelimited())
     if table.envelope and table.format in _JSON:

@@ -10,13 +10,13 @@ from sluice.core.budget import TargetShard
 from sluice.core.bundles import OFFSET_BITS, Member, bundle_name, is_whole
 from sluice.core.ledger import Background
 from sluice.core.load_spec import lacking_lineage
-from sluice.core.packing import share_of_task
 from sluice.core.planning import (
     BYTES_PER_MESSAGE_UNKNOWN,
     Backlog,
     Limits,
     messages_of_range,
     next_range,
+    share_of_task,
 )
 from sluice.core.ranges import Range, TopicPartition
 from sluice.driver.ports import ShardWindow

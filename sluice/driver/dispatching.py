@@ -6,7 +6,7 @@ import logging
 from collections.abc import Callable, Iterable, Sequence
 
 from sluice.core.lease import has_expired
-from sluice.core.packing import packed
+from sluice.core.planning import packed
 from sluice.driver.bundling import whole_bundles
 from sluice.driver.changes import SchemaChanges
 from sluice.driver.counters import Counters

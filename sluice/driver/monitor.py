@@ -13,11 +13,15 @@ from dataclasses import replace
 
 from sluice.clickhouse.access import ClickHouseAccess
 from sluice.clickhouse.http import Server
-from sluice.clickhouse.parts import crowding
 from sluice.clickhouse.schema import TableFacts, describe_table
 from sluice.clickhouse.topology import refuse_own_windows
 from sluice.clickhouse.vanishing import why_not_seen
-from sluice.clickhouse.window import read_insert_counter, read_server_run, tables_with_windows
+from sluice.clickhouse.window import (
+    crowding,
+    read_insert_counter,
+    read_server_run,
+    tables_with_windows,
+)
 from sluice.core.budget import BOUNDLESS, TargetShard, WindowState, own_target_shards
 from sluice.core.decided import Standing
 from sluice.core.errors import SluiceError, TerminalError, TransientError

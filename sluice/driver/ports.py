@@ -15,11 +15,11 @@ from sluice.core.decided import Decided
 from sluice.core.errors import SluiceError
 from sluice.core.fleet.view import View
 from sluice.core.flights import INFLIGHT_INSERTS_MAX
-from sluice.core.health import ReplicaHealth
 from sluice.core.ledger import Commit, Rest, Stored
 from sluice.core.load_spec import LoadSpec
 from sluice.core.ranges import EpochOffset, Range, TopicPartition
 from sluice.core.records import Record
+from sluice.core.replicas import ReplicaHealth
 from sluice.driver.effects import Wanted
 from sluice.driver.parking import Parking
 from sluice.driver.state import Holds, PartitionState

@@ -31,9 +31,8 @@ from sluice.core.topics import matches, takes
 from sluice.decode.version import decoder_version
 from sluice.driver.delivery import require_delivery
 from sluice.driver.event_keys import required_columns
-from sluice.driver.login import login_of
 from sluice.driver.shards import on_shard
-from sluice.driver.topology import resolved
+from sluice.driver.topology import login_of, resolved
 from sluice.kafka.clients import KafkaAccess
 from sluice.kafka.registry import RegistryAccess
 

@@ -1,7 +1,8 @@
 """The replicas of a cluster, asked of its servers.
 
 Which shards there are stands in the configuration, since it decides where rows go; where their
-replicas are is asked, since that decides nothing but the way.
+replicas are is asked, since that decides nothing but the way. How they let Sluice in stands in the
+configuration, too.
 """
 
 from __future__ import annotations
@@ -11,12 +12,43 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import TypeVar
 
+from sluice.clickhouse.access import ClickHouseAccess
 from sluice.clickhouse.http import Server
+from sluice.clickhouse.tls import Tls
 from sluice.clickhouse.topology import read_members, read_shard_name
 from sluice.config import Configuration, ShardConfiguration
 from sluice.core.errors import ConfigurationError, TransientError
 from sluice.core.topology import Found, ShardsChangedError, difference, recognise, url_of
-from sluice.driver.login import login_of
+
+
+def login_of(configuration: Configuration) -> ClickHouseAccess:
+    """How to reach the servers that the configuration names, password in the clear; no server is
+    asked. Shards whose replicas are to be asked have none.
+
+    :raises ConfigurationError: password or token, or a file of certificates, cannot be had.
+    """
+    clickhouse = configuration.clickhouse
+    files = clickhouse.tls
+    tls = Tls(files.ca, files.certificate, files.key, files.key_password.reveal())
+    urls = [url for shard in clickhouse.shards for url in shard.replicas]
+    if clickhouse.cluster is not None:
+        urls += clickhouse.cluster.servers
+    if any(url.startswith("https:") for url in urls):
+        tls.context()
+    shown = clickhouse.token or clickhouse.password
+    return ClickHouseAccess(
+        shards={shard.name: shard.replicas for shard in clickhouse.shards},
+        user="" if clickhouse.token else clickhouse.user,
+        password=shown.reveal(),
+        durability=clickhouse.durability,
+        source=shown.source,
+        bearer=bool(clickhouse.token),
+        tls=tls,
+        quorums={shard.name: clickhouse.quorum_of(shard) for shard in clickhouse.shards},
+        quorum_timeout_seconds=clickhouse.quorum_timeout_seconds,
+        zookeeper=clickhouse.zookeeper,
+    )
+
 
 _THREADS_MAX = 16
 _HOW_TO_DECIDE = (

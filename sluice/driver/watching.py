@@ -20,8 +20,8 @@ from sluice.clickhouse.schema import describe_table
 from sluice.clickhouse.topology import read_condition, refuse_other_table
 from sluice.config import Configuration
 from sluice.core.errors import SluiceError
-from sluice.core.health import Condition, ReplicaHealth, changes, judged
 from sluice.core.load_spec import LoadSpec
+from sluice.core.replicas import Condition, ReplicaHealth, changes, judged
 from sluice.core.topology import difference, taken_up
 from sluice.driver.ports import Clock, ReplicaState
 from sluice.driver.specs import access_of

@@ -31,14 +31,15 @@ from sluice.ops.doctor_shards import (
     check_insert_locks,
     look_at_cluster,
 )
-from sluice.ops.doctor_staged import check_staged, propose_staged
 from sluice.ops.doctor_tables import (
     TableNeeds,
     check_delivery,
     check_dynamic,
     check_entry,
     check_shared,
+    check_staged,
     check_table,
+    propose_staged,
 )
 from sluice.ops.grants import clickhouse_rights
 

@@ -13,15 +13,14 @@ from sluice.clickhouse.access import ClickHouseAccess
 from sluice.clickhouse.capabilities import Capabilities, insert_settings, read_capabilities
 from sluice.clickhouse.http import INSERT_TIMEOUT_SECONDS, Server
 from sluice.clickhouse.insert import plan_insert, query_id_of
-from sluice.clickhouse.parts import crowding
 from sluice.clickhouse.probe import running_query_ids
 from sluice.clickhouse.schema import TableFacts, describe_table
 from sluice.clickhouse.topology import read_condition
-from sluice.clickhouse.window import read_insert_counter
+from sluice.clickhouse.window import crowding, read_insert_counter
 from sluice.core.errors import SluiceError, TerminalError, TransientError
-from sluice.core.health import Condition
 from sluice.core.lease import CLOCK_SKEW_MS_MAX
 from sluice.core.planning import CROWDED_FROM
+from sluice.core.replicas import Condition
 from sluice.ops.doctor_findings import Examination, Finding
 from sluice.ops.doctor_front import FrontLook, look_at_front
 from sluice.ops.doctor_rights import check_clickhouse_rights

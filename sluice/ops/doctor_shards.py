@@ -12,10 +12,9 @@ from sluice.clickhouse.schema import TableFacts
 from sluice.clickhouse.topology import read_members
 from sluice.config import ClusterConfiguration, Configuration
 from sluice.core.errors import SluiceError, TransientError
-from sluice.core.health import ReplicaLimits, judged
-from sluice.driver.login import login_of
+from sluice.core.replicas import ReplicaLimits, judged
 from sluice.driver.specs import access_of
-from sluice.driver.topology import resolved
+from sluice.driver.topology import login_of, resolved
 from sluice.ops.doctor_clickhouse import ReplicaLook
 from sluice.ops.doctor_findings import Examination, Finding
 

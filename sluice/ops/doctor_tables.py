@@ -1,8 +1,10 @@
-"""What `doctor` asks of a target table; pure, over facts that were read."""
+"""What `doctor` asks of a target table; pure, over facts that were read. Also whether it
+can have staged delivery (R21), and where that would serve one whose window does not.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from itertools import combinations
@@ -10,13 +12,15 @@ from itertools import combinations
 from sluice.clickhouse.capabilities import Capabilities
 from sluice.clickhouse.schema import TableFacts, table_settings
 from sluice.clickhouse.sql import qualified
+from sluice.clickhouse.staging import why_not_staged
+from sluice.clickhouse.vanishing import why_rows_go
 from sluice.config import Configuration, Durability, TableConfiguration
 from sluice.core.budget import WINDOW_SHARE
 from sluice.core.dynamic import room_for_columns
 from sluice.core.errors import SluiceError
 from sluice.core.fleet.floors import FLOOR_SHARE, STARTS, most_of
 from sluice.core.lease import LEASE_SHARE_OF_WINDOW, lease_seconds_max
-from sluice.core.load_spec import NEEDED_LINEAGE, SOURCE, Delivery, lineage_types
+from sluice.core.load_spec import NEEDED_LINEAGE, SOURCE, Delivery, lacking_lineage, lineage_types
 from sluice.core.replicas import majority
 from sluice.driver.probing import why_no_probe
 from sluice.driver.record_updates import FIRST_RESERVATION
@@ -497,3 +501,64 @@ def _check_quorum(found: Examination, facts: TableFacts, needs: TableNeeds) -> N
             "Name all replicas in shards, or write quorum as a number; SYSTEM DROP REPLICA takes "
             "out one that is gone for good.",
         )
+
+
+#: What is wrong with these does not matter to blocks that no window has to know.
+_NEEDLESS_IF_MOVED = frozenset({"window", "lease", "async-insert", "tokens", "views"})
+
+
+def check_staged(
+    found: Examination, facts: TableFacts, capabilities: Capabilities, entry: TableConfiguration
+) -> None:
+    """What a table entry with staged delivery needs of its table."""
+    where = f"table entry {entry.name}"
+    carried = carried_by(found, facts, entry)
+    if carried is None:
+        return
+    why = why_not_staged(facts, carried, entry.rows, moves=capabilities.tokens)
+    if why is not None:
+        found.error(
+            "staged",
+            f"{where}: {facts.target} cannot have staged blocks: {why}",
+            'delivery = "block" in its [[table]]; or give it what it lacks.',
+        )
+        return
+    lacking = lacking_lineage(carried, entry.rows)
+    unseen = f"it has no {', '.join(lacking)}" if lacking else why_rows_go(facts)
+    if unseen is not None:
+        found.warning(
+            "staged",
+            f"{where}: a block that is moved while its server is killed stops for a person where "
+            f"the parts of {facts.target} do not tell what was moved: its rows do not either, "
+            f"{unseen}",
+            "Nothing, if a person may be asked; or load a plain MergeTree table with the lineage "
+            "columns, and fill this one from it.",
+        )
+    found.ok("staged", f"blocks of {where} have tables of their own, and are moved")
+
+
+def propose_staged(
+    found: Examination,
+    facts: TableFacts,
+    capabilities: Capabilities,
+    entries: Iterable[TableConfiguration],
+) -> None:
+    """Say where staged delivery would serve a table that is refused for its window."""
+    for entry in entries:
+        is_possible = entry.deduplicate is None and entry.on_error != "park"
+        try:
+            carried = lineage_columns(entry, facts)
+        except SluiceError:
+            continue
+        why = why_not_staged(facts, carried, entry.rows, moves=capabilities.tokens)
+        if entry.delivery == "staged" or not is_possible or why is not None:
+            continue
+        if any(
+            each.level == "error" and each.check in _NEEDLESS_IF_MOVED for each in found.findings
+        ):
+            found.warning(
+                "staged",
+                f"table entry {entry.name}: blocks can be moved into {facts.target}, which needs "
+                "no window then",
+                f'delivery = "staged" in [[table]] {entry.name}',
+            )

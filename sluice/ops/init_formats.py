@@ -13,7 +13,7 @@ from typing import Any, Literal
 
 from sluice.core.errors import TerminalError
 from sluice.core.load_spec import Envelope
-from sluice.decode.messages.first_bytes import begins_like
+from sluice.decode.messages.framing import begins_like
 
 #: A format is recognised if so many of the messages are in it; the others are told of.
 SHARE = 0.8

@@ -1,12 +1,15 @@
 """Metrics of a running pipeline and of the replicas that it watches, in Prometheus' text format.
 
-Everything is read from the loops when it is asked for; nothing is counted twice.
+Everything is read from the loops when it is asked for; nothing is counted twice. Those of each
+partition, of which there may be thousands, are written as text: the library takes ten times as
+long. Those of how a driver gets on are what `/status` says, as numbers that alerts can judge.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from typing import get_args
 
 from prometheus_client.core import (
     CounterMetricFamily,
@@ -16,10 +19,14 @@ from prometheus_client.core import (
 )
 from prometheus_client.registry import Collector
 
+from sluice import __version__
 from sluice.core.claims import CLAIMS
 from sluice.driver.counters import Accounted, Blocks, Counters, Histogram, Inserted
 from sluice.driver.loop import ConnectorLoop
 from sluice.driver.ports import Replicas
+from sluice.driver.state import PartitionState
+from sluice.ops.proof import Proof, ProofNow
+from sluice.ops.running import LAGS, ConnectorNow, FleetNow, TableNow, Verdict, behind_seconds
 
 Loops = Sequence[Callable[[], ConnectorLoop | None]]
 
@@ -114,7 +121,7 @@ _INSERTED: dict[str, tuple[Callable[[Inserted], float], str]] = {
 
 
 class LoopCollector(Collector):
-    """Reads all loops; what is told of each partition is `ops.partition_metrics`."""
+    """Reads all loops; what is told of each partition is `partition_text`."""
 
     def __init__(self, loops: Loops) -> None:
         self._loops = loops
@@ -464,3 +471,261 @@ def replica_metrics(
                     family.add_metric([loop, state.shard, state.url], value)
     yield from families.values()
     yield differs
+
+
+#: name -> help; gauges with the labels connector, topic and partition.
+PARTITION_GAUGES: Mapping[str, str] = {
+    "sluice_settled_offset": "Nothing below this offset is outstanding.",
+    "sluice_stable_end_offset": "Last stable offset as last read.",
+    "sluice_lag_messages": "Stable end minus settled offset.",
+    "sluice_behind_seconds": "Since when at least its oldest message that is not settled is there.",
+    "sluice_in_doubt": "1 while a recorded range is not settled.",
+    "sluice_stopped": "1 once the partition stopped; a person must decide.",
+    "sluice_probing": "1 while a range waits for its probe.",
+    "sluice_consecutive_failures": "Failed attempts at the recorded range.",
+}
+#: The same with the label table, too.
+RATIO = "sluice_dead_letters_ratio"
+RATIO_HELP = "Share of dead letters among the last messages; from max_ratio on the partition stops."
+LABELS = ("connector", "topic", "partition")
+
+
+def _values(state: PartitionState, at_ms: int) -> tuple[float, ...]:
+    return (
+        state.settled,
+        state.stable_end,
+        max(0, state.stable_end - state.settled),
+        behind_seconds(state, at_ms),
+        state.record.in_doubt,
+        state.stopped is not None,
+        state.has_to_be_probed,
+        state.failures,
+    )
+
+
+def partition_text(loops: Iterable[ConnectorLoop], at_ms: int) -> str:
+    """All of them in Prometheus' text format."""
+    lines: list[list[str]] = [[_head(name, text)] for name, text in PARTITION_GAUGES.items()]
+    names = tuple(PARTITION_GAUGES)
+    ratios = [_head(RATIO, RATIO_HELP)]
+    for loop in loops:
+        for source, state in loop.states.copy().items():
+            where = _labelled(loop.name, source.topic, source.partition)
+            for name, family, value in zip(names, lines, _values(state, at_ms), strict=True):
+                family.append(f"{name}{{{where}}} {_shown(value)}\n")
+        ratios += _ratios(loop)
+    return "".join(line for family in (*lines, ratios) for line in family)
+
+
+def _ratios(loop: ConnectorLoop) -> Iterator[str]:
+    """How near each partition is to its limit."""
+    for source, window in list(loop.dead_letters.windows.items()):
+        where = _labelled(loop.name, source.topic, source.partition)
+        for table in list(window.dead_letters):
+            yield f'{RATIO}{{{where},table="{_escaped(table)}"}} {_shown(window.ratio(table))}\n'
+
+
+def _head(name: str, text: str) -> str:
+    return f"# HELP {name} {text}\n# TYPE {name} gauge\n"
+
+
+def _labelled(connector: str, topic: str, partition: int) -> str:
+    return f'connector="{_escaped(connector)}",topic="{_escaped(topic)}",partition="{partition}"'
+
+
+def _escaped(text: str) -> str:
+    return text.replace("\\", r"\\").replace("\n", r"\n").replace('"', r"\"")
+
+
+def _shown(value: float) -> str:
+    return str(int(value)) if value == int(value) else repr(value)
+
+
+#: name -> (what of each, help)
+_PROOF_GAUGES: dict[str, tuple[Callable[[ProofNow], float], str]] = {
+    "sluice_proof_every_seconds": (
+        lambda proof: proof.every_seconds,
+        "How often the verifier, or the audit, is to look.",
+    ),
+    "sluice_proof_age_seconds": (
+        lambda proof: proof.age_seconds,
+        "Since a look came to its end; since the start before the first one.",
+    ),
+}
+_PROOF_COUNTERS: dict[str, tuple[Callable[[ProofNow], float], str]] = {
+    "sluice_proof_covered": (
+        lambda proof: proof.covered,
+        "Entries that the verifier has judged, or offsets that the audit has compared.",
+    ),
+    "sluice_proof_left_out": (
+        lambda proof: proof.left_out,
+        "Offsets that were settled and never compared, since there was no time for them.",
+    ),
+}
+
+
+class ProofCollector(Collector):
+    """Reads what was found so far."""
+
+    def __init__(self, proof: Proof | None, pipeline: str) -> None:
+        self._proof, self._pipeline = proof, pipeline
+
+    def collect(self) -> Iterable[Metric]:
+        """All metrics now. Each kind has a series from the start, so that an alert on its increase
+        sees the first one."""
+        labels, name = ["pipeline", "what"], self._pipeline
+        found = [] if self._proof is None else self._proof.now()
+        for family_name, (value, text) in _PROOF_GAUGES.items():
+            gauge = GaugeMetricFamily(family_name, text, labels=labels)
+            for each in found:
+                gauge.add_metric([name, each.what], float(value(each)))
+            yield gauge
+        for family_name, (value, text) in _PROOF_COUNTERS.items():
+            counter = CounterMetricFamily(family_name, text, labels=labels)
+            for each in found:
+                counter.add_metric([name, each.what], float(value(each)))
+            yield counter
+        turns = CounterMetricFamily(
+            "sluice_proof_turns",
+            "Looks, by whether they came to their end.",
+            labels=[*labels, "result"],
+        )
+        problems = CounterMetricFamily(
+            "sluice_proof_problems", "What is wrong, by kind.", labels=[*labels, "kind"]
+        )
+        for each in found:
+            turns.add_metric([name, each.what, "ended"], float(each.turns))
+            turns.add_metric([name, each.what, "failed"], float(each.failures))
+            for kind, count in each.problems.items():
+                problems.add_metric([name, each.what, kind], float(count))
+        cpu = CounterMetricFamily(
+            "sluice_proof_cpu_seconds",
+            "Processor time of the process that verifies and audits.",
+            labels=["pipeline"],
+        )
+        memory = GaugeMetricFamily(
+            "sluice_proof_memory_bytes_max", "Its largest resident memory.", labels=["pipeline"]
+        )
+        if found and self._proof is not None:
+            cpu.add_metric([name], self._proof.cpu_seconds)
+            memory.add_metric([name], float(self._proof.memory_bytes))
+        yield from (turns, problems, cpu, memory)
+
+
+#: name -> (what of a table entry, help)
+_OF_TABLES: dict[str, tuple[Callable[[TableNow], float | None], str]] = {
+    "sluice_table_lag_messages": (
+        lambda table: table.amounts.lag_messages,
+        "Messages between settled and last stable offsets, of all partitions of a table entry.",
+    ),
+    "sluice_table_behind_seconds": (
+        lambda table: table.amounts.behind_seconds,
+        "Since when at least the oldest message that is not settled is there.",
+    ),
+    "sluice_table_in_doubt_ranges": (
+        lambda table: table.amounts.in_doubt,
+        "Recorded ranges of a table entry that are not settled.",
+    ),
+    "sluice_table_oldest_intent_seconds": (
+        lambda table: table.amounts.oldest_intent_seconds or 0.0,
+        "Age of the oldest recorded range that is not settled; 0 while there is none.",
+    ),
+    "sluice_table_last_settled_timestamp_seconds": (
+        lambda table: (table.amounts.last_settled_ms or 0) / 1000,
+        "When a range of a table entry was last settled; 0 before the first one.",
+    ),
+}
+
+
+#: name -> (what of a fleet, help)
+_OF_FLEETS: dict[str, tuple[Callable[[FleetNow], float], str]] = {
+    "sluice_fleet_members": (
+        lambda fleet: len(fleet.members),
+        "Drivers that report to the fleet of a connector, this one too.",
+    ),
+    "sluice_fleet_silent_members": (
+        lambda fleet: len(fleet.silent),
+        "Drivers that have reported, report no more, and are not known to be gone.",
+    ),
+    "sluice_fleet_report_age_seconds": (
+        lambda fleet: fleet.report_age_seconds,
+        "Since when the driver has read no report of its own.",
+    ),
+    "sluice_fleet_unreadable_messages": (
+        lambda fleet: fleet.unreadable,
+        "Messages of the fleet's topic that were passed over, since this version cannot read them.",
+    ),
+    "sluice_fleet_wanted_slots": (
+        lambda fleet: fleet.wanted_slots,
+        "Tasks at once, of all members, that the work of the last minutes takes.",
+    ),
+    "sluice_fleet_wanted_members": (
+        lambda fleet: fleet.wanted_members,
+        "Members with as many slots as today's that the work of the last minutes takes.",
+    ),
+}
+
+
+class RunningCollector(Collector):
+    """Reads the last look at all connectors.
+
+    :param look: gives it.
+    :param pipeline: part of the label `connector`, as of the other metrics.
+    """
+
+    def __init__(self, look: Callable[[], Sequence[ConnectorNow]], pipeline: str) -> None:
+        self._look, self._pipeline = look, pipeline
+
+    def collect(self) -> Iterable[Metric]:
+        """All metrics now."""
+        found = [(f"{self._pipeline}.{each.name}", each) for each in self._look()]
+        moving = GaugeMetricFamily(
+            "sluice_connector_moving",
+            "1 while something of the connector loads, or has nothing to load; as /ready says.",
+            labels=["connector"],
+        )
+        partitions = GaugeMetricFamily(
+            "sluice_partitions", "Partitions by verdict.", labels=["connector", "verdict"]
+        )
+        left = GaugeMetricFamily(
+            "sluice_window_left_ratio",
+            "Share that is left of what ranges may fill of a deduplication window, the least of "
+            "the tables behind a table entry in a shard.",
+            labels=["connector", "table", "shard"],
+        )
+        for name, connector in found:
+            moving.add_metric([name], float(connector.is_moving))
+            for verdict in get_args(Verdict):
+                count = connector.amounts.partitions.get(verdict, 0)
+                partitions.add_metric([name, verdict], float(count))
+            for table in connector.tables:
+                for shard in sorted({window.shard for window in table.windows}):
+                    least = min(window.left for window in table.windows if window.shard == shard)
+                    left.add_metric([name, table.name, shard], least)
+        keeping_up = GaugeMetricFamily(
+            "sluice_table_partitions",
+            "Partitions of a table entry by how they keep up over some minutes: ok; behind, more "
+            "comes than they load; stalled, nothing is settled although messages are there; "
+            "stopped, or frozen.",
+            labels=["connector", "table", "lag"],
+        )
+        for name, connector in found:
+            for table in connector.tables:
+                for lag in LAGS:
+                    count = table.amounts.lags.get(lag, 0)
+                    keeping_up.add_metric([name, table.name, lag], float(count))
+        built = GaugeMetricFamily("sluice_build_info", "1; its version.", labels=["version"])
+        built.add_metric([__version__], 1.0)
+        yield from (moving, partitions, left, keeping_up, built)
+        for family_name, (value, text) in _OF_TABLES.items():
+            family = GaugeMetricFamily(family_name, text, labels=["connector", "table"])
+            for name, connector in found:
+                for table in connector.tables:
+                    family.add_metric([name, table.name], float(value(table) or 0))
+            yield family
+        for family_name, (of_fleet, text) in _OF_FLEETS.items():
+            family = GaugeMetricFamily(family_name, text, labels=["connector"])
+            for name, connector in found:
+                if connector.fleet is not None:
+                    family.add_metric([name], float(of_fleet(connector.fleet)))
+            yield family

@@ -20,10 +20,9 @@ from sluice.clickhouse.topology import read_condition
 from sluice.config import Configuration, ConnectorConfiguration, TableConfiguration
 from sluice.core.decided import Frozen, closed_shards, holding
 from sluice.core.errors import SluiceError
-from sluice.core.health import Condition, judged
 from sluice.core.lease import has_expired
 from sluice.core.ranges import TopicPartition
-from sluice.core.replicas import host_matches
+from sluice.core.replicas import Condition, host_matches, judged
 from sluice.driver.specs import access_of
 from sluice.driver.topology import in_parallel, resolved
 from sluice.ops.driver_decisions import read_decided

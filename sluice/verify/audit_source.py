@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from sluice.claims.offsets import read_offsets
+from sluice.claims.owners import read_offsets
 from sluice.config import Configuration, ConnectorConfiguration
 from sluice.core.dead_letters import DUPLICATE
 from sluice.core.ranges import Interval, TopicPartition, subtract

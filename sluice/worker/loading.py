@@ -17,7 +17,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from sluice.claims.offsets import written_offsets
+from sluice.claims.owners import written_offsets
 from sluice.claims.port import StoreAwayError, StoreRefusedError
 from sluice.clickhouse.reactions import name_of
 from sluice.core.claims import loader_number

@@ -27,7 +27,6 @@ from sluice.clickhouse.moving import (
     Rows,
     untold,
 )
-from sluice.clickhouse.parts import crowding
 from sluice.clickhouse.reactions import ServerError
 from sluice.clickhouse.schema import TableFacts, check_header, describe_table
 from sluice.clickhouse.sql import qualified
@@ -45,6 +44,7 @@ from sluice.clickhouse.staging import (
 from sluice.clickhouse.statements import Statements
 from sluice.clickhouse.topology import refuse_other_table
 from sluice.clickhouse.vanishing import why_rows_go
+from sluice.clickhouse.window import crowding
 from sluice.core.errors import InDoubtError, SluiceError, TerminalError, TransientError
 from sluice.core.load_spec import TableSpec, lacking_lineage
 from sluice.core.receipts import Receipt

@@ -19,10 +19,9 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
-from sluice.claims import segment as segment_module
-from sluice.claims.local import LocalStore
+from sluice.claims import local as local_module
+from sluice.claims.local import LocalStore, Segment
 from sluice.claims.port import StoreAwayError, StoreRefusedError
-from sluice.claims.segment import Segment
 from sluice.core.claims import KEY_BYTES, OWNER_BYTES
 from tests.claims.claiming import HOUR, NOW, RECORD_BYTES, claim, keys_of, owners_of, segments_of
 from tests.support.examples import examples
@@ -33,8 +32,8 @@ _FORK = multiprocessing.get_context("fork")
 @pytest.fixture
 def small(monkeypatch: pytest.MonkeyPatch) -> None:
     """Segments of 11 claims at most."""
-    monkeypatch.setattr(segment_module, "_SLOT_BITS_MIN", 3)
-    monkeypatch.setattr(segment_module, "_SLOT_BITS_MAX", 4)
+    monkeypatch.setattr(local_module, "_SLOT_BITS_MIN", 3)
+    monkeypatch.setattr(local_module, "_SLOT_BITS_MAX", 4)
 
 
 class Model(RuleBasedStateMachine):

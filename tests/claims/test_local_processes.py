@@ -13,7 +13,7 @@ from pathlib import Path
 
 import numpy as np
 
-from sluice.claims import segment as segment_module
+from sluice.claims import local as local_module
 from sluice.claims.local import LocalStore
 from sluice.claims.port import StoreAwayError
 from sluice.core.claims import KEY_BYTES, OWNER_BYTES
@@ -25,7 +25,7 @@ _FORK = multiprocessing.get_context("fork")
 def _claimer(directory: str, answers: Path, seed: int) -> None:
     """Claims drawn keys until it is killed, and writes down what each call answered."""
     draw = np.random.default_rng(seed)
-    segment_module._SLOT_BITS_MIN, segment_module._SLOT_BITS_MAX = 10, 13
+    local_module._SLOT_BITS_MIN, local_module._SLOT_BITS_MAX = 10, 13
     store = LocalStore(directory)
     with answers.open("ab", buffering=0) as file:
         for call in range(1_000_000):

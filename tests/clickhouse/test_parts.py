@@ -7,8 +7,8 @@ import uuid
 import pytest
 
 from sluice.clickhouse.http import Server
-from sluice.clickhouse.parts import crowding
 from sluice.clickhouse.schema import describe_table
+from sluice.clickhouse.window import crowding
 
 
 @pytest.fixture(params=["embedded_url", "clickhouse_18_url"])

@@ -20,7 +20,7 @@ from sluice.clickhouse.http import Server
 from sluice.clickhouse.insert import plan_insert
 from sluice.core.errors import ConfigurationError, TerminalError, TransientError
 from sluice.core.secret_source import SecretSource
-from sluice.driver.login import login_of
+from sluice.driver.topology import login_of
 from sluice.ops.grants import script
 from tests.config.support import changed, load_text
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from sluice.config import ClusterConfiguration
-from sluice.core.health import ReplicaLimits
+from sluice.core.replicas import ReplicaLimits
 from tests.config.support import MINIMAL, changed, findings_of, load_text
 
 SHARDS = 'shards = { s1 = ["http://localhost:8123"] }'

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from sluice.core.health import Condition, ReplicaHealth, ReplicaLimits, changes, judged
+from sluice.core.replicas import Condition, ReplicaHealth, ReplicaLimits, changes, judged
 
 LIMITS = ReplicaLimits(delay_seconds=300, queue=1000)
 

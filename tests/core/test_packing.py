@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sluice.core.packing import RANGES_OF_TASK, SMALL_SHARE_MAX, packed, share_of_task
+from sluice.core.planning import RANGES_OF_TASK, SMALL_SHARE_MAX, packed, share_of_task
 
 SHARES = st.lists(
     st.builds(share_of_task, st.integers(1, 1000), st.integers(1, 1000)), max_size=200

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from sluice.decode.schema.tables import (
+from sluice.decode.schema.structure import (
     AvroKind,
     AvroTables,
     Code,

@@ -20,8 +20,7 @@ from sluice.decode.messages.marked import memory_file
 from sluice.decode.schema.avro import AvroConfluent
 from sluice.decode.schema.avro_schema import parse_avro
 from sluice.decode.schema.headed import HeadedMessages
-from sluice.decode.schema.structure import check_avro, split_avro
-from sluice.decode.schema.tables import Code
+from sluice.decode.schema.structure import Code, check_avro, split_avro
 from sluice.decode.typed.decoder import TypedDecoder
 from tests.decode.avro_support import (
     SCHEMAS,

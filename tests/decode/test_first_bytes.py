@@ -10,7 +10,7 @@ import zlib
 import pytest
 
 from sluice.core.load_spec import Column
-from sluice.decode.messages.first_bytes import begins_like
+from sluice.decode.messages.framing import begins_like
 from tests.decode.support import table
 from tests.decode.text_support import decode_text
 

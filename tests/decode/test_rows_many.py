@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from sluice.decode.messages.brackets import ARRAYS, OBJECTS
 from sluice.decode.messages.buffer import MessageBuffer
 from sluice.decode.messages.framing import JSON_ARRAYS, JSON_OBJECTS
-from sluice.decode.text.split_json import JsonSplitter
+from sluice.decode.text.lines import JsonSplitter
 from tests.decode.support import FIRST_OFFSET, fill, rows
 from tests.decode.text_support import decode_text, text_of, with_lineage
 from tests.support.examples import examples

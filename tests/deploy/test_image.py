@@ -157,5 +157,5 @@ def test_the_wheel_is_whole(tmp_path: Path) -> None:
     done(python, *pip[1:], "install", "--no-deps", "--force-reinstall", wheel)
     told = done(elsewhere / "bin" / "sluice", "--version", folder=tmp_path)
     assert told == f"sluice {__version__}\n"
-    where = "import sluice.ops.http.app, sluice.claims.segment; print(sluice.__file__)"
+    where = "import sluice.ops.http.app, sluice.claims.local; print(sluice.__file__)"
     assert done(python, "-c", where, folder=tmp_path).startswith(str(elsewhere))

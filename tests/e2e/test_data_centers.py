@@ -21,10 +21,9 @@ from sluice.core.records import decode
 from sluice.kafka.offsets import look
 from sluice.testbed.chaos.clustered import ClusterStage, Loading, running_cluster_stage
 from sluice.testbed.chaos.layout import Layout
-from sluice.testbed.chaos.production import Production
 from sluice.testbed.chaos.replicas import ReplicaFindings, compare_replicas
 from sluice.testbed.chaos.runner import Chaos
-from sluice.testbed.chaos.sending import Truth
+from sluice.testbed.chaos.sending import Production, Truth
 from sluice.verify.verifier import verify
 
 LAYOUT = Layout(shards=1, replicas=4, data_centers=2)

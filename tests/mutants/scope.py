@@ -12,7 +12,7 @@ SCOPE = (
     "core/flights.py",
     "core/lease.py",
     "core/ledger.py",
-    "core/packing.py",
+    "core/planning.py",
     "core/planning.py",
     "core/ranges.py",
     "core/receipts.py",

@@ -10,8 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from sluice.claims.offsets import written_offsets
-from sluice.claims.owners import Keys, Owners, owners_of
+from sluice.claims.owners import Keys, Owners, owners_of, written_offsets
 from sluice.claims.port import ClaimStore
 from sluice.clickhouse.http import Server
 from sluice.config import Configuration, load

@@ -10,10 +10,15 @@ from collections.abc import Iterator
 from prometheus_client import ProcessCollector
 from prometheus_client.core import GaugeMetricFamily, Metric
 
-from sluice.ops.metrics import LoopCollector
-from sluice.ops.partition_metrics import LABELS, PARTITION_GAUGES, RATIO, RATIO_HELP
-from sluice.ops.proof_metrics import ProofCollector
-from sluice.ops.running_metrics import RunningCollector
+from sluice.ops.metrics import (
+    LABELS,
+    PARTITION_GAUGES,
+    RATIO,
+    RATIO_HELP,
+    LoopCollector,
+    ProofCollector,
+    RunningCollector,
+)
 from tests.ops import ebay_metrics
 
 _NOTHING = "Nothing by itself."

@@ -10,8 +10,7 @@ from sluice.clickhouse.schema import Dependent, TableFacts
 from sluice.clickhouse.staging import create_like
 from sluice.core.errors import TerminalError
 from sluice.ops.doctor_findings import Examination, Finding
-from sluice.ops.doctor_staged import check_staged, propose_staged
-from sluice.ops.doctor_tables import check_table
+from sluice.ops.doctor_tables import check_staged, check_table, propose_staged
 from tests.ops.doctor_facts import ENTRY, FACTS, NEEDS, NEW, OLD, plain
 
 STAGED = replace(ENTRY, delivery="staged")

@@ -10,9 +10,8 @@ import pytest
 from sluice.config import load
 from sluice.core.errors import ConfigurationError, TerminalError
 from sluice.ops.init_formats import recognise
-from sluice.ops.init_topic import Proposal, Wanted, propose, try_out
+from sluice.ops.init_topic import Proposal, Sample, Wanted, propose, spots, take_sample, try_out
 from sluice.ops.init_types import columns_of_records
-from sluice.ops.sampling import Sample, spots, take_sample
 from tests.support.kafka import Kafka, Message
 
 EVENTS: list[Message] = [json.dumps({"id": n, "name": f"n{n}"}).encode() for n in range(200)]

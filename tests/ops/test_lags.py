@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from sluice.ops.lags import SAMPLES, STEP_MS, Lag, Lags
+from sluice.ops.running import SAMPLES, STEP_MS, Lag, Lags
 
 WHERE = ("p.dc1", "a", 0)
 

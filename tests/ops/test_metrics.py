@@ -16,8 +16,7 @@ from sluice.core.ranges import TopicPartition
 from sluice.core.receipts import ClaimedRows, Duplicates, Loaded, Receipt, TooHeavy, Untried
 from sluice.driver.counters import Counters
 from sluice.driver.loop import ConnectorLoop
-from sluice.ops.metrics import LoopCollector
-from sluice.ops.partition_metrics import PARTITION_GAUGES, RATIO, partition_text
+from sluice.ops.metrics import PARTITION_GAUGES, RATIO, LoopCollector, partition_text
 from sluice.worker.assignment import Assignment
 from tests.driver.loop_world import Answer, World, run, table_spec
 from tests.driver.test_parking import ParkingWorld, letter

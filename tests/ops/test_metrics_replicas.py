@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from sluice.core.health import Condition, ReplicaHealth
+from sluice.core.replicas import Condition, ReplicaHealth
 from sluice.driver.ports import ReplicaState
 from sluice.ops.metrics import replica_metrics
 

@@ -11,8 +11,8 @@ from prometheus_client import CollectorRegistry
 
 from sluice.clickhouse.http import Server
 from sluice.ops import proof as proof_module
+from sluice.ops.metrics import ProofCollector
 from sluice.ops.proof import Proof, ProofNow, _Record
-from sluice.ops.proof_metrics import ProofCollector
 from sluice.verify.continuous import Turn
 from tests.support.fixtures import fresh_database
 from tests.support.kafka import Kafka, numbered

@@ -12,8 +12,8 @@ from sluice.core.ranges import TopicPartition
 from sluice.core.receipts import Failed
 from sluice.driver.loop import ConnectorLoop
 from sluice.driver.parking import Parking
+from sluice.ops.metrics import RunningCollector
 from sluice.ops.running import ConnectorNow, FleetNow, Rates, look_at
-from sluice.ops.running_metrics import RunningCollector
 from tests.driver.loop_world import World, run, table_spec
 from tests.ops.http.scene import run_of
 from tests.ops.http.test_page import Watch

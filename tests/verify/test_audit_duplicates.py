@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from sluice.claims.offsets import read_offsets, written_offsets
+from sluice.claims.owners import read_offsets, written_offsets
 from sluice.clickhouse.http import Server
 from sluice.config import load
 from sluice.core.rests import INTERVALS_MAX, read

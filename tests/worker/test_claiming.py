@@ -11,8 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sluice.claims.offsets import read_offsets, written_offsets
-from sluice.claims.owners import NOBODY, Keys, Owners
+from sluice.claims.owners import NOBODY, Keys, Owners, read_offsets, written_offsets
 from sluice.claims.port import StoreAwayError
 from sluice.claims.stores import StoreAccess
 from sluice.core import rests

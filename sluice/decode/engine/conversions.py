@@ -20,8 +20,18 @@ from abc import ABC, abstractmethod
 from dataclasses import dataclass, replace
 from functools import partial
 
-from sluice.decode.engine.lambdas import Lambdas, greatest, of_element
-from sluice.decode.engine.pair import FINE, MISMATCH, NULL, RANGE, Expression, Pair, integer_bounds
+from sluice.decode.engine.pair import (
+    FINE,
+    MISMATCH,
+    NULL,
+    RANGE,
+    Expression,
+    Lambdas,
+    Pair,
+    greatest,
+    integer_bounds,
+    of_element,
+)
 from sluice.decode.engine.session import identifier, literal
 from sluice.decode.engine.types import (
     GEO_TYPES,

@@ -39,8 +39,7 @@ from sluice.decode.schema.headed import (
 )
 from sluice.decode.schema.named import Headers, bytes_at_begin, registry_headers
 from sluice.decode.schema.registry import registry_of
-from sluice.decode.schema.structure import between_marks, check_avro
-from sluice.decode.schema.tables import Code, Positions, Results
+from sluice.decode.schema.structure import Code, Positions, Results, between_marks, check_avro
 
 #: Of the container files; they are read by nobody else.
 _SYNC = b"sluice-container"

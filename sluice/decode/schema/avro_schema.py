@@ -20,7 +20,7 @@ from sluice.decode.engine.session import identifier
 from sluice.decode.engine.types import TypeNode, parse_type
 from sluice.decode.messages.format import Natural
 from sluice.decode.schema.headed import UnsupportedSchemaError
-from sluice.decode.schema.tables import AvroKind, AvroTables
+from sluice.decode.schema.structure import AvroKind, AvroTables
 
 _PRIMITIVES = ("null", "boolean", "int", "long", "float", "double", "bytes", "string")
 _NAMED = ("record", "error", "enum", "fixed")

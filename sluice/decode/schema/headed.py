@@ -20,8 +20,8 @@ from sluice.decode.engine.session import declared
 from sluice.decode.engine.types import nested_groups
 from sluice.decode.messages.buffer import MessageBuffer, Piece
 from sluice.decode.messages.fault import CANNOT_PARSE, Fault
-from sluice.decode.messages.first_bytes import in_words
 from sluice.decode.messages.format import Group, Natural, TypedFormat
+from sluice.decode.messages.framing import in_words
 from sluice.decode.messages.marked import Indices
 from sluice.decode.messages.memory import MemoryFile
 from sluice.decode.schema.named import (
@@ -31,7 +31,7 @@ from sluice.decode.schema.named import (
     SchemaNames,
     sorted_by_schema,
 )
-from sluice.decode.schema.tables import Positions, Results
+from sluice.decode.schema.structure import Positions, Results
 
 #: Messages can name any number of schemas.
 _LAYOUTS_MAX = 4096

@@ -29,8 +29,8 @@ from sluice.decode.engine.session import literal
 from sluice.decode.engine.types import stored_type
 from sluice.decode.messages.buffer import MessageBuffer, Piece
 from sluice.decode.messages.fault import CANNOT_PARSE, OUT_OF_RANGE, UNKNOWN_FIELD, Fault
-from sluice.decode.messages.first_bytes import looks_like
 from sluice.decode.messages.format import PLACE_IS_ROW_NUMBER
+from sluice.decode.messages.framing import looks_like
 from sluice.decode.messages.marked import Indices
 from sluice.decode.schema.headed import (
     HeadedMessages,
@@ -41,12 +41,16 @@ from sluice.decode.schema.headed import (
     target_types,
 )
 from sluice.decode.schema.named import Found, Headers, registry_headers
-from sluice.decode.schema.protobuf_columns import any_of, filling, of_oneof
 from sluice.decode.schema.protobuf_compile import MAIN_FILE, compile_files, read_descriptors
-from sluice.decode.schema.protobuf_schema import ProtobufFiles, ProtobufMessage
+from sluice.decode.schema.protobuf_schema import (
+    ProtobufFiles,
+    ProtobufMessage,
+    any_of,
+    filling,
+    of_oneof,
+)
 from sluice.decode.schema.registry import registry_of
-from sluice.decode.schema.structure import check_protobuf, with_lengths
-from sluice.decode.schema.tables import Code, Positions, Results
+from sluice.decode.schema.structure import Code, Positions, Results, check_protobuf, with_lengths
 
 #: In the options of a table: a file that the schema imports, by its import path.
 IMPORT_PREFIX = "schema:"

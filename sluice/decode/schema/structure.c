@@ -6,7 +6,7 @@
  * it. tests/decode/slow_walk.py has the same rules in Python, to compare with.
  *
  * The input is not trusted: every length is checked against what is left before it is used.
- * Nothing is allocated or kept. Tables (tables.py) are trusted.
+ * Nothing is allocated or kept. Tables (structure.py) are trusted.
  */
 
 #include <stdint.h>

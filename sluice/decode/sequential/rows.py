@@ -17,8 +17,8 @@ from numpy.typing import NDArray
 from sluice.decode.engine.session import declared, identifier, literal
 from sluice.decode.messages.buffer import MessageBuffer, Piece
 from sluice.decode.messages.fault import CANNOT_PARSE, Fault
-from sluice.decode.messages.first_bytes import in_words
 from sluice.decode.messages.format import NO_MESSAGE, PLACE_IS_FIRST, Group, Natural, TypedFormat
+from sluice.decode.messages.framing import in_words
 from sluice.decode.messages.marked import Indices, memory_file
 from sluice.decode.messages.marks import MARK_BYTES, place_between
 from sluice.decode.messages.memory import MemoryFile

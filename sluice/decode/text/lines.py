@@ -1,4 +1,5 @@
-"""Messages of CSV, TSV and JSON arrays, taken apart into rows that are JSON objects.
+"""The decoders of the text formats: messages of CSV, TSV and JSON arrays are taken apart into rows
+that are JSON objects, messages of several JSON objects by their brackets.
 
 A newline ends a row unless it is quoted (CSV) or behind a backslash (TSV). One newline, CR LF
 or CR at the end of a message belongs to the end of its last row, so does a CR before each
@@ -6,6 +7,12 @@ newline. A byte order mark at a message's start, and a further CR at a row's end
 
 Names of columns stand in the options, or in the message: in its first line (WithNames), or before
 each value (TSKV).
+
+A message of several JSON objects or arrays is rows one after another: objects (JSONEachRow) or
+arrays (JSONCompactEachRow) with whitespace and at most one comma between two of them; or, of
+objects, one array of them with exactly one comma between two. Nothing else stands between rows,
+before or behind them. Each row then has the structure that brackets.py asks of a message, so it is
+joined like one.
 """
 
 from __future__ import annotations
@@ -14,22 +21,74 @@ import csv
 import io
 import re
 from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from functools import partial
 
 import numpy as np
 
 from sluice.core.errors import TerminalError
-from sluice.core.formats import SKIPPED
-from sluice.core.load_spec import TableSpec
+from sluice.core.formats import SKIPPED, column_names, delimiter_of, null_text
+from sluice.core.load_spec import Column, TableSpec
 from sluice.decode.engine.keys import filled_columns
-from sluice.decode.messages.brackets import ARRAYS
+from sluice.decode.messages.brackets import ARRAYS, JSON_WHITESPACE, OBJECTS, rows_in
 from sluice.decode.messages.buffer import MessageBuffer, Piece
-from sluice.decode.messages.fault import CANNOT_PARSE, NO_COLUMN, NOT_ONE_ROW, UNKNOWN_FIELD, Fault
-from sluice.decode.messages.first_bytes import in_words
-from sluice.decode.messages.framing import BYTE_ORDER_MARK, JSON_OBJECTS
+from sluice.decode.messages.decoded import TableDecoder
+from sluice.decode.messages.fault import (
+    CANNOT_PARSE,
+    NO_COLUMN,
+    NOT_ONE_OBJECT,
+    NOT_ONE_ROW,
+    UNKNOWN_FIELD,
+    Fault,
+)
+from sluice.decode.messages.framing import BYTE_ORDER_MARK, JSON_OBJECTS, begins_like, in_words
 from sluice.decode.messages.splitting import PieceRows, Split, split_pieces
+from sluice.decode.text.decoder import Decoder
 from sluice.decode.text.objects import GARBAGE, Dialect, Layout, Parts, objects_of
-from sluice.decode.text.split_json import JsonSplitter
+
+
+@dataclass(frozen=True, slots=True)
+class JsonSplitter:
+    """Takes the messages of a buffer apart.
+
+    :param kind: what a row is, OBJECTS or ARRAYS of `brackets`.
+    :param drops: bad rows are dropped, so that it has to be known of each message whether it
+        is bad itself.
+    """
+
+    kind: bytes
+    drops: bool = False
+
+    def __call__(self, buffer: MessageBuffer) -> Split | None:
+        if not self.drops and not buffer.faults:
+            return None
+        return split_pieces(buffer, JSON_OBJECTS, self.rows)
+
+    def rows(self, piece: Piece) -> PieceRows:
+        """Of a piece."""
+        begins, ends = piece.bounds
+        froms, tos, owners, broken = rows_in(piece.text, begins, ends, self.kind)
+        view = memoryview(piece.text)
+        parts = [view[a:b] for a, b in zip(froms.tolist(), tos.tolist(), strict=True)]
+        text = b"\n".join([*parts, b""])
+        faults = {
+            place: self._explain(piece.text[begins[place] : ends[place]])
+            for place in np.flatnonzero(broken).tolist()
+        }
+        return PieceRows(text, np.cumsum(tos - froms + 1) - 1, owners, faults)
+
+    def _explain(self, message: bytes) -> Fault:
+        value = message.strip(JSON_WHITESPACE)
+        noun = "objects" if self.kind == OBJECTS else "arrays"
+        reason = NOT_ONE_OBJECT if self.kind == OBJECTS else NOT_ONE_ROW
+        if not value:
+            return Fault(reason, "the message is empty")
+        if value.startswith(BYTE_ORDER_MARK):
+            return Fault(CANNOT_PARSE, "the message starts with a byte order mark")
+        like = begins_like(value)
+        shown = f"; it begins like {like}" if like else ""
+        return Fault(CANNOT_PARSE, f"the message is not JSON {noun} one after another{shown}")
+
 
 #: So many lines of names are known at a time.
 _HEADS_MAX = 1024
@@ -278,3 +337,40 @@ _UNESCAPES = {"t": "\t", "n": "\n", "r": "\r", "0": "\0", "b": "\b", "f": "\f"}
 def _unescape(escaped: re.Match[str]) -> str:
     """A symbol in a name of TSV, near enough for people."""
     return _UNESCAPES.get(escaped[1], escaped[1])
+
+
+def json_object_decoder(table: TableSpec) -> TableDecoder:
+    """JSONEachRow: a message is one object, or objects one after another, or an array of them."""
+    if table.dynamic is not None and table.dynamic.passed_over:
+        # Read, whatever stands there, and not stored.
+        passed_over = (
+            Column(name, "Nullable(String)", "EPHEMERAL") for name in table.dynamic.passed_over
+        )
+        table = replace(table, columns=(*table.columns, *passed_over))
+    drops = table.bad_rows == "drop-row"
+    return Decoder(table, JsonSplitter(OBJECTS, drops) if table.rows == "many" else None)
+
+
+def json_array_decoder(table: TableSpec) -> TableDecoder:
+    """JSONCompactEachRow: a message is one array, or arrays one after another."""
+    return Decoder(table, ArrayRows(table, Dialect.ARRAYS, _names(table)))
+
+
+def line_decoder(table: TableSpec) -> TableDecoder:
+    """CSV and TSV: a message is one line, or lines; WithNames they stand behind a line of names,
+    and in TSKV each value behind its own."""
+    options = dict(table.options)
+    null = null_text(options.get("null", "\\N"))
+    if table.format == "TSKV":
+        return Decoder(table, TskvRows(table, Dialect.TSV, null=null))
+    dialect, delimiter = Dialect.TSV, b"\t"
+    if table.format.startswith("CSV"):
+        dialect, delimiter = Dialect.CSV, delimiter_of(options.get("delimiter", ",")).encode()
+    if table.format.endswith("WithNames"):
+        return Decoder(table, NamedRows(table, dialect, delimiter, null))
+    return Decoder(table, LineRows(table, dialect, _names(table), delimiter, null))
+
+
+def _names(table: TableSpec) -> tuple[str, ...] | None:
+    value = dict(table.options).get("columns", "")
+    return column_names(value) if value else None

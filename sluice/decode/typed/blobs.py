@@ -22,8 +22,8 @@ from sluice.decode.engine.native import read_header
 from sluice.decode.engine.session import EngineError, declared, literal, settings_clause
 from sluice.decode.messages.buffer import MessageBuffer
 from sluice.decode.messages.fault import CANNOT_PARSE, NULL_IN_COLUMN, Fault, engine_words
-from sluice.decode.messages.first_bytes import begins_like
 from sluice.decode.messages.format import PLACE_IS_FIRST, Group, Natural, TypedFormat
+from sluice.decode.messages.framing import begins_like
 from sluice.decode.messages.marked import Indices, memory_file
 from sluice.decode.typed.part import run_on_messages
 from sluice.decode.typed.structures import Structure, is_unsafe

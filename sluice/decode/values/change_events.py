@@ -1,13 +1,24 @@
-"""Envelopes of Debezium and Kafka Connect around JSON: the row inside is the message."""
+"""Envelopes of Debezium and Kafka Connect around JSON: the row inside is the message.
+
+Connect's schema of a JSON message says of values what JSON cannot say by itself: moments as
+numbers of milliseconds, decimals as bytes in base64, maps whose keys are no texts as pairs. Where
+a column takes it, such a value is written as the text that it means, also inside of arrays,
+maps and structs. Anything else stays as it is, and the column decides.
+"""
 
 from __future__ import annotations
 
+import base64
+import binascii
 import json
 from abc import abstractmethod
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
+from datetime import date, timedelta
+from decimal import MAX_EMAX, Context, Decimal
 from typing import Any
 
 from sluice.core.load_spec import TableSpec
+from sluice.decode.engine.types import TypeNode, parse_type
 from sluice.decode.messages.buffer import Value
 from sluice.decode.messages.events import (
     ADDED,
@@ -22,9 +33,204 @@ from sluice.decode.messages.events import (
 )
 from sluice.decode.messages.fault import CANNOT_PARSE, Fault
 from sluice.decode.messages.framing import JSON_OBJECTS
-from sluice.decode.messages.members import Member, members_of, object_of
-from sluice.decode.values.connect_types import Rewrite, rewrites, rewritten
+from sluice.decode.messages.members import Member, items_of, members_of, object_of
 from sluice.decode.values.steps import ValueStep
+
+#: By the name of a schema: how many of its units are a second.
+_TICKS = {
+    "org.apache.kafka.connect.data.Timestamp": 10**3,
+    "io.debezium.time.Timestamp": 10**3,
+    "io.debezium.time.MicroTimestamp": 10**6,
+    "io.debezium.time.NanoTimestamp": 10**9,
+}
+_TIME_TICKS = {
+    "org.apache.kafka.connect.data.Time": 10**3,
+    "io.debezium.time.Time": 10**3,
+    "io.debezium.time.MicroTime": 10**6,
+    "io.debezium.time.NanoTime": 10**9,
+}
+_DAYS = ("org.apache.kafka.connect.data.Date", "io.debezium.time.Date")
+_DECIMAL = "org.apache.kafka.connect.data.Decimal"
+_EPOCH = date(1970, 1, 1)
+_DAY_SECONDS = 86400
+_SCALE_MAX = 76
+_EXACT = Context(prec=10_000, Emax=MAX_EMAX)
+
+#: Writes a value anew; None: it stays as it is.
+Rewrite = Callable[[str], str | None]
+
+
+def rewrites(fields: Any, types: Mapping[str, str]) -> dict[str, Rewrite]:
+    """By field, how its values are written, where that differs.
+
+    :param fields: of a schema of Connect, as it stands in a message.
+    :param types: of the columns that fields fill.
+    """
+    return _of_fields(fields, {name: parse_type(text) for name, text in types.items()})
+
+
+def _of_fields(fields: Any, nodes: Mapping[str, TypeNode]) -> dict[str, Rewrite]:
+    found: dict[str, Rewrite] = {}
+    for one in fields if isinstance(fields, list) else ():
+        name = one.get("field") if isinstance(one, dict) else None
+        if not isinstance(name, str) or name not in nodes:
+            continue
+        rewrite = _rewrite_of(one, nodes[name].bare())
+        if rewrite is not None:
+            found[name] = rewrite
+    return found
+
+
+def _rewrite_of(schema: Any, node: TypeNode) -> Rewrite | None:
+    """How values of a schema are written for a type; None: as they are."""
+    if not isinstance(schema, dict):
+        return None
+    match schema.get("type"), node.name:
+        case "array", "Array":
+            return _items(_rewrite_of(schema.get("items"), node.inner().bare()))
+        case "map", "Map":
+            keys, values = schema.get("keys"), schema.get("values")
+            is_object = isinstance(keys, dict) and keys.get("type") == "string"
+            return _entries(_rewrite_of(values, node.inner(1).bare()), is_object)
+        case "struct", "Tuple":
+            named = _of_fields(schema.get("fields"), dict(node.elements()))
+            return _object(named.get) if named else None
+    name, takes_moments = str(schema.get("name", "")), "Date" in node.text
+    if name in _TICKS and takes_moments:
+        return _moment_of(_TICKS[name])
+    if name in _DAYS and takes_moments:
+        return _day
+    if name in _TIME_TICKS and node.name.startswith("Time"):
+        return _time_of(_TIME_TICKS[name])
+    if name == _DECIMAL:
+        parameters = schema.get("parameters")
+        scale = parameters.get("scale") if isinstance(parameters, dict) else None
+        if str(scale).isdecimal() and int(str(scale)) <= _SCALE_MAX:
+            return _decimal_of(int(str(scale)))
+    return None
+
+
+def _items(item: Rewrite | None) -> Rewrite | None:
+    if item is None:
+        return None
+
+    def array(value: str) -> str | None:
+        if not value.startswith("["):
+            return None
+        return f"[{','.join(item(one) or one for one in items_of(value))}]"
+
+    return array
+
+
+def _entries(item: Rewrite | None, is_object: bool) -> Rewrite | None:
+    """Of a map: an object, or pairs of keys that are no texts."""
+    if is_object:
+        return None if item is None else _object(lambda _: item)
+
+    def pairs(value: str) -> str | None:
+        if not value.startswith("["):
+            return None
+        written: list[str] = []
+        for pair in items_of(value):
+            both = items_of(pair) if pair.startswith("[") else []
+            if len(both) != 2:
+                return None
+            key, one = both
+            key = key if key.startswith('"') else json.dumps(key)
+            written.append(f"{key}:{(item and item(one)) or one}")
+        return f"{{{','.join(written)}}}"
+
+    return pairs
+
+
+def _object(of: Callable[[str], Rewrite | None]) -> Rewrite:
+    def written(value: str) -> str | None:
+        try:
+            members = members_of(value)
+        except ValueError:
+            return None
+        return object_of([rewritten(one, of) for one in members.values()])
+
+    return written
+
+
+def rewritten(member: Member, of: Callable[[str], Rewrite | None]) -> Member:
+    """A member as it is written.
+
+    :param of: by the name of a field.
+    """
+    try:
+        rewrite = of(json.loads(member.key.encode("latin-1")))
+    except ValueError:
+        return member
+    written = None if rewrite is None else rewrite(member.value)
+    return member if written is None else Member(member.key, written)
+
+
+def _moment_of(ticks: int) -> Rewrite:
+    def moment(value: str) -> str | None:
+        number = _integer(value)
+        if number is None:
+            return None
+        seconds, rest = divmod(number, ticks)
+        days, second = divmod(seconds, _DAY_SECONDS)
+        day = _day_text(days)
+        if day is None:
+            return None
+        return f'"{day}T{_clock(second, rest, ticks)}Z"'
+
+    return moment
+
+
+def _time_of(ticks: int) -> Rewrite:
+    def time(value: str) -> str | None:
+        number = _integer(value)
+        if number is None or not 0 <= number <= _DAY_SECONDS * ticks:
+            return None
+        return f'"{_clock(*divmod(number, ticks), ticks)}"'
+
+    return time
+
+
+def _clock(second: int, rest: int, ticks: int) -> str:
+    fraction = str(ticks + rest)[1:].rstrip("0")
+    point = "." if fraction else ""
+    return f"{second // 3600:02}:{second // 60 % 60:02}:{second % 60:02}{point}{fraction}"
+
+
+def _day(value: str) -> str | None:
+    number = _integer(value)
+    text = None if number is None else _day_text(number)
+    return None if text is None else f'"{text}"'
+
+
+def _day_text(days: int) -> str | None:
+    try:
+        return (_EPOCH + timedelta(days=days)).isoformat()
+    except OverflowError:
+        return None
+
+
+def _integer(value: str) -> int | None:
+    digits = value[1:] if value.startswith("-") else value
+    return int(value) if digits.isdecimal() and len(digits) < 20 else None
+
+
+def _decimal_of(scale: int) -> Rewrite:
+    def number(value: str) -> str | None:
+        if not value.startswith('"'):
+            return None
+        try:
+            raw = base64.b64decode(json.loads(value), validate=True)
+        except (ValueError, binascii.Error):
+            return None
+        if not raw or len(raw) > 40:
+            return None
+        unscaled = Decimal(int.from_bytes(raw, "big", signed=True))
+        return f'"{_EXACT.scaleb(unscaled, -scale):f}"'
+
+    return number
+
 
 #: Schemas of messages are the same for thousands of them.
 _SCHEMAS_MAX = 256

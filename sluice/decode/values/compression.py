@@ -1,4 +1,5 @@
-"""Values that producers compressed themselves, as files of gzip, zstd and lz4, or raw snappy."""
+"""Values that stand in something: compressed by producers themselves, as files of gzip, zstd and
+lz4, or raw snappy; messages of Protobuf behind their length, as writers of streams put them."""
 
 from __future__ import annotations
 
@@ -6,8 +7,8 @@ import pyarrow as pa
 
 from sluice.decode.engine.native import read_varint
 from sluice.decode.messages.buffer import Value
-from sluice.decode.messages.fault import CANNOT_DECOMPRESS, Fault
-from sluice.decode.messages.first_bytes import COMPRESSED, begins_like
+from sluice.decode.messages.fault import CANNOT_DECOMPRESS, CANNOT_PARSE, NOT_ONE_ROW, Fault
+from sluice.decode.messages.framing import COMPRESSED, begins_like
 from sluice.decode.values.steps import ValueStep
 
 #: What one message may become. It decides which messages are dead letters: see `decode.RULES`.
@@ -67,3 +68,25 @@ def _snappy(value: Value) -> Value | Fault:
     if size > MESSAGE_BYTES_MAX:
         return _TOO_LARGE
     return bytes(pa.Codec("snappy").decompress(pa.py_buffer(value), size))
+
+
+_LENGTH_BYTES_MAX = 5
+_NO_LENGTH = Fault(CANNOT_PARSE, "the message does not begin with a length")
+
+
+class LengthDelimited(ValueStep):
+    """Takes the length off, which has to be that of the rest."""
+
+    def following(self, value: Value) -> Value | Fault:
+        """As the port says."""
+        try:
+            length, begin = read_varint(value[:_LENGTH_BYTES_MAX], 0)
+        except IndexError:
+            return _NO_LENGTH
+        rest = value[begin:]
+        if len(rest) == length:
+            return rest
+        if len(rest) > length:
+            said = f"behind the message of {length} bytes stand {len(rest) - length} more"
+            return Fault(NOT_ONE_ROW, said)
+        return Fault(CANNOT_PARSE, f"the message says {length} bytes, and {len(rest)} are there")

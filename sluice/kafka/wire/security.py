@@ -11,8 +11,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from sluice.core.errors import ConfigurationError, TerminalError
-from sluice.core.kafka_identity import wire_mechanism
-from sluice.core.wire_security import wire_refusals
+from sluice.core.kafka_identity import wire_mechanism, wire_refusals
 from sluice.kafka.errors import KafkaTerminalError, KafkaUnavailableError
 from sluice.kafka.tokens import TokenSource, token_source
 

@@ -56,13 +56,10 @@ from sluice.ops.http.planned import (
     planned_at,
 )
 from sluice.ops.http.tokens import Rate, Tokens
-from sluice.ops.metrics import LoopCollector
+from sluice.ops.metrics import LoopCollector, ProofCollector, RunningCollector, partition_text
 from sluice.ops.partition_decisions import ChangedSinceError, LeaseRunsError
-from sluice.ops.partition_metrics import partition_text
 from sluice.ops.proof import Proof
-from sluice.ops.proof_metrics import ProofCollector
 from sluice.ops.running import ConnectorNow, Rates, look_at, why_not_alive, why_not_ready
-from sluice.ops.running_metrics import RunningCollector
 
 _logger = logging.getLogger("sluice.http")
 

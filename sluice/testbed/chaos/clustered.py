@@ -24,7 +24,7 @@ from sluice.kafka.clients import KafkaAccess
 from sluice.kafka.ledger import entries
 from sluice.testbed.chaos.cluster import SparkCluster, running_cluster
 from sluice.testbed.chaos.drivers import Drivers
-from sluice.testbed.chaos.layout import WORKERS, Layout
+from sluice.testbed.chaos.layout import WORKERS, Layout, Victim, victim_child, victim_program
 from sluice.testbed.chaos.positions import AllPositions, Positions
 from sluice.testbed.chaos.proxy import Proxy
 from sluice.testbed.chaos.requests import Inserts, Posts, kafka_requests
@@ -38,7 +38,6 @@ from sluice.testbed.chaos.stage import (
     settings,
     table_entry,
 )
-from sluice.testbed.chaos.victims import Victim, victim_child, victim_program
 from sluice.testbed.local.cluster.cluster import Cluster, require_programs
 from sluice.testbed.local.cluster.server import ClickHouseServer
 from sluice.testbed.local.orders import COLUMNS, LINEAGE

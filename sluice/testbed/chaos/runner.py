@@ -23,11 +23,10 @@ from sluice.ops.claims import check, keyed_tables
 from sluice.testbed.chaos.clustered import AnyStage, Loading, running_cluster_stage
 from sluice.testbed.chaos.content import ContentReport
 from sluice.testbed.chaos.layout import Layout
-from sluice.testbed.chaos.production import Production
 from sluice.testbed.chaos.replicas import compare_replicas
 from sluice.testbed.chaos.report import ChaosReport, ClaimsReport
 from sluice.testbed.chaos.schedule import Strike, schedule
-from sluice.testbed.chaos.sending import Truth
+from sluice.testbed.chaos.sending import Production, Truth
 from sluice.testbed.chaos.stage import Stage, running_stage
 from sluice.testbed.chaos.store import StoreKind, Struck
 from sluice.testbed.chaos.striking import Lasting, Striker

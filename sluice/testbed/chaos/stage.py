@@ -21,13 +21,13 @@ from sluice.kafka.log import SourceLog
 from sluice.testbed.chaos.cluster import SparkCluster, running_cluster, spark_settings
 from sluice.testbed.chaos.content import ContentReport, Rows, compare, compare_events, rows_in
 from sluice.testbed.chaos.drivers import Drivers
+from sluice.testbed.chaos.layout import Victim, victim_program
 from sluice.testbed.chaos.positions import AllPositions, Positions
 from sluice.testbed.chaos.proxy import Proxy
 from sluice.testbed.chaos.requests import Inserts, kafka_requests
 from sluice.testbed.chaos.schedule import Strike, Target
 from sluice.testbed.chaos.sending import Truth
 from sluice.testbed.chaos.store import StoreKind, Struck, running_store
-from sluice.testbed.chaos.victims import Victim, victim_program
 from sluice.testbed.local.broker import PROXY_VARIABLE
 from sluice.testbed.local.children import free_ports
 from sluice.testbed.local.orders import create_table_statement

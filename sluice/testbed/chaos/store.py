@@ -8,9 +8,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Literal
 
+from sluice.testbed.chaos.layout import Victim, victim_child
 from sluice.testbed.chaos.proxy import Proxy
 from sluice.testbed.chaos.requests import Claims
-from sluice.testbed.chaos.victims import Victim, victim_child
 from sluice.testbed.local.redis_server import RedisServer
 
 StoreKind = Literal["redis", "local"]

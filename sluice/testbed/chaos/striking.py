@@ -14,11 +14,11 @@ from pathlib import Path
 
 from sluice.core.errors import InDoubtError, TerminalError, TransientError
 from sluice.testbed.chaos.clustered import AnyStage
+from sluice.testbed.chaos.layout import Victim
 from sluice.testbed.chaos.proxy import Kind, LinkFault, Proxy
 from sluice.testbed.chaos.schedule import Deed, Strike, Target
 from sluice.testbed.chaos.stage import LEASE_SECONDS
 from sluice.testbed.chaos.store import RedisStruck
-from sluice.testbed.chaos.victims import Victim
 
 #: A request to strike at has to come within this time.
 _AMBUSH_SECONDS_MAX = 20.0

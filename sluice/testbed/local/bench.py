@@ -39,8 +39,7 @@ from sluice.testbed.local.bench_target import DATABASE, TABLE, Target, prepared_
 from sluice.testbed.local.console import Console
 from sluice.testbed.local.driver import Driver, running_driver
 from sluice.testbed.local.lifetime import interruptible, working_folder
-from sluice.testbed.local.order_formats import EncodedOrders, order_format
-from sluice.testbed.local.orders import Orders
+from sluice.testbed.local.orders import EncodedOrders, Orders, order_format
 from sluice.testbed.local.producing import create_topics, held_back
 from sluice.testbed.local.running import Broker, running_broker
 from sluice.testbed.local.settings import PipelineSettings

@@ -21,9 +21,8 @@ from sluice.kafka.tail import LogMessage
 from sluice.testbed.simulate.clickhouse import Block, Row, Table
 from sluice.testbed.simulate.inserters import SKEW_MS, Inserter, Inserters, Key, key_of
 from sluice.testbed.simulate.kafka import Transaction, record_of
-from sluice.testbed.simulate.looks import Looks
 from sluice.testbed.simulate.processes import DriverProcess, Records, in_words
-from sluice.testbed.simulate.reservations import ReservationRules, driver_of
+from sluice.testbed.simulate.reservations import Looks, ReservationRules, driver_of
 from sluice.testbed.simulate.scheduler import Process
 from sluice.testbed.simulate.world import World
 from sluice.verify.history import ledger_events

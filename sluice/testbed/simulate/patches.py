@@ -12,7 +12,7 @@ from typing import Any
 from sluice.clickhouse import access, http, probe, statements
 from sluice.core.decided import Decided
 from sluice.core.load_spec import LoadSpec
-from sluice.core.packing import RANGES_OF_TASK, share_of_task
+from sluice.core.planning import RANGES_OF_TASK, share_of_task
 from sluice.decode.schema import registry
 from sluice.driver import (
     bundling,

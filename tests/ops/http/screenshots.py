@@ -16,8 +16,8 @@ from pathlib import Path
 
 from sluice.core.decided import Frozen, Subject
 from sluice.core.errors import TransientError
-from sluice.core.health import Condition, ReplicaHealth
 from sluice.core.ranges import TopicPartition
+from sluice.core.replicas import Condition, ReplicaHealth
 from sluice.driver.counters import Inserted
 from sluice.driver.loop import ConnectorLoop
 from sluice.driver.ports import ReplicaState

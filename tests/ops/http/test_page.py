@@ -9,8 +9,8 @@ from pathlib import Path
 from sluice.core.applied import Version
 from sluice.core.decided import Frozen, Setting, Subject
 from sluice.core.errors import TerminalError, TransientError
-from sluice.core.health import Condition, ReplicaHealth
 from sluice.core.ranges import TopicPartition
+from sluice.core.replicas import Condition, ReplicaHealth
 from sluice.driver.connector import ConnectorRun
 from sluice.driver.parking import Parking
 from sluice.driver.ports import ReplicaState

@@ -14,10 +14,9 @@ from collections.abc import Iterator
 
 import pytest
 
-from sluice.testbed.chaos.production import Production
 from sluice.testbed.chaos.proxy import Kind, LinkFault
 from sluice.testbed.chaos.runner import Chaos
-from sluice.testbed.chaos.sending import Truth
+from sluice.testbed.chaos.sending import Production, Truth
 from sluice.testbed.chaos.stage import TOPIC, Stage, running_stage
 from sluice.testbed.local.processes import descendants
 

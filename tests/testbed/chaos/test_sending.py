@@ -11,10 +11,9 @@ from sluice.core.errors import TerminalError
 from sluice.core.ranges import TopicPartition
 from sluice.kafka.clients import KafkaAccess
 from sluice.testbed.chaos import sending
-from sluice.testbed.chaos.production import Production
 from sluice.testbed.chaos.proxy import Kind, LinkFault, Proxy
 from sluice.testbed.chaos.requests import PRODUCE, kafka_requests
-from sluice.testbed.chaos.sending import Event, Sender, Truth, messages_of
+from sluice.testbed.chaos.sending import Event, Production, Sender, Truth, messages_of
 from sluice.testbed.chaos.stage import ProxiedBroker
 from sluice.testbed.local.orders import DEFECTS, TOMBSTONE
 from sluice.testbed.local.producing import create_topic

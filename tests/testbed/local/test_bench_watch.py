@@ -17,8 +17,7 @@ from sluice.decode.messages.marked import memory_file
 from sluice.decode.messages.origins import alone
 from sluice.testbed.local.bench_rounds import Held, Watch
 from sluice.testbed.local.bench_settings import ORDER_FORMATS, BenchSettings
-from sluice.testbed.local.order_formats import EncodedOrders, order_format
-from sluice.testbed.local.orders import Orders, Shape
+from sluice.testbed.local.orders import EncodedOrders, Orders, Shape, order_format
 from sluice.testbed.local.processes import open_files, usage
 from tests.decode.support import table
 
