@@ -10,7 +10,6 @@ while a dead letter that it speaks of is there.
 from __future__ import annotations
 
 import json
-import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -28,8 +27,8 @@ from sluice.core.dead_letters import (
 from sluice.core.ranges import Interval
 from sluice.core.receipts import DeadLetter, Origin
 from sluice.kafka.clients import KafkaAccess, make_consumer, make_unstable_reader
-from sluice.kafka.errors import KafkaTerminalError, StalledError, kafka_error
-from sluice.kafka.tail import offset_since, refuse_late
+from sluice.kafka.errors import KafkaTerminalError, kafka_error
+from sluice.kafka.tail import OPEN_SECONDS, log_ends, messages_below, offset_since
 
 KIND_HEADER = "sluice.kind"
 
@@ -168,8 +167,6 @@ def joined(
 
 
 _STALL_SECONDS = 30.0
-#: Longer than a transaction that its producer left open lives (60 s, and the broker's check).
-_OPEN_SECONDS = 90.0
 _OWN_HEADER = "sluice."
 _ORIGINAL_HEADER = "sluice.header."
 
@@ -405,14 +402,15 @@ def read_records(
             raise kafka_error(f"reading dead letters {topic}", metadata.error)
         for partition in sorted(metadata.partitions):
             where = ck.TopicPartition(topic, partition)
-            low, end = consumer.get_watermark_offsets(where, timeout=15, cached=False)
+            what = f"dead letters {topic}[{partition}]"
+            low, end = log_ends(consumer, where, what)
             patience = _STALL_SECONDS
             if to_log_end:
-                end, patience = _log_end(access, where), _OPEN_SECONDS
-            begin = low
+                end, patience = _log_end(access, where, what), OPEN_SECONDS
+            where.offset = low
             if since_ms is not None:
-                begin = max(low, offset_since(consumer, where, since_ms, end))
-            for message in _messages(consumer, where, begin, end, patience, until):
+                where.offset = max(low, offset_since(consumer, where, since_ms, end))
+            for message in messages_below(consumer, where, end, what, patience, until):
                 if not marks_only or _is_mark(message):
                     yield _parsed(message, low)
     except ck.KafkaException as error:
@@ -421,38 +419,12 @@ def read_records(
         consumer.close()
 
 
-def _log_end(access: KafkaAccess, where: ck.TopicPartition) -> int:
+def _log_end(access: KafkaAccess, where: ck.TopicPartition, what: str) -> int:
     peek = make_unstable_reader(access)
     try:
-        return int(peek.get_watermark_offsets(where, timeout=15, cached=False)[1])
+        return log_ends(peek, where, what)[1]
     finally:
         peek.close()
-
-
-def _messages(
-    consumer: ck.Consumer,
-    where: ck.TopicPartition,
-    position: int,
-    end: int,
-    patience: float,
-    until: float | None,
-) -> Iterator[ck.Message]:
-    topic, partition = where.topic, where.partition
-    consumer.assign([ck.TopicPartition(topic, partition, position)])
-    progress_at = time.monotonic()
-    while position < end:
-        for message in consumer.consume(500, 0.1):
-            if message.error() is not None:
-                raise kafka_error(f"reading dead letters {topic}", message.error())
-            if message.offset() < end:
-                yield message
-        before = position
-        refuse_late(f"{topic}[{where.partition}]", until)
-        position = max(position, consumer.position([where])[0].offset)
-        if position > before:
-            progress_at = time.monotonic()
-        elif time.monotonic() - progress_at > patience:
-            raise StalledError(f"dead letters {topic}[{partition}] stall at offset {position}")
 
 
 def _is_mark(message: ck.Message) -> bool:

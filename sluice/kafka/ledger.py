@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import time
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -13,15 +12,12 @@ import confluent_kafka as ck
 from sluice.core.ledger import LedgerView, entries_in, others_in
 from sluice.core.ranges import TopicPartition
 from sluice.kafka.clients import KafkaAccess, make_consumer, make_unstable_reader
-from sluice.kafka.errors import KafkaTerminalError, StalledError, kafka_error
-from sluice.kafka.tail import offset_since
+from sluice.kafka.errors import KafkaTerminalError
+from sluice.kafka.tail import log_ends, messages_below, offset_since
 
 #: How many messages the ledger is read back from its end first; doubled until everything is found.
 #: A message may hold the entries of a thousand partitions.
 FIRST_CHUNK_MESSAGES = 2_000
-
-#: Longer than a transaction that its producer left open lives (60 s, and the broker's check).
-_READ_TIMEOUT_SECONDS = 90.0
 
 
 def entries(
@@ -40,40 +36,16 @@ def entries(
     """
     consumer = make_consumer(access)
     try:
-        low, high = _ends(consumer, topic)
-        stop = high if end is None else end
         where = ck.TopicPartition(topic, 0)
+        low, high = log_ends(consumer, where, f"ledger {topic}")
+        stop = high if end is None else end
         if since_ms is not None:
             begin = offset_since(consumer, where, since_ms, stop)
-        position = low if begin is None else max(low, begin)
-        consumer.assign([ck.TopicPartition(topic, 0, position)])
-        started_at = time.monotonic()
-        while position < stop:
-            for message in consumer.consume(500, 0.1):
-                if message.error() is not None:
-                    raise kafka_error(f"reading ledger {topic}", message.error())
-                started_at = time.monotonic()
-                if message.offset() < stop:
-                    yield from ((message.offset(), entry) for entry in _parsed(topic, message))
-            now = consumer.position([where])[0].offset
-            position = max(position, now)
-            if time.monotonic() - started_at > _READ_TIMEOUT_SECONDS:
-                raise StalledError(
-                    f"ledger {topic} cannot be read beyond offset {position}; perhaps a "
-                    "transaction of another producer is open there"
-                )
+        where.offset = low if begin is None else max(low, begin)
+        for message in messages_below(consumer, where, stop, f"ledger {topic}"):
+            yield from ((message.offset(), entry) for entry in _parsed(topic, message))
     finally:
         consumer.close()
-
-
-def _ends(consumer: ck.Consumer, topic: str) -> tuple[int, int]:
-    try:
-        low, high = consumer.get_watermark_offsets(
-            ck.TopicPartition(topic, 0), timeout=15, cached=False
-        )
-    except ck.KafkaException as error:
-        raise kafka_error(f"reading ledger {topic}", error) from None
-    return low, high
 
 
 def _parsed(topic: str, message: ck.Message) -> tuple[dict[str, Any], ...]:
@@ -148,7 +120,7 @@ def read_on(access: KafkaAccess, topic: str, view: LedgerView) -> None:
 def _unstable_ends(access: KafkaAccess, topic: str) -> tuple[int, int]:
     peek = make_unstable_reader(access)
     try:
-        return _ends(peek, topic)
+        return log_ends(peek, ck.TopicPartition(topic, 0), f"ledger {topic}")
     finally:
         peek.close()
 

@@ -6,6 +6,7 @@ Committed messages only. What the ledger's and the offsets topic's readers share
 from __future__ import annotations
 
 import time
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import confluent_kafka as ck
@@ -17,7 +18,7 @@ _POLL_MESSAGES = 2000
 _TIMEOUT_SECONDS = 15.0
 
 #: Longer than a transaction that its producer left open lives (60 s, and the broker's check).
-_STALL_SECONDS = 90.0
+OPEN_SECONDS = 90.0
 
 _GONE = (ck.KafkaError._AUTO_OFFSET_RESET, ck.KafkaError.OFFSET_OUT_OF_RANGE)
 
@@ -78,7 +79,7 @@ class Tail:
         self._where = ck.TopicPartition(topic, partition)
         self._consumer = make_consumer(access, **own)
         try:
-            self.log_begin, self.stable_end = self._ends()
+            self.ask_end()
             if since_ms is not None:
                 begin = offset_since(self._consumer, self._where, since_ms, self.stable_end)
         except BaseException:
@@ -95,7 +96,7 @@ class Tail:
 
     def ask_end(self) -> int:
         """Ask for the last stable offset as it is now."""
-        self.log_begin, self.stable_end = self._ends()
+        self.log_begin, self.stable_end = log_ends(self._consumer, self._where, self._name)
         return self.stable_end
 
     def poll(self, timeout_seconds: float) -> list[LogMessage]:
@@ -123,7 +124,7 @@ class Tail:
         self.position = max(self.position, now)
         if self.position > before or self.caught_up:
             self._progress_at = time.monotonic()
-        elif time.monotonic() - self._progress_at > _STALL_SECONDS:
+        elif time.monotonic() - self._progress_at > OPEN_SECONDS:
             self._progress_at = time.monotonic()
             raise StalledError(f"{self._name} cannot be read beyond offset {self.position}")
         return found
@@ -139,14 +140,53 @@ class Tail:
         """Close the consumer."""
         self._consumer.close()
 
-    def _ends(self) -> tuple[int, int]:
-        try:
-            low, high = self._consumer.get_watermark_offsets(
-                self._where, timeout=_TIMEOUT_SECONDS, cached=False
+
+def log_ends(consumer: ck.Consumer, where: ck.TopicPartition, what: str) -> tuple[int, int]:
+    """Where a partition's log begins and ends, as far as the consumer may read.
+
+    :raises SluiceError: Kafka does not tell; `what` is being read.
+    """
+    try:
+        low, high = consumer.get_watermark_offsets(where, timeout=_TIMEOUT_SECONDS, cached=False)
+    except ck.KafkaException as error:
+        raise kafka_error(f"reading {what}", error) from None
+    return low, high
+
+
+def messages_below(
+    consumer: ck.Consumer,
+    where: ck.TopicPartition,
+    end: int,
+    what: str,
+    patience_seconds: float = OPEN_SECONDS,
+    until: float | None = None,
+) -> Iterator[ck.Message]:
+    """The messages of a partition from `where` up to an offset, in order.
+
+    :param patience_seconds: how long nothing may come.
+    :param until: reading is given up then, by `time.monotonic`.
+    :raises StalledError: nothing comes any more.
+    :raises TooMuchToReadError: it was not read to its end by then.
+    :raises SluiceError: Kafka answers with an error.
+    """
+    consumer.assign([where])
+    position, progress_at = where.offset, time.monotonic()
+    while position < end:
+        for message in consumer.consume(500, 0.1):
+            if message.error() is not None:
+                raise kafka_error(f"reading {what}", message.error())
+            if message.offset() < end:
+                yield message
+        refuse_late(what, until)
+        before = position
+        position = max(position, consumer.position([where])[0].offset)
+        if position > before:
+            progress_at = time.monotonic()
+        elif time.monotonic() - progress_at > patience_seconds:
+            raise StalledError(
+                f"{what} cannot be read beyond offset {position}; perhaps a transaction of another "
+                "producer is open there"
             )
-        except ck.KafkaException as error:
-            raise kafka_error(f"reading {self._name}", error) from None
-        return low, high
 
 
 def offset_since(consumer: ck.Consumer, where: ck.TopicPartition, since_ms: int, end: int) -> int:

@@ -16,7 +16,8 @@ import confluent_kafka as ck
 
 from sluice.core.errors import TerminalError
 from sluice.core.ranges import TopicPartition
-from sluice.kafka.clients import KafkaAccess, make_admin, make_consumer
+from sluice.kafka.clients import KafkaAccess, make_admin
+from sluice.kafka.tail import Tail
 from sluice.testbed.local.orders import DEFECTS, TOMBSTONE, Defect, Orders
 from sluice.testbed.local.producing import PARTITIONS
 
@@ -268,23 +269,15 @@ def messages_of(access: KafkaAccess, source: TopicPartition) -> Iterator[tuple[i
 
     :raises TerminalError: they cannot be read in time.
     """
-    consumer = make_consumer(access, "chaos-reader")
+    tail = Tail(access, source.topic, source.partition)
     try:
-        at = ck.TopicPartition(source.topic, source.partition, 0)
-        _, end = consumer.get_watermark_offsets(at, timeout=_READ_SECONDS_MAX, cached=False)
-        consumer.assign([at])
         until = time.monotonic() + _READ_SECONDS_MAX
-        place = 0
-        while place < end:
-            for message in consumer.consume(10_000, 0.2):
-                if message.error() is None:
-                    yield message.offset(), message.value()
-            (where,) = consumer.position([at])
-            place = max(place, where.offset)
+        while not tail.caught_up:
+            yield from ((message.offset, message.value) for message in tail.poll(0.2))
             if time.monotonic() > until:
                 raise TerminalError(f"{source} was not read in time", "Read the broker's log.")
     finally:
-        consumer.close()
+        tail.close()
 
 
 #: Of all events. Every broken one costs its range a search, as in life.

@@ -25,7 +25,7 @@ from sluice.driver import (
     specs,
 )
 from sluice.driver import fleet as driver_fleet
-from sluice.kafka import ledger, reader, recorder, transactions
+from sluice.kafka import ledger, reader, recorder, tail, transactions
 from sluice.testbed.simulate import clients, columns, decoding, driver, fleet, store, wire
 from sluice.testbed.simulate.parts import Parts
 from sluice.testbed.simulate.planting import patched
@@ -117,7 +117,7 @@ def _of_kafka(world: World) -> list[tuple[Any, str, Any]]:
         (transactions, "time", clock),
         (ledger, "make_consumer", make_consumer),
         (ledger, "make_unstable_reader", make_unstable_reader),
-        (ledger, "time", clock),
+        (tail, "time", clock),
         (ledger, "FIRST_CHUNK_MESSAGES", LEDGER_CHUNK),
         (reader, "make_consumer", make_consumer),
         (reader, "time", clock),
