@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import json
 import logging
-import threading
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import astuple, dataclass
 from datetime import UTC, datetime
@@ -28,6 +27,7 @@ from sluice.core.errors import SluiceError
 from sluice.core.lease import CLOCK_SKEW_MS_MAX, has_expired
 from sluice.core.load_spec import LoadSpec
 from sluice.core.server_runs import is_same_run
+from sluice.driver.background import Background
 from sluice.driver.ports import Clock, ShardWindow, Windows
 from sluice.driver.state import Holds, PartitionState
 
@@ -412,7 +412,7 @@ def _claims(insert_counters: Iterable[str]) -> bool:
     return any(TargetShard.of(key).shard == CLAIMS for key in insert_counters)
 
 
-class ClaimsKeeper:
+class ClaimsKeeper(Background):
     """The windows of a loop, those of claims among them; see `sluice.driver.ports.Windows`.
 
     :param windows: of the tables.
@@ -435,6 +435,7 @@ class ClaimsKeeper:
         has_rows: Callable[[str], bool],
         settle_ms: int,
     ) -> None:
+        super().__init__("claims")
         self._others = windows
         self._open_store = open_store
         self._store: ClaimStore | None = None
@@ -464,17 +465,11 @@ class ClaimsKeeper:
         self._merged: tuple[object, object, Mapping[TargetShard, ShardWindow]] = (None, None, {})
         self._swept_at_ms = 0
         self._alarmed_at_ms = 0
-        self._ended = threading.Event()
-        self._thread = threading.Thread(target=self._go, name="claims", daemon=True)
 
     def start(self) -> None:
         """Read once, then go on in the background."""
         self.poll()
-        self._thread.start()
-
-    def stop(self) -> None:
-        """End the thread."""
-        self._ended.set()
+        self._begin()
 
     def watch(self, spec: LoadSpec) -> None:
         """Watch the claims of a recorded load spec, too; today's stay as they are."""
@@ -523,7 +518,7 @@ class ClaimsKeeper:
             is_late = may_still_insert(states, holds, spec, spec_of, run, now_ms)
             self._quiet_in = "" if is_late else run
 
-    def _go(self) -> None:
+    def _run(self) -> None:
         while not self._ended.wait(POLL_SECONDS):
             try:
                 self.poll()

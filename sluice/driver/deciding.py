@@ -4,12 +4,12 @@ obey; the level of logs, and the end, are the process's."""
 from __future__ import annotations
 
 import logging
-import threading
 from collections.abc import Callable
 from functools import cache
 
 from sluice.core.decided import DRAIN, LOG_LEVEL, Decided
 from sluice.core.errors import SluiceError
+from sluice.driver.background import Background
 from sluice.driver.ports import DecisionsRead
 from sluice.kafka.clients import KafkaAccess
 from sluice.kafka.decisions import DecisionReader
@@ -21,7 +21,7 @@ POLL_SECONDS = 1.0
 RETRY_SECONDS = 5.0
 
 
-class DecisionWatch:
+class DecisionWatch(Background):
     """Follows the decisions of one connector in a thread of its own.
 
     :param changed: takes what is decided, from that thread, whenever it has changed.
@@ -37,12 +37,11 @@ class DecisionWatch:
         drain: Callable[[], None],
         reload: Callable[[], None],
     ) -> None:
+        super().__init__("decisions")
         self._access, self._topic = access, topic
         self._changed, self._drain, self._reload = changed, drain, reload
         self._reader: DecisionReader | None = None
         self._decided = Decided()
-        self._ended = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="decisions", daemon=True)
 
     def start(self) -> Decided:
         """Begin; gives what is decided by now. What was asked for before is not done.
@@ -56,12 +55,8 @@ class DecisionWatch:
             raise
         _use_log_level(self._decided, decided)
         self._decided = decided
-        self._thread.start()
+        self._begin()
         return decided
-
-    def stop(self) -> None:
-        """End the thread."""
-        self._ended.set()
 
     def _run(self) -> None:
         while not self._ended.is_set():

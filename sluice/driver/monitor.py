@@ -27,6 +27,7 @@ from sluice.core.decided import Standing
 from sluice.core.errors import SluiceError, TerminalError, TransientError
 from sluice.core.load_spec import LoadSpec
 from sluice.core.planning import stretched_delay_ms
+from sluice.driver.background import Background
 from sluice.driver.ports import Clock, ShardWindow
 from sluice.driver.shards import ShardReader
 
@@ -42,7 +43,7 @@ BEHIND_MS_MAX = 30_000
 ALARM_EVERY_MS = 60_000
 
 
-class WindowMonitor:
+class WindowMonitor(Background):
     """Reads insert counters; `current` and `outage` answer at once from the last reading.
 
     Any replica of a shard may answer: the insert counters of a Replicated table are ZooKeeper's,
@@ -57,6 +58,7 @@ class WindowMonitor:
         spec: LoadSpec,
         now_ms: Clock,
     ) -> None:
+        super().__init__("windows")
         self._access = access
         self._frozen: Standing = ()
         self._now_ms = now_ms
@@ -69,14 +71,11 @@ class WindowMonitor:
         self._outages: dict[TargetShard, SluiceError] = {}
         self._alarmed_at_ms = 0
         self._reading = threading.Lock()
-        self._ended = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="windows", daemon=True)
 
     def start(self) -> None:
         """Read once, then go on in the background."""
-        servers = self._servers()
-        self._read(servers)
-        self._thread.start()
+        self._read(self._servers())
+        self._begin()
 
     def watch(self, spec: LoadSpec) -> None:
         """Watch the target shards of a recorded load spec too; they are read before this
@@ -101,10 +100,6 @@ class WindowMonitor:
         """Take a replica that is frozen and refuses to answer for one that is away; called from any
         thread."""
         self._frozen = frozen
-
-    def stop(self) -> None:
-        """End the thread."""
-        self._ended.set()
 
     def current(self) -> Mapping[TargetShard, ShardWindow]:
         """The last reading of each target shard."""

@@ -19,6 +19,7 @@ from sluice.clickhouse.structure import Structure, read_structures
 from sluice.config import Configuration
 from sluice.core.errors import SluiceError, TerminalError, TransientError
 from sluice.core.load_spec import LoadSpec, TableSpec
+from sluice.driver.background import Background
 from sluice.driver.effects import Wanted
 from sluice.driver.growing import Grower
 from sluice.driver.ports import Clock, SchemaRead
@@ -130,7 +131,7 @@ def _changes(before: TableSpec, after: TableSpec) -> Iterator[str]:
         yield f"{name} in shard {shard} is the table with the uuid {uuid}"
 
 
-class SchemaReader:
+class SchemaReader(Background):
     """Reads on a timer, and when asked to.
 
     :param spec: the load spec of the driver's start.
@@ -149,6 +150,7 @@ class SchemaReader:
         put: Callable[[SchemaRead], None],
         version: int = 0,
     ) -> None:
+        super().__init__("schema")
         #: What is read for from the next reading on.
         self._next: tuple[Configuration, LoadSpec, int] | None = None
         #: Load specs that ranges in doubt may still name.
@@ -167,16 +169,10 @@ class SchemaReader:
         self._failed = ""
         self._is_wanted = True
         self._is_asked = False
-        self._ended = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="schema", daemon=True)
 
     def start(self) -> None:
         """Begin: the first reading is at once, since tables may have been altered meanwhile."""
-        self._thread.start()
-
-    def stop(self) -> None:
-        """End the thread."""
-        self._ended.set()
+        self._begin()
 
     def use(self, configuration: Configuration, access: ClickHouseAccess) -> None:
         """Ask these replicas from now on; called from any thread."""

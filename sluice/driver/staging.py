@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import threading
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -24,6 +23,7 @@ from sluice.core.lease import has_expired
 from sluice.core.load_spec import LoadSpec
 from sluice.core.ranges import TopicPartition
 from sluice.core.tokens import row_source
+from sluice.driver.background import Background
 from sluice.driver.ports import Clock
 from sluice.driver.state import PartitionState
 
@@ -92,7 +92,7 @@ def to_drop(
     return sorted(found, key=lambda table: (not table.attempt, not table.is_view))
 
 
-class StagingCollector:
+class StagingCollector(Background):
     """Looks after the staging tables of a connector; `see` tells it what is settled.
 
     :param lease_ms: the longest lease of an attempt.
@@ -101,6 +101,7 @@ class StagingCollector:
     def __init__(
         self, access: ClickHouseAccess, spec: LoadSpec, lease_ms: int, now_ms: Clock
     ) -> None:
+        super().__init__("staging")
         self._access = access
         self._pipeline, self._connector = spec.pipeline, spec.connector
         self._targets: set[tuple[str, str, str]] = set()
@@ -109,19 +110,13 @@ class StagingCollector:
         self._settled: Mapping[TopicPartition, Settled] = {}
         self._since_ms: dict[str, int] = {}
         self._seen_ms = 0
-        self._ended = threading.Event()
-        self._thread: threading.Thread | None = None
-        self._is_started = False
+        self._is_wanted = False
         self.watch(spec)
 
     def start(self) -> None:
         """Begin, as soon as there is anything to look after."""
-        self._is_started = True
+        self._is_wanted = True
         self.watch(None)
-
-    def stop(self) -> None:
-        """End the thread."""
-        self._ended.set()
 
     def watch(self, spec: LoadSpec | None) -> None:
         """Look after the staged entries of a load spec, too."""
@@ -131,9 +126,9 @@ class StagingCollector:
             if table.is_staged
             for shard in table.shards
         }
-        if self._is_started and self._targets and self._thread is None:
-            self._thread = threading.Thread(target=self._run, name="staging", daemon=True)
-            self._thread.start()
+        if self._is_wanted and self._targets:
+            self._is_wanted = False
+            self._begin()
 
     def use(self, access: ClickHouseAccess) -> None:
         """Ask these servers from now on."""

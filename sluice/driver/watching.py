@@ -10,7 +10,6 @@ Two things are read, neither of which decides where a row goes:
 from __future__ import annotations
 
 import logging
-import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
@@ -23,6 +22,7 @@ from sluice.core.errors import SluiceError
 from sluice.core.load_spec import LoadSpec
 from sluice.core.replicas import Condition, ReplicaHealth, changes, judged
 from sluice.core.topology import difference, taken_up
+from sluice.driver.background import Background
 from sluice.driver.ports import Clock, ReplicaState
 from sluice.driver.specs import access_of
 from sluice.driver.topology import in_parallel, look, with_replicas
@@ -40,7 +40,7 @@ ALARM_EVERY_MS = 600_000
 POLL_SECONDS = 0.25
 
 
-class ReplicaWatch:
+class ReplicaWatch(Background):
     """Reads on a timer, and when asked to.
 
     :param configuration: with the replicas of each shard (`resolved`).
@@ -59,6 +59,7 @@ class ReplicaWatch:
         now_ms: Clock,
         changed: Callable[[Configuration, ClickHouseAccess], None],
     ) -> None:
+        super().__init__("replicas")
         self.configuration = configuration
         self.access = access_of(configuration, connector).patient()
         #: How the cluster's shards differ from those of the start; "" while they do not.
@@ -73,16 +74,10 @@ class ReplicaWatch:
         self._said: dict[str, str] = {}
         self._alarmed_at_ms = 0
         self._is_asked = False
-        self._ended = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="replicas", daemon=True)
 
     def start(self) -> None:
         """Begin; the first reading is at once."""
-        self._thread.start()
-
-    def stop(self) -> None:
-        """End the thread."""
-        self._ended.set()
+        self._begin()
 
     def ask(self) -> None:
         """Read soon; called from any thread."""

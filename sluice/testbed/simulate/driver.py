@@ -23,6 +23,7 @@ from sluice.core.decided import holding
 from sluice.core.errors import OwnerChangedError, SluiceError
 from sluice.core.load_spec import LoadSpec, Sharding
 from sluice.core.ranges import TopicPartition
+from sluice.driver.background import Background
 from sluice.driver.claims import ClaimsKeeper
 from sluice.driver.connector import ConnectorRun
 from sluice.driver.loop import ConnectorLoop
@@ -63,10 +64,22 @@ class VirtualLock:
         self._is_held = False
 
 
-class SimulatedMonitor(WindowMonitor):
-    """The real monitor; its thread is an actor of the driver."""
+class _Actor(Background):
+    """What has a thread is an actor of the driver here."""
 
     world: World
+
+    def __init__(self, *arguments: Any, **named: Any) -> None:
+        super().__init__(*arguments, **named)
+        self._ended = VirtualEvent(self.world)
+
+    def _begin(self) -> None:
+        self.world.scheduler.spawn(self.world.process, self._run)
+
+
+class SimulatedMonitor(_Actor, WindowMonitor):
+    """The real monitor."""
+
     invariants: Invariants
 
     def __init__(
@@ -77,11 +90,6 @@ class SimulatedMonitor(WindowMonitor):
     ) -> None:
         super().__init__(access, spec, now_ms)
         self._reading = VirtualLock(self.world)  # type: ignore[assignment]
-        self._ended = VirtualEvent(self.world)
-
-    def start(self) -> None:
-        self._read(self._servers())
-        self.world.scheduler.spawn(self.world.process, self._run)
 
     def _read_target_shard(self, *parts: Any) -> Any:
         found = super()._read_target_shard(*parts)
@@ -102,25 +110,12 @@ class SimulatedNewPartitions(NewPartitions):
         self.world.scheduler.spawn(self.world.process, lambda: self._run(sources))
 
 
-class SimulatedClaimsKeeper(ClaimsKeeper):
-    """The real keeper of claims; its thread is an actor of the driver."""
-
-    world: World
-
-    def start(self) -> None:
-        self._ended = VirtualEvent(self.world)
-        self.poll()
-        self.world.scheduler.spawn(self.world.process, self._go)
+class SimulatedClaimsKeeper(_Actor, ClaimsKeeper):
+    """The real keeper of claims."""
 
 
-class SimulatedSchemaReader(SchemaReader):
-    """The real reader of the tables' columns; its thread is an actor of the driver."""
-
-    world: World
-
-    def start(self) -> None:
-        self._ended = VirtualEvent(self.world)
-        self.world.scheduler.spawn(self.world.process, self._run)
+class SimulatedSchemaReader(_Actor, SchemaReader):
+    """The real reader of the tables' columns."""
 
     def _read(self) -> bool:
         before = self._spec
@@ -130,15 +125,8 @@ class SimulatedSchemaReader(SchemaReader):
         return has_read
 
 
-class SimulatedStagingCollector(StagingCollector):
-    """The real collector; its thread is an actor of the driver, where a table is staged."""
-
-    world: World
-
-    def start(self) -> None:
-        if self.world.plan.staged:
-            self._ended = VirtualEvent(self.world)
-            self.world.scheduler.spawn(self.world.process, self._run)
+class SimulatedStagingCollector(_Actor, StagingCollector):
+    """The real collector."""
 
 
 class SimulatedReplicaWatch(ReplicaWatch):
