@@ -23,7 +23,7 @@ from urllib.parse import urlsplit
 from sluice.clickhouse.http import Server
 from sluice.core.ranges import TopicPartition
 from sluice.kafka.clients import KafkaAccess
-from sluice.testbed.local.bench_target import DATABASE, TABLE
+from sluice.testbed.local.bench import DATABASE, TABLE
 from sluice.testbed.local.orders import LINEAGE, Orders, create_table_statement
 from sluice.testbed.local.processes import usage
 from sluice.testbed.local.producing import create_topics, held_back

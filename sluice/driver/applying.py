@@ -10,8 +10,7 @@ from collections.abc import Callable, Mapping
 
 from sluice.config import Configuration
 from sluice.config.applied import document_of, under
-from sluice.core.applied import Version, taken_entry
-from sluice.core.decided import Decided
+from sluice.core.decided import Decided, Version, taken_entry
 from sluice.core.errors import ConfigurationError, SluiceError, TransientError
 from sluice.driver.specs import kafka_access
 from sluice.kafka.clients import KafkaAccess

@@ -19,9 +19,8 @@ from sluice.clickhouse.access import ClickHouseAccess
 from sluice.clickhouse.comparing import why_not_executable
 from sluice.config import Configuration, ConnectorConfiguration, FleetConfiguration
 from sluice.config.applied import document_of, under
-from sluice.core.applied import Version
 from sluice.core.collector import relaxed_collector
-from sluice.core.decided import Decided
+from sluice.core.decided import Decided, Version
 from sluice.core.errors import (
     ConfigurationError,
     OwnerChangedError,

@@ -10,8 +10,14 @@ from dataclasses import dataclass, replace
 
 from sluice.config import Configuration, load
 from sluice.config.applied import differences, document_of, under
-from sluice.core.applied import DOCUMENT_BYTES_MAX, Answer, Version, apply_entry
-from sluice.core.decided import Decided, why_not_said
+from sluice.core.decided import (
+    DOCUMENT_BYTES_MAX,
+    Answer,
+    Decided,
+    Version,
+    apply_entry,
+    why_not_said,
+)
 from sluice.core.errors import ConfigurationError, SluiceError
 from sluice.driver.specs import kafka_access
 from sluice.kafka.decisions import write_decisions

@@ -6,9 +6,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from sluice.config import Configuration
-from sluice.core.dead_letters import PARKED
+from sluice.core.dead_letters import OTHER_ADVICE, PARKED, REASONS
 from sluice.core.errors import TerminalError
-from sluice.core.reasons import OTHER_ADVICE, REASONS
 from sluice.core.receipts import DeadLetter, Origin
 from sluice.driver.specs import kafka_access
 from sluice.kafka.cluster import Cluster

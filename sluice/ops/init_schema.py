@@ -21,8 +21,7 @@ from sluice.decode.schema.avro_schema import parse_avro
 from sluice.decode.schema.headed import UnsupportedSchemaError
 from sluice.decode.schema.named import REGISTRY_HEADER_BYTES
 from sluice.decode.schema.protobuf import compiled_schema, read_place
-from sluice.decode.schema.protobuf_compile import MAIN_FILE
-from sluice.decode.schema.protobuf_schema import table_type
+from sluice.decode.schema.protobuf_schema import MAIN_FILE, table_type
 from sluice.decode.schema.registry import SchemaSource
 from sluice.ops.init_formats import SHARE, Recognised, number_of, recognise
 from sluice.ops.init_types import SampledColumn, is_a_name

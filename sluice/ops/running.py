@@ -15,8 +15,8 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Literal, get_args
 
-from sluice.core.applied import Version
 from sluice.core.budget import BOUNDLESS, TargetShard, room
+from sluice.core.decided import Version
 from sluice.core.ranges import TopicPartition
 from sluice.driver.connector import ConnectorRun
 from sluice.driver.fleet import FleetMember

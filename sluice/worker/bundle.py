@@ -1,4 +1,5 @@
-"""What becomes one block for each table and shard: the ranges of a bundle, or one range alone.
+"""What becomes one block for each table and shard: the ranges of a bundle, or one range alone;
+and its messages, in the buffers of its table entries.
 
 To a worker, a range alone is a bundle of one. What is said of the block is divided among the
 members again, since each of them has a record, receipts and counts of its own.
@@ -14,16 +15,22 @@ from numpy.typing import NDArray
 
 from sluice.claims.owners import Owners, owners_of
 from sluice.core.bundles import Member, is_whole, place_of
-from sluice.core.errors import TerminalError
+from sluice.core.errors import SluiceError, TerminalError
 from sluice.core.ledger import InsertCounters, Rest, Stored
 from sluice.core.load_spec import LoadSpec, TableSpec
 from sluice.core.ranges import Interval, Range, intervals_of
-from sluice.core.receipts import Receipt
+from sluice.core.receipts import BundleTooHeavy, Receipt, TooHeavy
 from sluice.core.records import Record
 from sluice.core.server_runs import ServerRuns
 from sluice.core.tokens import block_token, row_source
 from sluice.decode.messages.origins import Origin, Origins
-from sluice.worker.assignment import Assignment
+from sluice.kafka.errors import UnreadRangeError
+from sluice.kafka.reader import RangeReader, ReadResult, Wanted
+from sluice.kafka.readers import Reader
+from sluice.worker.assignment import Assignment, TaskEnvironment
+from sluice.worker.routing import Router
+from sluice.worker.stage_clocks import StageClocks
+from sluice.worker.worker_cache import WorkerCache
 
 
 @dataclass(frozen=True, slots=True)
@@ -281,3 +288,67 @@ def _is_all_missing(member: Assignment) -> bool:
     found = member.block_range
     whole = ((found.begin, found.end),)
     return not member.stored and all(missing == whole for missing in member.rest.values())
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """What was read.
+
+    :param results: of each member, in their order; fewer if it is too heavy, none if one is unread.
+    :param too_heavy: nobody inserts it; None: it is within the limit.
+    :param unread: a member that could not be read, and why.
+    """
+
+    results: tuple[ReadResult, ...]
+    too_heavy: TooHeavy | BundleTooHeavy | None = None
+    unread: tuple[int, SluiceError] | None = None
+
+    @property
+    def messages(self) -> int:
+        """Of all members, tombstones included."""
+        return sum(result.messages for result in self.results)
+
+    @property
+    def bytes(self) -> int:
+        """Of their keys and values."""
+        return sum(result.bytes for result in self.results)
+
+
+def fetch(
+    cache: WorkerCache,
+    environment: TaskEnvironment,
+    bundle: Bundle,
+    router: Router,
+    clocks: StageClocks,
+) -> Reading:
+    """Read the members in their order, which is the block's, with places instead of offsets."""
+    wanted = [
+        Wanted(member.block_range, member.record.epoch, place_of(number, 0))
+        for number, member in enumerate(bundle.members)
+    ]
+    reader = cache.reader(environment, looks=router.looks)
+    try:
+        results = _read(reader, wanted, bundle, router, clocks)
+    except UnreadRangeError as unread:
+        return Reading((), unread=(unread.number, unread.reason))
+    heavy_at, total = results[-1].heavy_at, sum(result.bytes for result in results)
+    if bundle.is_alone:
+        return Reading(results, None if heavy_at is None else TooHeavy(heavy_at, total))
+    # One message is always allowed, but not within a bundle: it is loaded alone.
+    is_heavy = heavy_at is not None or total > bundle.bytes_max
+    return Reading(results, BundleTooHeavy(total) if is_heavy else None)
+
+
+def _read(
+    reader: Reader, wanted: Sequence[Wanted], bundle: Bundle, router: Router, clocks: StageClocks
+) -> tuple[ReadResult, ...]:
+    view, bytes_max = router.only_view, bundle.bytes_max
+    if isinstance(reader, RangeReader):
+        deliver = clocks.checking(view.buffer.add if view else router.deliver)
+        look = router.look if router.looks else None
+        return reader.read_ranges(
+            wanted, bytes_max, deliver, look, tombstones=router.takes_tombstones
+        )
+    if view is None:
+        return reader.read_ranges(wanted, bytes_max, clocks.checking(router.deliver))
+    return reader.read_text(wanted, bytes_max, clocks.checking(view.buffer.add_text))

@@ -55,13 +55,19 @@ from sluice.kafka.reader import RangeReader, read_originals
 from sluice.kafka.readers import Reader
 from sluice.worker.asking import ask_for_fields, asked_for_columns, asked_for_schemas, words_of
 from sluice.worker.assignment import Assignment, TaskEnvironment
-from sluice.worker.bundle import Bundle
+from sluice.worker.bundle import Bundle, Reading, fetch
 from sluice.worker.claiming import Claimed, claim, duplicate_faults
 from sluice.worker.errors import BlockRefusedError, NeedsReservationError, OutdatedTextError
-from sluice.worker.fetching import Reading, fetch
-from sluice.worker.inserting import ShardBlock, insert_block, may_go_parallel, require_takers
+from sluice.worker.inserting import (
+    ShardBlock,
+    decisive,
+    insert_block,
+    may_go_parallel,
+    require_takers,
+    send_parallel,
+    send_sequentially,
+)
 from sluice.worker.leases import HeldLease
-from sluice.worker.parallel import decisive, send_parallel, send_sequentially
 from sluice.worker.routing import Router
 from sluice.worker.stage_clocks import StageClocks
 from sluice.worker.staging import SealedBlock, seal_blocks, stage_block

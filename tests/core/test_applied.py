@@ -6,8 +6,7 @@ from typing import Any
 
 import pytest
 
-from sluice.core.applied import Version, apply_entry, digest_of, taken_entry
-from sluice.core.decided import Decided
+from sluice.core.decided import Decided, Version, apply_entry, digest_of, taken_entry
 from sluice.core.ledger import LedgerEntry
 
 

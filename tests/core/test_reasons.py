@@ -5,8 +5,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from sluice.core.dead_letters import DUPLICATE, PARKED
-from sluice.core.reasons import REASONS, table
+from sluice.core.dead_letters import DUPLICATE, PARKED, REASONS, table
 from sluice.decode.envelope.format import OTHER_SCHEMA
 from sluice.decode.messages import fault
 
@@ -21,7 +20,7 @@ def test_every_reason_that_a_message_may_have_is_explained() -> None:
 
 def test_the_document_has_them_all() -> None:
     assert table() in DOCUMENT.read_text(), (
-        "docs/DEAD_LETTERS.md is behind: put there what `python -m sluice.core.reasons` prints"
+        "docs/DEAD_LETTERS.md is behind: put there what `python -m sluice.core.dead_letters` prints"
     )
 
 

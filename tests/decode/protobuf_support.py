@@ -16,7 +16,7 @@ from sluice.decode.messages.decoded import Decoded
 from sluice.decode.messages.framing import BYTES
 from sluice.decode.messages.origins import alone
 from sluice.decode.schema.protobuf import Protobuf
-from sluice.decode.schema.protobuf_compile import MAIN_FILE, compile_files
+from sluice.decode.schema.protobuf_schema import MAIN_FILE, compile_files
 from sluice.decode.typed.decoder import TypedDecoder
 from tests.decode.support import fill, table
 

@@ -14,7 +14,7 @@ from sluice.core.load_spec import Column
 from sluice.core.schema_ids import RegisteredSchema
 from sluice.decode.engine.native import varint
 from sluice.decode.schema.protobuf import Protobuf, ProtobufConfluent, _packed, _unpacked
-from sluice.decode.schema.protobuf_compile import MAIN_FILE, compile_files
+from sluice.decode.schema.protobuf_schema import MAIN_FILE, compile_files
 from sluice.decode.schema.registry import provide
 from sluice.decode.typed.decoder import TypedDecoder
 from tests.decode.protobuf_support import (

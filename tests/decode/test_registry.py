@@ -33,7 +33,7 @@ from sluice.decode.messages.origins import alone
 from sluice.decode.schema import registry as registries
 from sluice.decode.schema.avro import AvroConfluent
 from sluice.decode.schema.protobuf import ProtobufConfluent
-from sluice.decode.schema.protobuf_compile import compile_files
+from sluice.decode.schema.protobuf_schema import compile_files
 from sluice.decode.schema.registry import UnknownSchemasError, provide, registry_of
 from sluice.decode.typed.decoder import TypedDecoder
 from sluice.kafka.registry import RegistryAccess, RegistryClient

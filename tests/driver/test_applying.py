@@ -8,8 +8,7 @@ from dataclasses import replace
 
 import pytest
 
-from sluice.core.applied import Version, apply_entry
-from sluice.core.decided import Decided
+from sluice.core.decided import Decided, Version, apply_entry
 from sluice.core.errors import ConfigurationError, TransientError
 from sluice.core.load_spec import LoadSpec
 from sluice.core.ranges import TopicPartition

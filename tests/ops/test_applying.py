@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from sluice.config import Configuration, load
-from sluice.core.applied import taken_entry
+from sluice.core.decided import taken_entry
 from sluice.core.fleet.records import Report
 from sluice.driver.applying import loaded
 from sluice.kafka.decisions import write_decisions

@@ -6,7 +6,7 @@ import pytest
 
 from sluice.kafka.topics import TopicFacts
 from sluice.ops.doctor_findings import Examination
-from sluice.ops.doctor_topics import (
+from sluice.ops.doctor_kafka import (
     SourceNeeds,
     check_dead_letters,
     check_fleet,

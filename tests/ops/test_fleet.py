@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from sluice.cli.main import main
-from sluice.core.applied import apply_entry, taken_entry
+from sluice.core.decided import apply_entry, taken_entry
 from sluice.core.fleet.fold import Heard
 from sluice.core.fleet.records import Report
 from sluice.core.ledger import Commit

@@ -17,7 +17,7 @@ from google.protobuf.message_factory import GetMessageClass
 from sluice.clickhouse.http import Server
 from sluice.config import load
 from sluice.core.errors import TerminalError
-from sluice.decode.schema.protobuf_compile import compile_files
+from sluice.decode.schema.protobuf_schema import compile_files
 from sluice.kafka.registry import RegistryAccess
 from sluice.ops.init_topic import Proposal, Wanted, propose
 from tests.support.fixtures import fresh_database

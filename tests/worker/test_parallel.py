@@ -17,8 +17,7 @@ from sluice.decode.messages.decoded import Block
 from sluice.kafka.clients import KafkaAccess
 from sluice.worker.assignment import TaskEnvironment
 from sluice.worker.errors import BlockRefusedError, OutdatedTextError
-from sluice.worker.inserting import may_go_parallel
-from sluice.worker.parallel import decisive, send_parallel, send_sequentially
+from sluice.worker.inserting import decisive, may_go_parallel, send_parallel, send_sequentially
 from tests.core.test_ledger import RECEIPT
 
 SHARDS = ["s1", "s2", "s3"]

@@ -41,13 +41,15 @@ from sluice.decode.schema.headed import (
     target_types,
 )
 from sluice.decode.schema.named import Found, Headers, registry_headers
-from sluice.decode.schema.protobuf_compile import MAIN_FILE, compile_files, read_descriptors
 from sluice.decode.schema.protobuf_schema import (
+    MAIN_FILE,
     ProtobufFiles,
     ProtobufMessage,
     any_of,
+    compile_files,
     filling,
     of_oneof,
+    read_descriptors,
 )
 from sluice.decode.schema.registry import registry_of
 from sluice.decode.schema.structure import Code, Positions, Results, check_protobuf, with_lengths

@@ -23,9 +23,8 @@ from sluice.core.errors import SluiceError, TerminalError
 from sluice.kafka.clients import KafkaAccess
 from sluice.kafka.ledger import entries
 from sluice.testbed.chaos.cluster import SparkCluster, running_cluster
-from sluice.testbed.chaos.drivers import Drivers
+from sluice.testbed.chaos.drivers import AllPositions, Drivers, Positions
 from sluice.testbed.chaos.layout import WORKERS, Layout, Victim, victim_child, victim_program
-from sluice.testbed.chaos.positions import AllPositions, Positions
 from sluice.testbed.chaos.proxy import Proxy
 from sluice.testbed.chaos.requests import Inserts, Posts, kafka_requests
 from sluice.testbed.chaos.schedule import Strike, Target

@@ -20,9 +20,8 @@ from sluice.kafka.ledger import entries
 from sluice.kafka.log import SourceLog
 from sluice.testbed.chaos.cluster import SparkCluster, running_cluster, spark_settings
 from sluice.testbed.chaos.content import ContentReport, Rows, compare, compare_events, rows_in
-from sluice.testbed.chaos.drivers import Drivers
+from sluice.testbed.chaos.drivers import AllPositions, Drivers, Positions
 from sluice.testbed.chaos.layout import Victim, victim_program
-from sluice.testbed.chaos.positions import AllPositions, Positions
 from sluice.testbed.chaos.proxy import Proxy
 from sluice.testbed.chaos.requests import Inserts, kafka_requests
 from sluice.testbed.chaos.schedule import Strike, Target

@@ -229,7 +229,7 @@ class OffsetSplitter:
 
 
 def sending_parallel(world: World) -> Callable[..., tuple[list[Receipt], list[SluiceError]]]:
-    """Stands for `sluice.worker.parallel.send_parallel`: one actor for each shard."""
+    """Stands for `sluice.worker.inserting.send_parallel`: one actor for each shard."""
 
     def send_parallel(
         parts: list[tuple[str, Any]], send: Callable[[str, Any], Receipt]

@@ -15,8 +15,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from starlette.routing import Route
 
 from sluice.config import HttpConfiguration
-from sluice.core.applied import Version
-from sluice.core.decided import Frozen, Subject
+from sluice.core.decided import Frozen, Subject, Version
 from sluice.core.errors import ConfigurationError, TransientError
 from sluice.core.ranges import TopicPartition
 from sluice.driver.loop import ConnectorLoop

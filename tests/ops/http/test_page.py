@@ -6,8 +6,7 @@ import re
 import time
 from pathlib import Path
 
-from sluice.core.applied import Version
-from sluice.core.decided import Frozen, Setting, Subject
+from sluice.core.decided import Frozen, Setting, Subject, Version
 from sluice.core.errors import TerminalError, TransientError
 from sluice.core.ranges import TopicPartition
 from sluice.core.replicas import Condition, ReplicaHealth

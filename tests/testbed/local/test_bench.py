@@ -19,6 +19,7 @@ from sluice.core.errors import ConfigurationError, TransientError
 from sluice.core.ranges import TopicPartition
 from sluice.kafka.clients import make_admin
 from sluice.kafka.log import SourceLog
+from sluice.testbed.local.bench import DATABASE, prepared_target
 from sluice.testbed.local.bench_report import Drained, Outcome, compared
 from sluice.testbed.local.bench_rounds import (
     ROLES,
@@ -33,7 +34,6 @@ from sluice.testbed.local.bench_rounds import (
     stage_seconds,
 )
 from sluice.testbed.local.bench_settings import BenchSettings
-from sluice.testbed.local.bench_target import DATABASE, prepared_target
 from sluice.testbed.local.orders import Orders, Shape
 from sluice.testbed.local.processes import descendants, listener, machine_busy_seconds, usage
 from sluice.testbed.local.producing import (

@@ -23,12 +23,11 @@ from sluice.core.ranges import Range, TopicPartition
 from sluice.core.receipts import Loaded, Receipt
 from sluice.kafka.clients import KafkaAccess
 from sluice.testbed.local import bench_flame, bench_rounds, bench_settings, tail
-from sluice.testbed.local.bench import run_bench
+from sluice.testbed.local.bench import run_bench, table_names
 from sluice.testbed.local.bench_flame import Flame, find_py_spy, recorded
 from sluice.testbed.local.bench_report import compared, figures, read_stored
 from sluice.testbed.local.bench_rounds import Bench
 from sluice.testbed.local.bench_settings import TOPIC, TOPIC_PATTERN, BenchSettings
-from sluice.testbed.local.bench_target import table_names
 from sluice.testbed.local.orders import COLUMNS, Orders, Shape, natural_bytes
 from sluice.testbed.local.producing import Stamped, Steady
 from sluice.testbed.local.settings import PipelineSettings
