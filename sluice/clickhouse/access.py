@@ -30,7 +30,7 @@ class ClickHouseAccess:
         here waits for two. Of no meaning with durability "single".
     :param zookeeper: see `QuorumConfiguration`.
     :param preferred: replicas that blocks go to first, as those in one data center.
-    :param behind: replicas that blocks go to last, see `core.health`.
+    :param behind: replicas that blocks go to last, see `core.replicas`.
     :param frozen: replicas that get no blocks, since a person said so (R23).
     :param looks: how often such a replica came back. Nothing that was known of servers before
         counts, since a person was at them.

@@ -89,7 +89,7 @@ class Breaker:
         """The same replicas: those that are behind after the others, and last those that rest;
         otherwise in the same order.
 
-        :param behind: that answer, but are better left alone for a while (`core.health`).
+        :param behind: that answer, but are better left alone for a while (`ReplicaHealth`).
         """
         return tuple(
             sorted(replicas, key=lambda url: (self.rests(url, now_seconds), url in behind))
