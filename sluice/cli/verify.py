@@ -23,8 +23,7 @@ from sluice.cli.output import cell_text, json_text, print_json, print_table
 
 if TYPE_CHECKING:
     from sluice.config import Configuration
-    from sluice.core.anomalies import Anomaly
-    from sluice.core.instances import Instance
+    from sluice.core.anomalies import Anomaly, Instance
     from sluice.verify.verifier import PartitionVerified, Source, VerifyReport
 
 log = logging.getLogger(__name__)

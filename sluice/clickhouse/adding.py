@@ -12,8 +12,8 @@ from collections.abc import Callable, Mapping, Sequence
 from sluice.clickhouse.capabilities import known_settings
 from sluice.clickhouse.http import Server
 from sluice.clickhouse.reactions import ServerError
+from sluice.clickhouse.schema import read_structures
 from sluice.clickhouse.sql import identifier, qualified
-from sluice.clickhouse.structure import read_structures
 from sluice.core.dynamic import DynamicColumns, room_for_columns, type_of
 from sluice.core.errors import TerminalError, TransientError
 

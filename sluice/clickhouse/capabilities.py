@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from sluice.clickhouse.http import Server
-from sluice.clickhouse.structure import zone_of
+from sluice.clickhouse.schema import zone_of
 from sluice.core.errors import ConfigurationError
 
 #: Squash limits so high that all Native blocks of one body become one server-side block

@@ -9,9 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from sluice.clickhouse.http import Server
-from sluice.clickhouse.schema import TOKENS, Dependent, TableFacts, unquoted
+from sluice.clickhouse.schema import TOKENS, Dependent, TableFacts, one_of, unquoted
 from sluice.clickhouse.sql import identifier, qualified
-from sluice.clickhouse.structure import one_of
 
 #: Of a table and all views and tables behind it: names, definitions and who reads whom.
 Definitions = tuple[tuple[object, ...], ...]

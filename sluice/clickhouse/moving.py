@@ -16,10 +16,9 @@ from dataclasses import dataclass, replace
 
 from sluice.clickhouse.http import Server
 from sluice.clickhouse.reactions import ServerError
-from sluice.clickhouse.schema import TableFacts, describe_table
+from sluice.clickhouse.schema import TableFacts, describe_table, known_uuid
 from sluice.clickhouse.sql import identifier, literal, qualified
 from sluice.clickhouse.statements import Statements
-from sluice.clickhouse.structure import known_uuid
 from sluice.clickhouse.vanishing import CannotTellError
 from sluice.clickhouse.window import read_insert_counter, read_server_run
 from sluice.core.errors import InDoubtError, TerminalError

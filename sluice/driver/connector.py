@@ -48,7 +48,7 @@ from sluice.driver.fleet import FleetMember, Identity, boot_id, refuse_beside_fl
 from sluice.driver.inheriting import Heir
 from sluice.driver.loop import ConnectorLoop
 from sluice.driver.monitor import WindowMonitor
-from sluice.driver.new_partitions import NewPartitions
+from sluice.driver.observing import NewPartitions
 from sluice.driver.parking import Parking
 from sluice.driver.ports import (
     ClusterRead,

@@ -38,8 +38,7 @@ from sluice.driver.effects import (
 )
 from sluice.driver.freezing import Freezing
 from sluice.driver.inheriting import SharesRead
-from sluice.driver.new_partitions import NewPartitionsRead
-from sluice.driver.observing import TopicObserver
+from sluice.driver.observing import NewPartitionsRead, TopicObserver
 from sluice.driver.pending import Pending
 from sluice.driver.ports import (
     ClusterRead,

@@ -1,9 +1,15 @@
-"""A look at a loop's topics now and then: gone, created again, larger, held back, new."""
+"""A look at a loop's topics now and then: gone, created again, larger, held back, new.
+
+A take-over reads the ledger, as far back as somebody may still insert; for partitions that a loop
+does not have yet it is read in a thread beside the loop, which loads the others.
+"""
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
 
 from sluice.core.errors import SluiceError, TransientError
 from sluice.core.lease import has_expired
@@ -11,9 +17,11 @@ from sluice.core.ranges import EPOCH_UNKNOWN, EpochOffset, TopicPartition
 from sluice.driver.beginning import StartRefusedError
 from sluice.driver.effects import Effect, LetGo, StopPartition
 from sluice.driver.ports import ConfigurationRead, FindCuts, SourceOffsets, Topics
+from sluice.driver.start import ReadAhead, Started
 from sluice.driver.state import PartitionState
 from sluice.driver.stopped import PartitionStoppedError, cut_below
 from sluice.kafka.log import TopicMissingError
+from sluice.spark.jobs import Inbox
 
 _logger = logging.getLogger("sluice.loop")
 
@@ -296,3 +304,55 @@ class TopicObserver:
 def _stop_going(state: PartitionState, error: SluiceError) -> Iterator[Effect]:
     if state.stopped is None:
         yield StopPartition(state.source, error)
+
+
+_TakeOver = Callable[[list[TopicPartition], ReadAhead], Started]
+
+
+@dataclass(frozen=True, slots=True)
+class NewPartitionsRead:
+    """What a take-over of these partitions needs of the ledger was read.
+
+    :param take_over: takes over all of them, or some; called from the loop's thread. Raises what
+        the reading ended on, too.
+    """
+
+    sources: list[TopicPartition]
+    take_over: Callable[[list[TopicPartition]], Started]
+
+
+class NewPartitions:
+    """Reads for one loop.
+
+    :param read: reads the ledger; see `sluice.driver.start.read_ahead`.
+    :param take_over: takes partitions over with what was read.
+    """
+
+    def __init__(
+        self,
+        read: Callable[[list[TopicPartition]], ReadAhead],
+        take_over: _TakeOver,
+        inbox: Inbox,
+    ) -> None:
+        self._read, self._take_over, self._inbox = read, take_over, inbox
+        self._pool = ThreadPoolExecutor(1, thread_name_prefix="new-partitions")
+
+    def ask(self, sources: list[TopicPartition]) -> None:
+        """Read for these; a `NewPartitionsRead` tells."""
+        self._pool.submit(self._run, sources)
+
+    def close(self) -> None:
+        """End without waiting."""
+        self._pool.shutdown(wait=False, cancel_futures=True)
+
+    def _run(self, sources: list[TopicPartition]) -> None:
+        ahead = Future[ReadAhead]()
+        try:
+            ahead.set_result(self._read(sources))
+        except Exception as error:
+            ahead.set_exception(error)
+
+        def take_over(some: list[TopicPartition]) -> Started:
+            return self._take_over(some, ahead.result())
+
+        self._inbox.put(NewPartitionsRead(sources, take_over))

@@ -14,8 +14,8 @@ from dataclasses import dataclass, field, replace
 
 from sluice.clickhouse.access import ClickHouseAccess
 from sluice.clickhouse.comparing import Today, definition, why_not_insertable
+from sluice.clickhouse.schema import Structure, read_structures
 from sluice.clickhouse.sql import split_name
-from sluice.clickhouse.structure import Structure, read_structures
 from sluice.config import Configuration
 from sluice.core.errors import SluiceError, TerminalError, TransientError
 from sluice.core.load_spec import LoadSpec, TableSpec

@@ -21,8 +21,8 @@ from sluice.core.load_spec import LINEAGE_TYPES, Column, Delivery, TableSpec
 from sluice.decode.formats import framing_of, make_decoder
 from sluice.decode.messages.buffer import MessageBuffer
 from sluice.decode.messages.decoded import BadMessage
+from sluice.decode.messages.facts import alone
 from sluice.decode.messages.fault import NULL_IN_COLUMN
-from sluice.decode.messages.origins import alone
 from sluice.decode.schema.registry import provide
 from sluice.kafka.clients import KafkaAccess
 from sluice.kafka.cluster import Cluster

@@ -1,4 +1,4 @@
-"""The two histories that the verifier reads, as events of `sluice.core.instances`.
+"""The two histories that the verifier reads, as events of `sluice.core.anomalies`.
 
 * `LedgerHistory`: the ledger topic. It forgets nothing (no retention), and knows receipts.
 * `OffsetsHistory`: Kafka's own `__consumer_offsets`, the independent witness. Only the
@@ -25,8 +25,7 @@ from collections.abc import Mapping
 from typing import Any, Protocol
 
 from sluice.core import rests
-from sluice.core.decided import DECISIONS
-from sluice.core.instances import (
+from sluice.core.anomalies import (
     Acknowledged,
     Event,
     Forgotten,
@@ -35,6 +34,7 @@ from sluice.core.instances import (
     Settled,
     SpecSeen,
 )
+from sluice.core.decided import DECISIONS
 from sluice.core.ledger import entries_in
 from sluice.core.load_spec import digest_of
 from sluice.core.ranges import TopicPartition

@@ -16,8 +16,8 @@ from sluice.decode.formats import make_decoder
 from sluice.decode.keys.hashing import RowKeys
 from sluice.decode.messages.buffer import MessageBuffer
 from sluice.decode.messages.decoded import TableDecoder
+from sluice.decode.messages.facts import alone
 from sluice.decode.messages.framing import Framing
-from sluice.decode.messages.origins import alone
 from sluice.decode.schema.registry import UnknownSchemasError, provide
 from sluice.kafka.registry import RegistryAccess, RegistryClient
 from sluice.worker.routing import Router

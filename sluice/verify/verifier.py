@@ -18,9 +18,8 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from sluice.config import Configuration
-from sluice.core.anomalies import Anomaly, AnomalyKind, Chain, Judge
+from sluice.core.anomalies import Anomaly, AnomalyKind, Chain, Event, Forgotten, Instance, Judge
 from sluice.core.errors import TransientError
-from sluice.core.instances import Event, Forgotten, Instance
 from sluice.core.ranges import TopicPartition
 from sluice.driver.specs import kafka_access
 from sluice.kafka.offsets_topic import OFFSETS_TOPIC

@@ -6,8 +6,8 @@ from collections.abc import Iterable, Mapping
 
 from sluice.clickhouse.comparing import other_table, other_zone, why_other_hash
 from sluice.clickhouse.http import Server
+from sluice.clickhouse.schema import read_identities, read_structures
 from sluice.clickhouse.sql import split_name
-from sluice.clickhouse.structure import read_identities, read_structures
 from sluice.core.dynamic import NewField, why_no_answer
 from sluice.core.load_spec import TableSpec
 from sluice.core.receipts import Outdated, UnknownSchemas

@@ -23,7 +23,7 @@ from sluice.core.receipts import BundleTooHeavy, Receipt, TooHeavy
 from sluice.core.records import Record
 from sluice.core.server_runs import ServerRuns
 from sluice.core.tokens import block_token, row_source
-from sluice.decode.messages.origins import Origin, Origins
+from sluice.decode.messages.facts import Origin, Origins
 from sluice.kafka.errors import UnreadRangeError
 from sluice.kafka.reader import RangeReader, ReadResult, Wanted
 from sluice.kafka.readers import Reader

@@ -19,7 +19,7 @@ from sluice.core.server_runs import is_same_run
 from sluice.decode.keys.hashing import Keyed, RowKeys
 from sluice.decode.keys.kept import kept
 from sluice.decode.messages.decoded import Decoded
-from sluice.decode.messages.origins import Origins
+from sluice.decode.messages.facts import Origins
 from sluice.worker.bundle import Bundle
 
 #: Of what a copy says of its key.

@@ -19,10 +19,9 @@ from sluice.core.routing import Looked, looked, takes
 from sluice.decode.envelope.walk import envelope_tables
 from sluice.decode.formats import framing_of
 from sluice.decode.messages.buffer import MessageBuffer
-from sluice.decode.messages.facts import MessageFacts, facts_named
+from sluice.decode.messages.facts import MessageFacts, Origins, facts_named
 from sluice.decode.messages.framing import Framing
 from sluice.decode.messages.marked import subset
-from sluice.decode.messages.origins import Origins
 from sluice.kafka.reader import Seen
 
 _NOTHING = Looked()

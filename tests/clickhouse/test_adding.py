@@ -10,7 +10,7 @@ import pytest
 from sluice.clickhouse import adding
 from sluice.clickhouse.adding import ColumnsRefusedError, add_columns
 from sluice.clickhouse.http import Server
-from sluice.clickhouse.structure import read_structures
+from sluice.clickhouse.schema import read_structures
 from sluice.core.dynamic import DynamicColumns
 from sluice.core.errors import TransientError
 from sluice.testbed.local.children import free_ports

@@ -6,7 +6,7 @@ import pytest
 
 from sluice.clickhouse.capabilities import Capabilities, insert_settings, read_capabilities
 from sluice.clickhouse.http import Server
-from sluice.clickhouse.structure import zone_of
+from sluice.clickhouse.schema import zone_of
 from sluice.core.errors import ConfigurationError
 from tests.clickhouse.helpers import count, insert, native
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from sluice.clickhouse.capabilities import read_capabilities
 from sluice.clickhouse.http import Server
-from sluice.clickhouse.schema import describe_table
-from sluice.clickhouse.structure import (
+from sluice.clickhouse.schema import (
     Identities,
     Structure,
+    describe_table,
     read_identities,
     read_structures,
 )

@@ -7,7 +7,7 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-from sluice.core.instances import Acknowledged, Event, Forgotten, Instance, Place, Settled, SpecSeen
+from sluice.core.anomalies import Acknowledged, Event, Forgotten, Instance, Place, Settled, SpecSeen
 from sluice.core.ranges import TopicPartition
 from sluice.core.records import Kind, Record, encode
 

@@ -9,8 +9,15 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from sluice.core.anomalies import Anomaly, AnomalyKind, Judge
-from sluice.core.instances import Acknowledged, Event, Forgotten, Settled
+from sluice.core.anomalies import (
+    Acknowledged,
+    Anomaly,
+    AnomalyKind,
+    Event,
+    Forgotten,
+    Judge,
+    Settled,
+)
 from sluice.core.records import Kind
 from tests.core.histories import SOURCE, TABLES, TEXTS, Writer, instance, legal_histories
 

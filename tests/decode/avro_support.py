@@ -13,8 +13,8 @@ from sluice.core.load_spec import Column
 from sluice.core.schema_ids import RegisteredSchema
 from sluice.decode.messages.buffer import MessageBuffer
 from sluice.decode.messages.decoded import Decoded
+from sluice.decode.messages.facts import alone
 from sluice.decode.messages.framing import BYTES
-from sluice.decode.messages.origins import alone
 from sluice.decode.schema.avro import AvroConfluent
 from sluice.decode.schema.registry import provide
 from sluice.decode.typed.decoder import TypedDecoder

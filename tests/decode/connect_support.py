@@ -16,7 +16,7 @@ from sluice.core.load_spec import Column, TableSpec
 from sluice.decode.engine.types import TypeNode, parse_type
 from sluice.decode.formats import framing_of, make_decoder
 from sluice.decode.messages.buffer import MessageBuffer
-from sluice.decode.messages.origins import alone
+from sluice.decode.messages.facts import alone
 from tests.decode.support import fill, rows, table
 
 _DATA = "org.apache.kafka.connect.data."

@@ -13,8 +13,8 @@ from sluice.core.load_spec import Column
 from sluice.decode.engine.native import varint
 from sluice.decode.messages.buffer import MessageBuffer
 from sluice.decode.messages.decoded import Decoded
+from sluice.decode.messages.facts import alone
 from sluice.decode.messages.framing import BYTES
-from sluice.decode.messages.origins import alone
 from sluice.decode.schema.protobuf import Protobuf
 from sluice.decode.schema.protobuf_schema import MAIN_FILE, compile_files
 from sluice.decode.typed.decoder import TypedDecoder

@@ -9,8 +9,8 @@ from sluice.core.load_spec import LINEAGE_TYPES, SOURCE, Column, TableSpec
 from sluice.decode.engine.session import session
 from sluice.decode.messages.buffer import MessageBuffer
 from sluice.decode.messages.decoded import Decoded
+from sluice.decode.messages.facts import alone
 from sluice.decode.messages.marked import memory_file
-from sluice.decode.messages.origins import alone
 from sluice.decode.text.decoder import Decoder
 
 #: Where a message stood; `test_source.py` has who loaded it.

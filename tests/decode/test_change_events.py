@@ -12,7 +12,7 @@ from sluice.core.load_spec import Column, Mapped, TableSpec
 from sluice.decode.formats import framing_of, make_decoder
 from sluice.decode.messages.buffer import MessageBuffer
 from sluice.decode.messages.decoded import Decoded
-from sluice.decode.messages.origins import alone
+from sluice.decode.messages.facts import alone
 from tests.decode.avro_support import SCHEMAS, URL, body, framed
 from tests.decode.support import fill, rows, table
 

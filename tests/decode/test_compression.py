@@ -14,7 +14,7 @@ from sluice.core.load_spec import Column, TableSpec
 from sluice.decode.formats import framing_of, make_decoder
 from sluice.decode.messages.buffer import MessageBuffer
 from sluice.decode.messages.decoded import Decoded
-from sluice.decode.messages.origins import alone
+from sluice.decode.messages.facts import alone
 from sluice.decode.values import compression, steps
 from sluice.decode.values.steps import TooLargeError
 from tests.decode.support import fill, rows, table

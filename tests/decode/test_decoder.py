@@ -16,7 +16,7 @@ from sluice.core.load_spec import Column
 from sluice.decode.engine import session as session_module
 from sluice.decode.engine.native import read_header
 from sluice.decode.messages.buffer import MessageBuffer
-from sluice.decode.messages.origins import alone
+from sluice.decode.messages.facts import alone
 from sluice.decode.text.decoder import Decoder
 from tests.decode.support import FIRST_OFFSET, LINEAGE, LINEAGE_NAMES, decode, fill, rows, table
 

@@ -20,7 +20,7 @@ from confluent_kafka.serialization import MessageField, SerializationContext
 from sluice.core.load_spec import Column, Mapped, TableSpec
 from sluice.decode.formats import framing_of, make_decoder
 from sluice.decode.messages.buffer import MessageBuffer
-from sluice.decode.messages.origins import alone
+from sluice.decode.messages.facts import alone
 from sluice.decode.schema.registry import RegisteredSchema, provide
 from sluice.kafka.registry import RegistryAccess, RegistryClient
 from tests.decode.connect_support import shown

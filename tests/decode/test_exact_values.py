@@ -17,8 +17,7 @@ from pyarrow import ipc, orc, parquet
 from sluice.core.load_spec import Column, Mapped
 from sluice.decode.formats import _FORMATS, make_decoder
 from sluice.decode.messages.buffer import MessageBuffer
-from sluice.decode.messages.facts import MessageFacts
-from sluice.decode.messages.origins import alone
+from sluice.decode.messages.facts import MessageFacts, alone
 from sluice.decode.text.plan import Plan
 from tests.decode.support import fill, rows, table
 from tests.decode.typed_support import written

@@ -10,7 +10,7 @@ import pytest
 from sluice.core.load_spec import Column
 from sluice.decode.messages import buffer as buffers
 from sluice.decode.messages.buffer import MessageBuffer
-from sluice.decode.messages.origins import alone
+from sluice.decode.messages.facts import alone
 from sluice.decode.text import isolate
 from sluice.decode.text.decoder import Decoder
 from sluice.decode.text.plan import Plan

@@ -18,8 +18,7 @@ from sluice.core.schema_ids import RegisteredSchema, guid_of
 from sluice.decode.formats import framing_of, make_decoder
 from sluice.decode.messages.buffer import MessageBuffer
 from sluice.decode.messages.decoded import Decoded
-from sluice.decode.messages.facts import Headers, MessageFacts, facts_named
-from sluice.decode.messages.origins import alone
+from sluice.decode.messages.facts import Headers, MessageFacts, alone, facts_named
 from sluice.decode.schema.registry import UnknownSchemasError, provide
 from sluice.kafka.registry import RegistryAccess, RegistryClient
 from tests.decode.protobuf_support import Order

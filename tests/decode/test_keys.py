@@ -12,8 +12,7 @@ from sluice.core.load_spec import Column, KeyFormat, Mapped, TableSpec
 from sluice.decode.formats import framing_of, make_decoder
 from sluice.decode.messages.buffer import MessageBuffer
 from sluice.decode.messages.decoded import Decoded
-from sluice.decode.messages.facts import MessageFacts, facts_named
-from sluice.decode.messages.origins import alone
+from sluice.decode.messages.facts import MessageFacts, alone, facts_named
 from sluice.decode.schema.registry import UnknownSchemasError
 from tests.decode.avro_support import SCHEMAS, URL, body, framed, record
 from tests.decode.support import fill, rows, table

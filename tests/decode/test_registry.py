@@ -28,8 +28,8 @@ from sluice.core.load_spec import Column
 from sluice.core.receipts import UnknownSchemas
 from sluice.core.schema_ids import RegisteredSchema, number_of_guid
 from sluice.decode.messages.buffer import MessageBuffer
+from sluice.decode.messages.facts import alone
 from sluice.decode.messages.framing import BYTES
-from sluice.decode.messages.origins import alone
 from sluice.decode.schema import registry as registries
 from sluice.decode.schema.avro import AvroConfluent
 from sluice.decode.schema.protobuf import ProtobufConfluent

@@ -18,8 +18,8 @@ from sluice.decode.engine.session import run
 from sluice.decode.formats import make_decoder
 from sluice.decode.messages.buffer import MessageBuffer
 from sluice.decode.messages.decoded import Block, Decoded, TableDecoder
+from sluice.decode.messages.facts import alone
 from sluice.decode.messages.marked import memory_file
-from sluice.decode.messages.origins import alone
 from sluice.decode.sharding.splitter import Splitter
 from tests.decode.support import FIRST_OFFSET, LINEAGE, fill, table
 from tests.support.examples import examples

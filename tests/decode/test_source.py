@@ -8,7 +8,7 @@ from sluice.core.load_spec import SOURCE, Column, lineage_types
 from sluice.core.tokens import row_source, source_number
 from sluice.decode.formats import framing_of, make_decoder
 from sluice.decode.messages.buffer import MessageBuffer
-from sluice.decode.messages.origins import alone
+from sluice.decode.messages.facts import alone
 from tests.decode.support import LINEAGE, LINEAGE_NAMES, fill, rows
 from tests.decode.text_support import ID, TEXT, text_of
 from tests.decode.typed_support import written

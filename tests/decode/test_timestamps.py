@@ -10,7 +10,7 @@ from sluice.core.load_spec import Column, Mapped
 from sluice.decode.formats import framing_of, make_decoder
 from sluice.decode.messages.buffer import MessageBuffer
 from sluice.decode.messages.decoded import Decoded
-from sluice.decode.messages.origins import alone
+from sluice.decode.messages.facts import alone
 from tests.decode.avro_support import SCHEMAS, URL, body, framed, record
 from tests.decode.support import fill, rows, table
 

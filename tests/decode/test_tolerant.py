@@ -15,9 +15,9 @@ from sluice.core.load_spec import Column
 from sluice.decode.messages.assemble import Body
 from sluice.decode.messages.buffer import MessageBuffer
 from sluice.decode.messages.decoded import Decoded
+from sluice.decode.messages.facts import alone
 from sluice.decode.messages.fault import Fault
 from sluice.decode.messages.marked import Indices, subset
-from sluice.decode.messages.origins import alone
 from sluice.decode.text import decoder as decoder_module
 from sluice.decode.text.decoder import Decoder
 from sluice.decode.text.isolate import can_sift, find_faults, sift

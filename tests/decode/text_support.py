@@ -8,7 +8,7 @@ from sluice.core.load_spec import Column, TableSpec
 from sluice.decode.formats import framing_of, make_decoder
 from sluice.decode.messages.buffer import MessageBuffer
 from sluice.decode.messages.decoded import Decoded
-from sluice.decode.messages.origins import alone
+from sluice.decode.messages.facts import alone
 from tests.decode.support import LINEAGE, LINEAGE_NAMES, fill, rows, table
 
 ID, TEXT = Column("id", "UInt64"), Column("s", "String")

@@ -10,8 +10,8 @@ from sluice.decode.engine.session import run
 from sluice.decode.formats import typed_decoder as decoder_of_typed
 from sluice.decode.messages.buffer import MessageBuffer
 from sluice.decode.messages.decoded import Decoded, TableDecoder
+from sluice.decode.messages.facts import alone
 from sluice.decode.messages.framing import BYTES
-from sluice.decode.messages.origins import alone
 from tests.decode.support import fill, rows, table
 
 SETTINGS = "SETTINGS session_timezone='UTC', allow_suspicious_low_cardinality_types=1"

@@ -35,7 +35,7 @@ from sluice.core.records import Kind, Record
 from sluice.core.tokens import block_token
 from sluice.driver.effects import Wanted
 from sluice.driver.loop import ConnectorLoop
-from sluice.driver.new_partitions import NewPartitionsRead
+from sluice.driver.observing import NewPartitionsRead
 from sluice.driver.parking import Parking
 from sluice.driver.ports import LoopParts, ProbeEnded, ProbeFound, ShardWindow, Sought, Topics
 from sluice.driver.record_updates import RecordPlanner

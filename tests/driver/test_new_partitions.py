@@ -10,7 +10,7 @@ import pytest
 from sluice.core.errors import TransientError
 from sluice.core.ledger import LedgerView
 from sluice.core.ranges import TopicPartition
-from sluice.driver.new_partitions import NewPartitions, NewPartitionsRead
+from sluice.driver.observing import NewPartitions, NewPartitionsRead
 from sluice.driver.ports import ConfigurationRead
 from sluice.driver.start import ReadAhead, Started
 from sluice.spark.jobs import Inbox

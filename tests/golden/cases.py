@@ -17,8 +17,7 @@ from typing import Any
 
 from sluice.core.load_spec import SPEC_VERSION, TableSpec, parse_spec
 from sluice.core.schema_ids import RegisteredSchema
-from sluice.decode.messages.facts import Headers, MessageFacts
-from sluice.decode.messages.origins import alone
+from sluice.decode.messages.facts import Headers, MessageFacts, alone
 from sluice.decode.schema.registry import provide
 from tests.decode.fuzz.mutants import mutated
 from tests.decode.fuzz.subject import Subject

@@ -14,7 +14,7 @@ from confluent_kafka.admin import AlterConfigOpType, ConfigEntry, ConfigResource
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sluice.core.instances import Event, Forgotten, Instance
+from sluice.core.anomalies import Event, Forgotten, Instance
 from sluice.core.records import Kind, encode
 from sluice.kafka.offsets_topic import (
     OFFSETS_TOPIC,

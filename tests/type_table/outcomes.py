@@ -13,7 +13,7 @@ from sluice.core.load_spec import Column
 from sluice.decode.engine.session import run
 from sluice.decode.formats import framing_of, make_decoder
 from sluice.decode.messages.buffer import MessageBuffer
-from sluice.decode.messages.origins import alone
+from sluice.decode.messages.facts import alone
 from tests.decode.support import fill, rows, table
 from tests.type_table.kinds import Kind, every_kind
 from tests.type_table.writers import WRITERS, Named, Written

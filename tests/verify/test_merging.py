@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 
-from sluice.core.instances import Event, Instance
+from sluice.core.anomalies import Event, Instance
 from sluice.verify.verifier import Merge
 from tests.core.histories import instance
 from tests.kafka.groups import intend

@@ -13,9 +13,8 @@ import pytest
 from prometheus_client import CollectorRegistry, generate_latest
 
 from sluice.config import load
-from sluice.core.anomalies import Anomaly
+from sluice.core.anomalies import Anomaly, Event, Place
 from sluice.core.errors import TerminalError
-from sluice.core.instances import Event, Place
 from sluice.core.ledger import (
     Background,
     Commit,

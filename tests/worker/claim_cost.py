@@ -28,7 +28,7 @@ from sluice.decode.formats import framing_of, make_decoder
 from sluice.decode.keys.hashing import RowKeys
 from sluice.decode.keys.kept import kept
 from sluice.decode.messages.buffer import MessageBuffer
-from sluice.decode.messages.origins import Origin, Origins
+from sluice.decode.messages.facts import Origin, Origins
 from sluice.testbed.local.orders import Orders, Shape
 from sluice.testbed.simulate.planting import patched
 from sluice.worker import claiming

@@ -10,7 +10,7 @@ import pytest
 from sluice.core.ledger import Rest
 from sluice.core.load_spec import Column, Mapped, Route, TableSpec
 from sluice.decode.messages.buffer import MessageBuffer
-from sluice.decode.messages.origins import alone
+from sluice.decode.messages.facts import alone
 from sluice.worker.routing import Router
 
 Headers = tuple[tuple[str, bytes | None], ...]

@@ -11,7 +11,7 @@ from sluice.core.load_spec import Column, Mapped
 from sluice.decode.formats import framing_of, make_decoder
 from sluice.decode.messages.buffer import MessageBuffer
 from sluice.decode.messages.decoded import BadMessage
-from sluice.decode.messages.origins import alone
+from sluice.decode.messages.facts import alone
 from sluice.worker.asking import words_of
 from tests.decode.support import fill, table
 

@@ -15,8 +15,8 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 
+from sluice.core.anomalies import OPERATOR_PREFIX
 from sluice.core.fleet.view import SILENT_REPORTS, Member, View
-from sluice.core.instances import OPERATOR_PREFIX
 from sluice.core.ranges import TopicPartition
 from sluice.core.records import GENESIS
 

@@ -15,9 +15,8 @@ from sluice.claims.owners import NOBODY, OWNER, Keys, Owners
 from sluice.core.claims import KEY_BYTES, OWNER_BYTES, key_space
 from sluice.core.errors import TerminalError
 from sluice.core.load_spec import SOURCE, TableSpec, lacking_lineage
-from sluice.decode.engine.expressions import referenced_columns
+from sluice.decode.engine.expressions import Compiled, referenced_columns, settings_of
 from sluice.decode.engine.native import fixed_columns
-from sluice.decode.engine.of_rows import Compiled, settings_of
 from sluice.decode.engine.session import EngineError, declared, identifier, literal, run
 from sluice.decode.messages.decoded import Decoded
 from sluice.decode.messages.marked import memory_file

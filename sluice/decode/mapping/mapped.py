@@ -26,12 +26,11 @@ from sluice.decode.engine.session import declared, identifier, literal, run, set
 from sluice.decode.mapping.source import KEY_PREFIX, source_of, table_of_fields
 from sluice.decode.messages.buffer import MessageBuffer
 from sluice.decode.messages.decoded import Decoded, TableDecoder
-from sluice.decode.messages.facts import TOMBSTONE, MessageFacts, fact_column, facts_named
+from sluice.decode.messages.facts import NOWHERE, TOMBSTONE, MessageFacts, fact_column, facts_named
 from sluice.decode.messages.fault import CANNOT_PARSE, CHECK_FAILED, NULL_IN_COLUMN, Fault, absent
 from sluice.decode.messages.format import Group, Natural, TypedFormat
 from sluice.decode.messages.framing import BYTES, Framing
 from sluice.decode.messages.marked import Indices, memory_file, subset
-from sluice.decode.messages.origins import NOWHERE
 from sluice.decode.schema.named import HEADER_OPTION, KEY_SCHEMA_HEADER, schemas_named
 from sluice.decode.schema.registry import UnknownSchemasError
 

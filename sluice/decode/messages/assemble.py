@@ -21,8 +21,8 @@ from sluice.decode.engine.native import (
     repeated_numbers,
     repeated_texts,
 )
+from sluice.decode.messages.facts import Origins
 from sluice.decode.messages.memory import MemoryFile
-from sluice.decode.messages.origins import Origins
 
 
 class BlockShapeError(TerminalError):

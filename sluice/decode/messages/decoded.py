@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sluice.decode.messages.buffer import MessageBuffer
-from sluice.decode.messages.origins import Origins
+from sluice.decode.messages.facts import Origins
 
 
 @dataclass(frozen=True, slots=True)

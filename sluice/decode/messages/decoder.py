@@ -21,10 +21,10 @@ from sluice.decode.engine.session import EngineError, run
 from sluice.decode.messages.assemble import Body, Lineage
 from sluice.decode.messages.buffer import MessageBuffer
 from sluice.decode.messages.decoded import BadMessage, Decoded
+from sluice.decode.messages.facts import Origins
 from sluice.decode.messages.fault import Fault
 from sluice.decode.messages.marked import memory_file
 from sluice.decode.messages.moments import QuickLook
-from sluice.decode.messages.origins import Origins
 
 
 @dataclass(frozen=True, slots=True)

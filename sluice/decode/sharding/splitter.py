@@ -17,9 +17,9 @@ from numpy.typing import NDArray
 
 from sluice.core.errors import TerminalError
 from sluice.core.load_spec import Column, Sharding, TableSpec
+from sluice.decode.engine.expressions import Compiled, settings_of
 from sluice.decode.engine.keys import Keys, lineage_of
 from sluice.decode.engine.native import checksum, read_header
-from sluice.decode.engine.of_rows import Compiled, settings_of
 from sluice.decode.engine.session import EngineError, identifier, literal, run
 from sluice.decode.messages.decoded import Block, Decoded
 from sluice.decode.messages.marked import memory_file

@@ -15,10 +15,10 @@ import numpy as np
 from sluice.core.errors import TransientError
 from sluice.decode.messages.buffer import MessageBuffer, Value
 from sluice.decode.messages.decoded import BadMessage, Decoded, TableDecoder
+from sluice.decode.messages.facts import Origins
 from sluice.decode.messages.fault import Fault
 from sluice.decode.messages.framing import BYTES, Framing
 from sluice.decode.messages.marked import Indices
-from sluice.decode.messages.origins import Origins
 
 #: Above this a range is too large when its values are decompressed, unless it is one message.
 RANGE_BYTES_MAX = 256 << 20

@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from sluice.core.load_spec import Column
 from sluice.core.ranges import TopicPartition
-from sluice.decode.messages.origins import Origins
+from sluice.decode.messages.facts import Origins
 
 
 class Row(NamedTuple):

@@ -17,8 +17,8 @@ from sluice.core.errors import SluiceError, TerminalError
 from sluice.core.load_spec import TableSpec
 from sluice.core.receipts import Receipt
 from sluice.core.rests import StoredRows
+from sluice.decode.messages.facts import Origins
 from sluice.decode.messages.fault import UNKNOWN_FIELD, UNKNOWN_SCHEMA
-from sluice.decode.messages.origins import Origins
 from sluice.decode.schema.registry import require_known
 from sluice.testbed.simulate.clickhouse import ROW_NUMBERS, Block, Row, clickhouse_partition
 from sluice.testbed.simulate.messages import Judged, field_of, judge, rows_of, schema_of

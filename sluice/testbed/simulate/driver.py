@@ -28,7 +28,7 @@ from sluice.driver.claims import ClaimsKeeper
 from sluice.driver.connector import ConnectorRun
 from sluice.driver.loop import ConnectorLoop
 from sluice.driver.monitor import WindowMonitor
-from sluice.driver.new_partitions import NewPartitions
+from sluice.driver.observing import NewPartitions
 from sluice.driver.ports import Clock, ProbeEnded, Sought
 from sluice.driver.probing import ClickHouseProber
 from sluice.driver.refreshing import SchemaReader

@@ -11,9 +11,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from sluice.core.anomalies import Judge
+from sluice.core.anomalies import Judge, Place
 from sluice.core.budget import TargetShard
-from sluice.core.instances import Place
 from sluice.core.load_spec import Column, LoadSpec, parse_spec
 from sluice.core.ranges import EpochOffset, TopicPartition
 from sluice.core.records import Kind, Record, decode, encode

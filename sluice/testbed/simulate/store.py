@@ -15,7 +15,7 @@ from sluice.core.claims import KEY_BYTES, OWNER_BYTES
 from sluice.core.errors import TransientError
 from sluice.core.load_spec import TableSpec
 from sluice.decode.keys.hashing import Keyed
-from sluice.decode.messages.origins import Origins
+from sluice.decode.messages.facts import Origins
 from sluice.testbed.simulate import faults
 from sluice.testbed.simulate.clickhouse import ROW_NUMBERS
 from sluice.testbed.simulate.decoding import DecodedRows, with_rows

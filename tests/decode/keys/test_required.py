@@ -15,7 +15,7 @@ from sluice.core.load_spec import Column, TableSpec
 from sluice.decode.formats import framing_of, make_decoder
 from sluice.decode.messages.buffer import MessageBuffer
 from sluice.decode.messages.decoded import Decoded
-from sluice.decode.messages.origins import alone
+from sluice.decode.messages.facts import alone
 from tests.decode.keys.support import WHO, keyed_table
 from tests.decode.support import fill
 from tests.support.examples import examples

@@ -13,8 +13,8 @@ from sluice.core.load_spec import Column
 from sluice.decode.engine.session import run
 from sluice.decode.formats import framing_of, make_decoder
 from sluice.decode.messages.buffer import MessageBuffer
+from sluice.decode.messages.facts import alone
 from sluice.decode.messages.marked import memory_file
-from sluice.decode.messages.origins import alone
 from sluice.testbed.local.bench_rounds import Held, Watch
 from sluice.testbed.local.bench_settings import ORDER_FORMATS, BenchSettings
 from sluice.testbed.local.orders import EncodedOrders, Orders, Shape, order_format
