@@ -150,27 +150,18 @@ def freeze(config: Path, why: str, by: str | None, **named: str) -> int:
     What is out is settled. Then nothing of it is loaded, whatever is started again. To a replica or
     a data center go no blocks; the other replicas take them, where there are any.
     """
-    configuration = load_configuration(config)
-    from sluice.ops import driver_decisions as decisions
+    from sluice.ops.driver_decisions import freeze as told
 
-    who = by or getpass.getuser()
-    for line in decisions.freeze(configuration, by=who, why=why, **named):
-        print(cell_text(line))
-    return ExitStatus.DONE
+    return _tell(config, told, why, by, **named)
 
 
 @command("resume", 'sluice resume sluice.toml --table orders --why "the disk is new"')
 @_scope
 def resume(config: Path, why: str, by: str | None, **named: str) -> int:
     """Let go on what was frozen, with the same words as it was frozen by."""
-    configuration = load_configuration(config)
-    from sluice.ops import driver_decisions as decisions
+    from sluice.ops.driver_decisions import resume as told
 
-    who = by or getpass.getuser()
-    lines = decisions.resume(configuration, by=who, why=why, **named)
-    for line in lines or ["nothing is frozen"]:
-        print(cell_text(line))
-    return ExitStatus.DONE
+    return _tell(config, told, why, by, **named)
 
 
 @command("drain", 'sluice drain sluice.toml --why "the machine is changed"')
@@ -181,12 +172,9 @@ def drain(config: Path, why: str, by: str | None) -> int:
 
     One that is started later goes on loading.
     """
-    configuration = load_configuration(config)
-    from sluice.ops import driver_decisions as decisions
+    from sluice.ops.driver_decisions import drain as told
 
-    for line in decisions.drain(configuration, by=by or getpass.getuser(), why=why):
-        print(cell_text(line))
-    return ExitStatus.DONE
+    return _tell(config, told, why, by)
 
 
 @command("reload", 'sluice reload sluice.toml --why "a column was added"')
@@ -197,9 +185,17 @@ def reload(config: Path, why: str, by: str | None) -> int:
 
     The configuration file is not read: that is what `sluice apply` does.
     """
-    configuration = load_configuration(config)
-    from sluice.ops import driver_decisions as decisions
+    from sluice.ops.driver_decisions import reload as told
 
-    for line in decisions.reload(configuration, by=by or getpass.getuser(), why=why):
+    return _tell(config, told, why, by)
+
+
+def _tell(
+    config: Path, decide: Callable[..., list[str]], why: str, by: str | None, **named: str
+) -> int:
+    """Decide, and say what holds now."""
+    configuration = load_configuration(config)
+    lines = decide(configuration, by=by or getpass.getuser(), why=why, **named)
+    for line in lines or ["nothing is frozen"]:
         print(cell_text(line))
     return ExitStatus.DONE

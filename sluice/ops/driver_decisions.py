@@ -129,11 +129,7 @@ def drain(configuration: Configuration, *, by: str, why: str) -> list[str]:
 
     :raises PartlyDecidedError: not all connectors could be told; the driver ends if it has heard.
     """
-    names = _names(configuration, "")
-    _decide(configuration, "drain", names, asked_entry(DRAIN, by, why))
-    return [
-        f"connector {name}: the driver that runs settles what is out, and ends" for name in names
-    ]
+    return _ask(configuration, DRAIN, "settles what is out, and ends", by, why)
 
 
 def reload(configuration: Configuration, *, by: str, why: str) -> list[str]:
@@ -142,12 +138,13 @@ def reload(configuration: Configuration, *, by: str, why: str) -> list[str]:
 
     :raises PartlyDecidedError: not all connectors could be told.
     """
+    return _ask(configuration, RELOAD, "looks at columns, topics and replicas", by, why)
+
+
+def _ask(configuration: Configuration, what: str, does: str, by: str, why: str) -> list[str]:
     names = _names(configuration, "")
-    _decide(configuration, "reload", names, asked_entry(RELOAD, by, why))
-    return [
-        f"connector {name}: the driver that runs looks at columns, topics and replicas"
-        for name in names
-    ]
+    _decide(configuration, what, names, asked_entry(what, by, why))
+    return [f"connector {name}: the driver that runs {does}" for name in names]
 
 
 def write_done(

@@ -21,7 +21,8 @@ from sluice.clickhouse.reactions import ServerError
 from sluice.clickhouse.schema import TableFacts, describe_table, merge_tree_defaults
 from sluice.clickhouse.sql import identifier, qualified
 from sluice.core.errors import ConfigurationError, InDoubtError, SluiceError, TerminalError
-from sluice.decode.engine.native import column_head, repeated_texts, varint
+from sluice.decode.engine.native import column_head, repeated_texts
+from sluice.producer.wire import varint
 
 DDL_TIMEOUT_SECONDS = 60.0
 #: Rows of a block unless an experiment needs more.

@@ -10,7 +10,6 @@ from google.protobuf.descriptor_pool import DescriptorPool
 from google.protobuf.message_factory import GetMessageClass
 
 from sluice.core.load_spec import Column
-from sluice.decode.engine.native import varint
 from sluice.decode.messages.buffer import MessageBuffer
 from sluice.decode.messages.decoded import Decoded
 from sluice.decode.messages.facts import alone
@@ -18,6 +17,7 @@ from sluice.decode.messages.framing import BYTES
 from sluice.decode.schema.protobuf import Protobuf
 from sluice.decode.schema.protobuf_schema import MAIN_FILE, compile_files
 from sluice.decode.typed.decoder import TypedDecoder
+from sluice.producer.wire import varint
 from tests.decode.support import fill, table
 
 SCHEMA = """syntax = "proto3";

@@ -12,11 +12,11 @@ import pytest
 from sluice.core.errors import TerminalError
 from sluice.core.load_spec import Column
 from sluice.core.schema_ids import RegisteredSchema
-from sluice.decode.engine.native import varint
 from sluice.decode.schema.protobuf import Protobuf, ProtobufConfluent, _packed, _unpacked
 from sluice.decode.schema.protobuf_schema import MAIN_FILE, compile_files
 from sluice.decode.schema.registry import provide
 from sluice.decode.typed.decoder import TypedDecoder
+from sluice.producer.wire import varint
 from tests.decode.protobuf_support import (
     COLUMNS,
     HOSTILE,

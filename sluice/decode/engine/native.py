@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from sluice.core.errors import TerminalError
 from sluice.core.load_spec import SOURCE, SOURCE_TYPES
+from sluice.producer.wire import varint
 
 #: Integer types of the server: numpy's type and the highest value.
 _NUMBERS = {
@@ -19,16 +20,6 @@ _NUMBERS = {
     for bits in (8, 16, 32, 64)
 }
 _CHECKSUM_WORDS = 1024
-
-
-def varint(value: int) -> bytes:
-    """LEB128, as Native writes sizes."""
-    parts = bytearray()
-    while value >= 0x80:
-        parts.append(value & 0x7F | 0x80)
-        value >>= 7
-    parts.append(value)
-    return bytes(parts)
 
 
 def read_header(block: memoryview) -> tuple[int, int, int]:

@@ -11,14 +11,14 @@ from operator import add, or_
 import numpy as np
 from numpy.typing import NDArray
 
-from sluice.decode.engine.native import column_head, varint
+from sluice.decode.engine.native import column_head
 from sluice.decode.engine.session import declared, identifier, literal
 from sluice.decode.envelope.rows import Cells, RowReader, Shape, Statement
 from sluice.decode.envelope.walk import Mask, Nodes, Positions
 from sluice.decode.messages.fault import CANNOT_PARSE, Fault
 from sluice.decode.messages.format import Group, Indices, Natural
 from sluice.decode.schema.structure import with_lengths
-from sluice.producer.wire import Kind
+from sluice.producer.wire import Kind, varint
 
 PLACE = "_sluice_place"
 

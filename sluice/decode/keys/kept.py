@@ -11,17 +11,12 @@ from numpy.typing import NDArray
 from sluice.core.errors import TerminalError
 from sluice.core.load_spec import TableSpec
 from sluice.core.rests import StoredRows
-from sluice.decode.engine.native import (
-    checksum,
-    column_head,
-    fixed_columns,
-    read_header,
-    varint,
-)
+from sluice.decode.engine.native import checksum, column_head, fixed_columns, read_header
 from sluice.decode.engine.session import identifier, literal, run, settings_clause, unlike
 from sluice.decode.messages.decoded import Decoded
 from sluice.decode.messages.marked import memory_file
 from sluice.decode.messages.memory import MemoryFile
+from sluice.producer.wire import varint
 
 
 def kept(decoded: Decoded, mask: NDArray[np.bool_]) -> Decoded:

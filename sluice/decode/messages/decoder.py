@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from sluice.core.errors import TerminalError
 from sluice.core.load_spec import TableSpec
 from sluice.decode.engine.keys import Keys
-from sluice.decode.engine.native import checksum, varint
+from sluice.decode.engine.native import checksum
 from sluice.decode.engine.session import EngineError, run
 from sluice.decode.messages.assemble import Body, Lineage
 from sluice.decode.messages.buffer import MessageBuffer
@@ -25,6 +25,7 @@ from sluice.decode.messages.facts import Origins
 from sluice.decode.messages.fault import Fault
 from sluice.decode.messages.marked import memory_file
 from sluice.decode.messages.moments import QuickLook
+from sluice.producer.wire import varint
 
 
 @dataclass(frozen=True, slots=True)

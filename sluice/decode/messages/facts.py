@@ -13,13 +13,8 @@ from numpy.typing import NDArray
 from sluice.core.bundles import OFFSET_BITS
 from sluice.core.load_spec import KAFKA_COLUMNS, TableSpec
 from sluice.core.ranges import TopicPartition
-from sluice.decode.engine.native import (
-    column_head,
-    numbers,
-    repeated_numbers,
-    repeated_texts,
-    varint,
-)
+from sluice.decode.engine.native import column_head, numbers, repeated_numbers, repeated_texts
+from sluice.producer.wire import varint
 
 
 @dataclass(frozen=True, slots=True)

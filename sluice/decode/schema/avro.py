@@ -15,7 +15,6 @@ from numpy.typing import NDArray
 from sluice.core.errors import TerminalError
 from sluice.core.load_spec import TableSpec
 from sluice.core.schema_ids import RegisteredSchema
-from sluice.decode.engine.native import varint
 from sluice.decode.engine.session import EngineError, declared, literal, run, settings_clause
 from sluice.decode.messages.buffer import Piece
 from sluice.decode.messages.fault import (
@@ -40,6 +39,7 @@ from sluice.decode.schema.headed import (
 from sluice.decode.schema.named import Headers, bytes_at_begin, registry_headers
 from sluice.decode.schema.registry import registry_of
 from sluice.decode.schema.structure import Code, Positions, Results, between_marks, check_avro
+from sluice.producer.wire import varint
 
 #: Of the container files; they are read by nobody else.
 _SYNC = b"sluice-container"
