@@ -5,7 +5,6 @@ Most of what Spark's JVM does until its first job is load classes.
 
 from __future__ import annotations
 
-import importlib.util
 import os
 import shutil
 import sys
@@ -13,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from sluice.spark import archives
-from sluice.spark.context import start_context
+from sluice.spark.context import spark_home, start_context
 from sluice.spark.jobs import SparkJobs
 
 if TYPE_CHECKING:
@@ -24,10 +23,7 @@ _DUMP_SECONDS_MAX = 120.0
 
 def archive_path() -> Path:
     """Where the archive of this Java and this environment's Spark is, if it was made."""
-    found = importlib.util.find_spec("pyspark")
-    assert found is not None and found.origin is not None, "pyspark is not installed"
-    # As PySpark names them to Java, also in an environment that a link leads to.
-    jars = Path(found.origin).resolve().parent / "jars"
+    jars = spark_home() / "jars"
     # Which Java PySpark starts.
     java = Path(os.environ.get("JAVA_HOME") or "/nowhere") / "bin" / "java"
     if not java.exists():

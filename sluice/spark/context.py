@@ -6,12 +6,15 @@ in Java [measured].
 
 from __future__ import annotations
 
+import importlib.util
 import os
 import re
 import sys
 from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
+
+from sluice.core.errors import TerminalError
 
 if TYPE_CHECKING:
     from pyspark import SparkContext
@@ -37,6 +40,18 @@ DEFAULTS = {
     # CPU instead of 22 over 32 jobs [measured].
     _JAVA_OPTIONS: f"-XX:TieredStopAtLevel=1 -XX:+UseSerialGC {LOGGING}",
 }
+
+
+def spark_home() -> Path:
+    """Where the package pyspark is: Spark's programs and jars are in it.
+
+    :raises TerminalError: it is not installed.
+    """
+    found = importlib.util.find_spec("pyspark")
+    if found is None or found.origin is None:
+        raise TerminalError("the package pyspark is missing", "Install Sluice with its packages.")
+    # As PySpark names it to Java, also in an environment that a link leads to.
+    return Path(found.origin).resolve().parent
 
 
 def start_context(

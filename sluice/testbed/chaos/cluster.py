@@ -8,10 +8,10 @@ import subprocess
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from importlib.util import find_spec
 from pathlib import Path
 
 from sluice.core.errors import TerminalError
+from sluice.spark.context import spark_home
 from sluice.spark.java import set_java_home
 from sluice.testbed.local.children import free_ports
 from sluice.testbed.local.lifetime import dying_with_parent
@@ -100,10 +100,7 @@ class SparkCluster:
             _kill(pid)
 
     def _launch(self, name: str, main: str, *arguments: str) -> subprocess.Popen[bytes]:
-        found = find_spec("pyspark")
-        if found is None or found.origin is None:
-            raise TerminalError("the package pyspark is missing", "Run `make setup`.")
-        home = Path(found.origin).parent
+        home = spark_home()
         set_java_home()
         program = str(home / "bin" / "spark-class")
         with (self._folder / f"{name}.log").open("wb") as output:

@@ -8,7 +8,6 @@ need the jars at the same time wait for the one that fetches them.
 from __future__ import annotations
 
 import fcntl
-import importlib.util
 import json
 import os
 import shutil
@@ -23,6 +22,7 @@ from xml.etree import ElementTree
 from xml.sax.saxutils import quoteattr
 
 from sluice.core.errors import TerminalError
+from sluice.spark.context import spark_home
 from sluice.spark.java import cache_folder, require_java
 
 KAFKA_VERSION = "4.1.0"
@@ -118,10 +118,8 @@ def _hint() -> str:
 
 
 def _ivy() -> Path:
-    spec = importlib.util.find_spec("pyspark")
-    if spec is not None and spec.origin is not None:
-        for jar in (Path(spec.origin).parent / "jars").glob("ivy-*.jar"):
-            return jar
+    for jar in (spark_home() / "jars").glob("ivy-*.jar"):
+        return jar
     raise TerminalError("PySpark's Ivy jar was not found", "Install Sluice with its dependencies.")
 
 
