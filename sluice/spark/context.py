@@ -63,11 +63,15 @@ def start_context(
 ) -> SparkContext:
     """Start (or join, under spark-submit) the context of this process.
 
-    Workers run this very Python. On a local master everything stays on loopback.
+    Workers run this very Python, or what `spark.pyspark.python` names. On a local master
+    everything stays on loopback.
 
     :param java_options: of Spark's driver, beside those of `DEFAULTS`.
     :param secret_names: of properties whose values nobody may see.
     """
+    # PySpark itself looks at the property under spark-submit only.
+    if python := properties.get("spark.pyspark.python"):
+        os.environ["PYSPARK_PYTHON"] = python
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
     if master.startswith("local"):

@@ -12,7 +12,7 @@ import pytest
 from sluice.testbed.chaos.cluster import LOOPBACK, SparkCluster, running_cluster, spark_settings
 from sluice.testbed.local.processes import descendants
 from tests.support.processes import command_of
-from tests.support.world import Truth, World, assert_exact, wait_for
+from tests.support.world import Truth, World, assert_exact, use_cluster, wait_for
 
 PARTITIONS, ROWS, RANGE = 16, 160_000, 1_000
 #: More than twice as many as a driver knows of before there are any (Spark says two then).
@@ -62,9 +62,7 @@ def test_executors_come_with_the_work_and_go_without_it(
         "spark.dynamicAllocation.executorIdleTimeout": "10s",
     }
     path = world.configure({"executors": [topic]}, max_messages=RANGE)
-    conf = ", ".join(f'"{name}" = "{value}"' for name, value in settings.items())
-    text = path.read_text().replace('master = "local[2]"', f'master = "{cluster.master}"')
-    path.write_text(text.replace('conf = { "spark.ui.enabled" = "false" }', f"conf = {{ {conf} }}"))
+    use_cluster(path, cluster.master, settings)
     driver = world.run(path)
     wait_for(lambda: len(executors(cluster)) == EXECUTORS_MAX, 180, "all executors")
     os.kill(executors(cluster)[0], signal.SIGKILL)

@@ -19,7 +19,7 @@ from sluice.testbed.chaos.cluster import LOOPBACK, SparkCluster, running_cluster
 from sluice.testbed.local.children import free_ports
 from tests.support.driver import Driver
 from tests.support.processes import command_of
-from tests.support.world import Truth, World, assert_exact, wait_for
+from tests.support.world import Truth, World, assert_exact, use_cluster, wait_for
 
 POD = (sys.executable, "-m", "sluice.spark.pod")
 PARTITIONS, ROWS, EXECUTORS = 4, 40_000, 2
@@ -84,8 +84,7 @@ def test_a_driver_and_executors_as_in_pods_load_and_settle(
     world.create_table("pods")
     world.produce(topic, ROWS, truth, partitions=PARTITIONS)
     path = world.configure({"pods": [topic]}, max_messages=1_000)
-    text = path.read_text().replace('master = "local[2]"', f'master = "{cluster.master}"')
-    path.write_text(text)
+    use_cluster(path, cluster.master, {})
     driver = start_driver(world, tmp_path, path)
     port = (tmp_path / "spark.properties").read_text().partition("driver.port=")[2].split()[0]
     wait_for(lambda: is_listening(int(port)), 60, "the start of Spark")

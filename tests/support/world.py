@@ -14,7 +14,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import redirect_stderr, redirect_stdout
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -342,6 +342,14 @@ class World:
                     # One that the test has just deleted may still have been listed.
                     if error.args[0].code() != ck.KafkaError.UNKNOWN_TOPIC_OR_PART:
                         raise
+
+
+def use_cluster(configuration: Path, master: str, settings: Mapping[str, str]) -> None:
+    """Write another master of Spark into a configuration of a world, and Spark's properties."""
+    conf = ", ".join(f'"{name}" = "{value}"' for name, value in settings.items())
+    text = configuration.read_text().replace('master = "local[2]"', f'master = "{master}"')
+    text = text.replace('conf = { "spark.ui.enabled" = "false" }', f"conf = {{ {conf} }}")
+    configuration.write_text(text)
 
 
 def assert_exact(world: World, table: str, truth: Truth) -> None:

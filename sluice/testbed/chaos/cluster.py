@@ -1,4 +1,4 @@
-"""A Spark standalone cluster on loopback: a master and two workers, each a process."""
+"""A Spark standalone cluster: a master and workers, each a process; on loopback by default."""
 
 from __future__ import annotations
 
@@ -31,11 +31,15 @@ class SparkCluster:
 
     :param folder: for logs, and for what executors write.
     :param hosts: of the workers that start at first. Spark runs no two attempts of a task on one.
+    :param address: of the master.
     """
 
-    def __init__(self, folder: Path, hosts: Sequence[str] = (LOOPBACK,) * WORKERS) -> None:
+    def __init__(
+        self, folder: Path, hosts: Sequence[str] = (LOOPBACK,) * WORKERS, address: str = LOOPBACK
+    ) -> None:
         self._folder = folder
         self._hosts = hosts
+        self._address = address
         self._port = free_ports(1)[0]
         self._master: subprocess.Popen[bytes] | None = None
         self._workers: list[subprocess.Popen[bytes]] = []
@@ -44,7 +48,7 @@ class SparkCluster:
     @property
     def master(self) -> str:
         """What `[spark] master` takes."""
-        return f"spark://127.0.0.1:{self._port}"
+        return f"spark://{self._address}:{self._port}"
 
     @property
     def workers(self) -> list[int]:
@@ -59,23 +63,25 @@ class SparkCluster:
         :raises TerminalError: one of them does not come up.
         """
         self._folder.mkdir(parents=True, exist_ok=True)
-        address = ("--host", "127.0.0.1", "--webui-port", "0")
-        port = ("--port", str(self._port))
-        self._master = self._launch("master", "master.Master", *address, *port)
+        options = ("--port", str(self._port), "--webui-port", "0")
+        self._master = self._launch("master", "master.Master", self._address, options)
         self._wait("master", "I have been elected leader", self._master)
         for host in self._hosts:
             self.add_worker(host)
         for number, worker in enumerate(self._workers):
             self._wait(f"worker-{number}", "Successfully registered with master", worker)
 
-    def add_worker(self, host: str = LOOPBACK) -> None:
-        """Start one more worker; it registers by itself."""
+    def add_worker(self, host: str = LOOPBACK, inside: Sequence[str] = ()) -> None:
+        """Start one more worker; it registers by itself.
+
+        :param inside: a program and its arguments that becomes the command after them, as
+            `ip netns exec NAME`.
+        """
         name = f"worker-{self._started}"
         self._started += 1
-        options = ["--host", host, "--webui-port", "0"]
-        options += ["--cores", str(CORES), "--memory", _WORKER_MEMORY]
+        options = ["--webui-port", "0", "--cores", str(CORES), "--memory", _WORKER_MEMORY]
         options += ["--work-dir", str(self._folder / name), self.master]
-        self._workers.append(self._launch(name, "worker.Worker", *options))
+        self._workers.append(self._launch(name, "worker.Worker", host, options, inside))
 
     def kill_worker(self, number: int) -> int:
         """SIGKILL to a worker that lives and to its executors; gives the worker's id."""
@@ -99,13 +105,15 @@ class SparkCluster:
         for pid in children:
             _kill(pid)
 
-    def _launch(self, name: str, main: str, *arguments: str) -> subprocess.Popen[bytes]:
+    def _launch(
+        self, name: str, main: str, host: str, options: Sequence[str], inside: Sequence[str] = ()
+    ) -> subprocess.Popen[bytes]:
         home = spark_home()
         set_java_home()
-        program = str(home / "bin" / "spark-class")
+        program = (str(home / "bin" / "spark-class"), f"org.apache.spark.deploy.{main}")
         with (self._folder / f"{name}.log").open("wb") as output:
             return subprocess.Popen(
-                dying_with_parent([program, f"org.apache.spark.deploy.{main}", *arguments]),
+                dying_with_parent([*inside, *program, "--host", host, *options]),
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=output,
@@ -113,7 +121,7 @@ class SparkCluster:
                 env={
                     **os.environ,
                     "SPARK_HOME": str(home),
-                    "SPARK_LOCAL_IP": "127.0.0.1",
+                    "SPARK_LOCAL_IP": host,
                     "SPARK_DAEMON_MEMORY": _DAEMON_MEMORY,
                 },
             )
@@ -154,13 +162,13 @@ def spark_settings(standalone: bool) -> dict[str, str]:
 
 @contextmanager
 def running_cluster(
-    folder: Path, hosts: Sequence[str] = (LOOPBACK,) * WORKERS
+    folder: Path, hosts: Sequence[str] = (LOOPBACK,) * WORKERS, address: str = LOOPBACK
 ) -> Iterator[SparkCluster]:
     """A cluster that ends with its context.
 
     :raises TerminalError: it did not come up.
     """
-    cluster = SparkCluster(folder, hosts)
+    cluster = SparkCluster(folder, hosts, address)
     try:
         cluster.start()
         yield cluster
