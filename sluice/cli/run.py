@@ -42,9 +42,10 @@ def run(config: Path, until_caught_up: bool, grace: float) -> int:
     """
     configuration = load_configuration(config)
     from sluice.driver.pipeline import run_pipeline
+    from sluice.spark.context import SUBMITTED
     from sluice.spark.java import set_java_home
 
-    if "PYSPARK_GATEWAY_PORT" not in os.environ:  # spark-submit has started its Java already
+    if SUBMITTED not in os.environ:
         set_java_home()
 
     endings = ExitStack()

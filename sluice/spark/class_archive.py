@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from sluice.spark import archives
-from sluice.spark.context import spark_home, start_context
+from sluice.spark.context import SUBMITTED, spark_home, start_context
 from sluice.spark.jobs import SparkJobs
 
 if TYPE_CHECKING:
@@ -34,7 +34,7 @@ def archive_path() -> Path:
 
 def archive_options() -> str:
     """Options of Java for the next start; "" where there is no archive, or Java runs already."""
-    if "PYSPARK_GATEWAY_PORT" in os.environ:  # of spark-submit, whose PySpark is a zip, too
+    if SUBMITTED in os.environ:  # its PySpark is a zip, too
         return ""
     return " ".join(archives.options_of(archive_path()))
 

@@ -14,11 +14,13 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
-from sluice.core.errors import TerminalError
+from sluice.core.errors import ConfigurationError, TerminalError
 
 if TYPE_CHECKING:
     from pyspark import SparkContext
 
+#: Set by spark-submit, which has started its Java already.
+SUBMITTED = "PYSPARK_GATEWAY_PORT"
 _JAVA_OPTIONS = "spark.driver.extraJavaOptions"
 #: Of which properties Spark's page and logs show no values; Spark's own default.
 _REDACTED, _REDACTED_BY_SPARK = "spark.redaction.regex", "(?i)secret|password|token|access[.]?key"
@@ -68,6 +70,7 @@ def start_context(
 
     :param java_options: of Spark's driver, beside those of `DEFAULTS`.
     :param secret_names: of properties whose values nobody may see.
+    :raises ConfigurationError: spark-submit was told of a cluster of another kind.
     """
     # PySpark itself looks at the property under spark-submit only.
     if python := properties.get("spark.pyspark.python"):
@@ -95,7 +98,26 @@ def start_context(
         [(key, value) for key, value in configuration.getAll() if key not in secret_names]
     )
     SparkContext._ensure_initialized(conf=shown)
+    if SUBMITTED in os.environ:
+        submitted = SparkContext._jvm.java.lang.System.getProperty("spark.master")
+        refuse_another_master(submitted or "", master)
     return SparkContext.getOrCreate(configuration)
+
+
+def refuse_another_master(submitted: str, master: str) -> None:
+    """Spark goes by the configuration: what was submitted to a cluster would run on one machine of
+    it without a word, or be ended by YARN, which hears nothing of it. Addresses may differ:
+    Kubernetes has several.
+
+    :param submitted: what spark-submit was told; it calls "nothing" `local[*]`.
+    :raises ConfigurationError: they are of different kinds.
+    """
+    kind, wanted = (re.split(r"[:\[]", each)[0] for each in (submitted, master))
+    if kind not in ("", "local", wanted):
+        raise ConfigurationError(
+            f"spark-submit was told --master {submitted}, and [spark] has master = {master!r}",
+            "Say the same in both.",
+        )
 
 
 def _pass_no_arrays() -> None:

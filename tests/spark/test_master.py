@@ -1,0 +1,31 @@
+"""spark-submit and the configuration have to mean the same cluster."""
+
+from __future__ import annotations
+
+import pytest
+
+from sluice.core.errors import ConfigurationError
+from sluice.spark.context import refuse_another_master
+
+
+@pytest.mark.parametrize(
+    ("submitted", "master"),
+    [
+        ("yarn", "yarn"),
+        ("k8s://https://10.0.0.1:443", "k8s://https://kubernetes.default.svc"),
+        ("local[*]", "spark://master:7077"),
+        ("local[2]", "local[4]"),
+        ("", "yarn"),
+    ],
+)
+def test_the_same_kind_of_cluster_is_taken(submitted: str, master: str) -> None:
+    refuse_another_master(submitted, master)
+
+
+@pytest.mark.parametrize(
+    ("submitted", "master"),
+    [("yarn", "local[2]"), ("k8s://https://10.0.0.1:443", "local"), ("spark://a:1", "yarn")],
+)
+def test_another_kind_is_refused(submitted: str, master: str) -> None:
+    with pytest.raises(ConfigurationError, match="was told --master"):
+        refuse_another_master(submitted, master)
