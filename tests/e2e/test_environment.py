@@ -48,6 +48,7 @@ def bare(tmp_path: Path) -> list[str]:
 def cluster(tmp_path: Path, bare: list[str]) -> Iterator[SparkCluster]:
     with running_cluster(tmp_path / "spark", ()) as made:
         made.add_worker(inside=bare)
+        made.wait_for_workers()
         yield made
 
 

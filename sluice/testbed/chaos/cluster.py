@@ -68,6 +68,13 @@ class SparkCluster:
         self._wait("master", "I have been elected leader", self._master)
         for host in self._hosts:
             self.add_worker(host)
+        self.wait_for_workers()
+
+    def wait_for_workers(self) -> None:
+        """Until all have registered that were started.
+
+        :raises TerminalError: one of them does not come up.
+        """
         for number, worker in enumerate(self._workers):
             self._wait(f"worker-{number}", "Successfully registered with master", worker)
 
