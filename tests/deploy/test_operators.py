@@ -5,6 +5,10 @@ from __future__ import annotations
 import copy
 import json
 import subprocess
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +18,8 @@ from jsonschema import Draft202012Validator
 
 from sluice import __version__
 from sluice.config import load
+from sluice.spark.context import spark_home
+from sluice.spark.pod import driver_command
 from tests.cli.support import parse
 from tests.deploy.test_image import instructions, last_stage
 
@@ -67,6 +73,8 @@ def test_it_is_of_one_piece_with_the_image(name: str, tmp_path: Path) -> None:
         assert stage["VOLUME"].strip() in mounted
         assert {*mounted.values()} == {each["name"] for each in template["spec"]["volumes"]}
     (container,) = driver["spec"]["containers"]
+    assert container["livenessProbe"]["httpGet"] == {"path": "/live", "port": "http"}
+    assert not {"readinessProbe", "startupProbe"} & {*container}
     (port,) = container["ports"]
     assert port["containerPort"] == configuration.http.port
     assert driver["spec"]["volumes"][0]["configMap"]["name"] == configured["metadata"]["name"]
@@ -174,6 +182,80 @@ def test_kubeflows_definition_takes_it_and_none_with_a_mistake() -> None:
     application = example("kubeflow.yaml")["SparkApplication"]
     assert refusals(schema, application) == []
     wrong = mistakes(application)
-    assert len(wrong) > 100
+    assert len(wrong) > 50
     taken = [each for each in wrong if not refusals(schema, each)]
     assert taken == []
+
+
+@contextmanager
+def recording() -> Iterator[tuple[str, list[dict[str, Any]]]]:
+    """Takes everything, in the place of Kubernetes' API; its address, and what came."""
+    came: list[dict[str, Any]] = []
+
+    class Taking(BaseHTTPRequestHandler):
+        protocol_version = "HTTP/1.1"
+
+        def do_POST(self) -> None:
+            made = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+            came.append(made)
+            answer = made | {"metadata": made["metadata"] | {"uid": f"uid-{len(came)}"}}
+            body = json.dumps(answer).encode()
+            self.send_response(201)
+            self.send_header("Content-Type", "application/json")
+            self.send_header("Content-Length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+
+        def do_PATCH(self) -> None:
+            self.do_POST()
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Taking)
+    thread = threading.Thread(target=server.serve_forever)
+    thread.start()
+    try:
+        yield f"http://127.0.0.1:{server.server_port}", came
+    finally:
+        server.shutdown()
+        thread.join()
+        server.server_close()
+
+
+@pytest.mark.long
+def test_spark_leaves_in_pods_what_the_templates_say(tmp_path: Path) -> None:
+    """Spark's own client of cluster mode makes the driver's pod."""
+    spec = example("kubeflow.yaml")["SparkApplication"]["spec"]
+    wanted = spec["driver"]["template"]
+    template = tmp_path / "driver.yaml"
+    template.write_text(yaml.safe_dump({"apiVersion": "v1", "kind": "Pod"} | wanted))
+    conf = {
+        "spark.kubernetes.driver.podTemplateFile": str(template),
+        "spark.kubernetes.container.image": spec["image"],
+        "spark.kubernetes.submission.waitAppCompletion": "false",
+    }
+    with recording() as (address, came):
+        command = [str(spark_home() / "bin" / "spark-submit"), "--master", f"k8s://{address}"]
+        command += ["--deploy-mode", "cluster", "--name", "orders"]
+        command += [f"--conf={name}={value}" for name, value in conf.items()]
+        done = subprocess.run(
+            [*command, spec["mainApplicationFile"], *spec["arguments"]],
+            capture_output=True,
+            text=True,
+            timeout=300,
+            check=False,
+        )
+    assert done.returncode == 0, done.stderr[-4000:]
+    (pod,) = (each["spec"] for each in came if each["kind"] == "Pod")
+    (made,), (container,) = pod["containers"], wanted["spec"]["containers"]
+    for name in ("command", "envFrom", "livenessProbe", "securityContext"):
+        assert made[name] == container[name]
+    for name in ("securityContext", "terminationGracePeriodSeconds", "enableServiceLinks"):
+        assert pod[name] == wanted["spec"][name]
+    for mount in container["volumeMounts"]:
+        assert mount in made["volumeMounts"]
+    assert "SPARK_DRIVER_BIND_ADDRESS" in {each["name"] for each in made["env"]}
+    role, *rest = made["args"]
+    words, _ = driver_command(rest, {"SPARK_DRIVER_BIND_ADDRESS": "10.0.0.2"})
+    assert role == "driver" and words[-4:] == spec["arguments"] and words[-5] == "sluice"
