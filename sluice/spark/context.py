@@ -85,7 +85,7 @@ def start_context(
     configuration = SparkConf().setAppName(f"sluice {name}").setMaster(master)
     defaults = {**DEFAULTS, _JAVA_OPTIONS: f"{DEFAULTS[_JAVA_OPTIONS]} {java_options}".strip()}
     # Elsewhere nobody knows before a task runs whether Python finds Sluice there.
-    if master.startswith("local") and "PYSPARK_GATEWAY_PORT" not in os.environ:
+    if master.startswith("local") and SUBMITTED not in os.environ:
         defaults["spark.python.daemon.module"] = "sluice.spark.daemon"
     if secret_names:
         hidden = "|".join(re.escape(each) for each in sorted(secret_names))
