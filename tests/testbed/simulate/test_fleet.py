@@ -30,7 +30,7 @@ CAUGHT_BY = {
     "handed-over-and-not-forgotten": 1,
     "taken-without-reading-the-owner": 2,
     "own-id-initialised-by-a-take-over": 1,
-    "an-heir-that-was-fenced-tries-again": 169,
+    "an-heir-that-was-fenced-tries-again": 183,
     "half-a-window-beside-others": 1,
     "a-floor-that-is-not-counted": 6,
     "a-floor-that-is-forgotten": 2,
