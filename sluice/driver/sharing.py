@@ -19,6 +19,9 @@ from sluice.driver.state import Holds, PartitionState
 #: came, went or changed, partitions come, and stand until they are found.
 LOOK_EVERY_MS, LOOK_SOON_MS = 2_000, 500
 SOON_FOR_MS = 20_000
+#: What came stays for so long, and is loaded: for some seconds after members come and go each sees
+#: others, and a partition would go from one to the other and back.
+KEPT_MS = 6_000
 
 
 class Sharing:
@@ -42,6 +45,9 @@ class Sharing:
         self._view: View | None = None
         self._homes: Homes | None = None
         self._sources: Collection[TopicPartition] = ()
+        #: When each partition came, and the time of the last round.
+        self._came: dict[TopicPartition, int] = {}
+        self._now_ms = 0
         self._changed_at_ms = 0
         self._looked_at_ms: int | None = None
         self._is_looking = False
@@ -51,6 +57,7 @@ class Sharing:
         no look may bring anything."""
         if self._fleet is None or self._shares is None:
             return is_settled
+        self._came.clear()
         self._mark(Homes(self._fleet.view(), self._sources, is_leaving=True), now_ms)
         return (
             is_settled
@@ -68,6 +75,7 @@ class Sharing:
             self._fleet.see(self._states, holds, rows, now_ms)
         if self._fleet is None or self._shares is None or stopping:
             return
+        self._now_ms = now_ms
         view = self._fleet.view()
         has_changed = self._view is None or view.living != self._view.living
         if has_changed:
@@ -101,6 +109,8 @@ class Sharing:
         """What the look found is taken in."""
         if self._fleet is not None:
             self._fleet.took(read)
+        came = {state.source: self._now_ms for each in read.started for state in each.states}
+        self._came = {s: at for s, at in (self._came | came).items() if s in self._states}
         if read.sources and read.sources != self._sources:
             self._sources, self._view = read.sources, None
 
@@ -114,10 +124,12 @@ class Sharing:
                 self._file(state)
 
     def _stays(self, state: PartitionState, now_ms: int) -> bool:
-        """What stands still would stand still elsewhere, too; and of what may still be inserted,
-        though it is settled, only this owner knows."""
+        """What stands still would stand still elsewhere, too; what came just now is loaded first;
+        and of what may still be inserted, though it is settled, only this owner knows."""
         is_for_good = state.stopped is not None or state.retiring
-        return is_for_good or state.is_held(now_ms) or bool(self._freezing.of(state))
+        if is_for_good or 0 <= now_ms - self._came.get(state.source, -KEPT_MS) < KEPT_MS:
+            return True
+        return state.is_held(now_ms) or bool(self._freezing.of(state))
 
     def _held(self) -> dict[TopicPartition, Record | None]:
         return {

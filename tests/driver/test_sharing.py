@@ -98,6 +98,21 @@ def test_what_is_settled_goes_and_the_rest_goes_on(world: World) -> None:
     assert all(world.group[source].owner == "other" for source in ITS)
 
 
+def test_what_came_a_moment_ago_stays_for_some_seconds(world: World) -> None:
+    """Members that see others for a moment would give it to and fro, and nobody would load it."""
+    loop = run(world)
+    see(world, BOTH)
+    run_for(world, 3_000, loop)
+    source = ITS[0]
+    world.ends[source] = 200
+    shares(world).found = SharesRead((Started([given(world, source, 90)], batch=90),))
+    run_for(world, 5_000, loop)
+    assert world.group[source].owner == "me"
+    assert sum(world.rows_of(source)) > 0
+    run_for(world, 10_000, loop)
+    assert world.group[source].owner == "other"
+
+
 def test_what_is_out_is_settled_first_by_a_record_of_its_own(world: World) -> None:
     source = ITS[0]
     world.ends[source] = 30

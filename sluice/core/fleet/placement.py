@@ -107,8 +107,8 @@ def spread(
     of all partitions and of each topic, rounded up.
 
     A partition goes to the member with the highest chance for it that has room. So nothing has to
-    be known of who has what, and who joins or leaves moves little more than its share: a tenth
-    more where there are ten partitions for each member, a third where there are three.
+    be known of who has what, and who joins or leaves moves little more than its share: a sixth
+    more where there are ten partitions or more for each member, a quarter where there are four.
 
     Shares of a topic may not come out even together with those of all: then only the latter count.
     """
