@@ -16,7 +16,7 @@ from sluice.core.ranges import Range, TopicPartition
 from sluice.prove.findings import Seen, judged, not_applicable
 from sluice.prove.scratch import LOADED_BY, ROWS, TOPIC, Scratch, block
 
-_DELETE_SECONDS = 20.0
+_DELETE_SECONDS = _MERGE_SECONDS = 20.0
 
 
 def settings(scratch: Scratch) -> Seen:
@@ -107,7 +107,19 @@ def _found(scratch: Scratch, table: str) -> int:
 
 
 def _merge(scratch: Scratch, table: str) -> None:
-    scratch.first.server.execute(f"OPTIMIZE TABLE {scratch.named(table)} FINAL")
+    """Have all parts of a table merged. Once is not enough where a replica is busy [18.16]."""
+    server = scratch.first.server
+
+    def is_one() -> bool:
+        server.execute(f"OPTIMIZE TABLE {scratch.named(table)} FINAL")
+        (row,) = server.query(
+            "SELECT count() AS n FROM system.parts "
+            "WHERE active AND database = {database:String} AND table = {table:String}",
+            {"database": scratch.database, "table": table},
+        )
+        return int(row["n"]) <= 1
+
+    scratch.wait(_MERGE_SECONDS, is_one)
 
 
 def merges(scratch: Scratch) -> Seen:
