@@ -22,7 +22,8 @@ from sluice.core.records import GENESIS
 
 #: An heir that has not taken over after so many reports of who looks is passed over.
 PASSED_OVER_REPORTS = 5
-#: What a record came to name has been inherited after so many, or stops where it was inherited.
+#: What a record came to name has been inherited after so many, or stops where it was inherited; and
+#: who said that it is taking over has done so, or fails to.
 ORPHAN_REPORTS = 15
 
 _OWNER = re.compile(r"run-([0-9a-f]{12})-([0-9a-f]{13})")

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection
 
 from sluice.core.fleet.counting import Counting
+from sluice.core.fleet.placement import ORPHAN_REPORTS
 from sluice.core.fleet.records import Report
 from sluice.core.records import GENESIS
 
@@ -100,6 +101,11 @@ def test_an_id_without_a_report_is_a_stranger_while_somebody_takes_it_over() -> 
     me.look()
     assert me.counting.has_strangers
     me.hear(report(OTHER, 2))
+    assert not me.counting.has_strangers
+    for number in range(ORPHAN_REPORTS):
+        me.hear(report(OTHER, 3 + number, "driver"))
+        assert me.counting.has_strangers
+    me.hear(report(OTHER, 99, "driver"))  # it fails to, as Kafka refuses it something
     assert not me.counting.has_strangers
 
 
