@@ -52,11 +52,8 @@ from dataclasses import dataclass, field, replace
 from enum import Enum
 
 from sluice.core.ranges import Range, RangeRelation, TopicPartition, relate
-from sluice.core.records import Kind, Record, may_follow
+from sluice.core.records import OPERATOR_PREFIX, Kind, Record, may_follow
 from sluice.core.topics import matches
-
-#: Owner ids that begin so belong to a person's decision (`sluice adopt`, `resolve`, `rewind`).
-OPERATOR_PREFIX = "operator-"
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,6 +23,9 @@ RECORD_BYTES_MAX = 200
 #: committed under the transactional id of this owner, so two first drivers fence each other.
 GENESIS = "genesis"
 
+#: Owner ids that begin so belong to a person's decision (`sluice adopt`, `resolve`, `rewind`).
+OPERATOR_PREFIX = "operator-"
+
 _FIELDS = re.compile(r"[A-Za-z0-9_.-]*")
 
 

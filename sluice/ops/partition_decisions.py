@@ -39,7 +39,7 @@ from sluice.core.ledger import (
 )
 from sluice.core.load_spec import LoadSpec, parse_spec
 from sluice.core.ranges import Range, TopicPartition, digest_of_rest
-from sluice.core.records import GENESIS, Kind, Record
+from sluice.core.records import GENESIS, OPERATOR_PREFIX, Kind, Record
 from sluice.driver.parking import known_rest
 from sluice.driver.ports import ProbeEnded, ProbeFound, Sought
 from sluice.driver.probing import ClickHouseProber, DoubledRowsError
@@ -179,7 +179,7 @@ def read_situation(
                 f"runs until {shown_time(running.deadline_ms)}: its tasks may still insert",
                 PartitionBusyError.hint if decider.owner else None,
             )
-    operator = decider.owner or f"operator-{uuid4().hex[:8]}"
+    operator = decider.owner or f"{OPERATOR_PREFIX}{uuid4().hex[:8]}"
     return Situation(configuration, connector, reader, view, tuple(facts), operator, now, decider)
 
 

@@ -36,7 +36,7 @@ class Counting:
         #: Ids that were written off, and the number of the own report that was read last then.
         self._written_off: Mapping[str, int] = {}
         #: Ids that somebody says it is taking over, and the number of the own report since when.
-        self._announced: Mapping[str, int] = {}
+        self._announced_since: Mapping[str, int] = {}
         #: Ids that records name, and that may hold something; None: nobody has looked yet.
         self._named: frozenset[str] | None = None
         #: The number of the own report that was read last when the last look began.
@@ -56,7 +56,9 @@ class Counting:
         announced = {owner for report in counted.values() for owner in report.inherits}
         # Who fails to take over holds others up for a while only.
         since = self._number - ORPHAN_REPORTS
-        owing = {owner for owner in announced if self._announced.get(owner, since + 1) > since}
+        owing = {
+            owner for owner in announced if self._announced_since.get(owner, since + 1) > since
+        }
         owing |= self._named | (self._inherited.keys() - self._gone)
         # Before there is a record nobody holds anything.
         return not owing - {GENESIS} <= {*counted, self._owner}
@@ -73,7 +75,9 @@ class Counting:
         unseen = [o for o, at in self._written_off.items() if at >= self._looked]
         self.known = with_unheard(heard, self.known, () if self._has_all else unseen)
         announced = {owner for report in self.known.values() for owner in report.inherits}
-        self._announced = {owner: self._announced.get(owner, number) for owner in announced}
+        self._announced_since = {
+            owner: self._announced_since.get(owner, number) for owner in announced
+        }
         self._count()
 
     def took_all(self, since: int) -> None:

@@ -15,10 +15,9 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 
-from sluice.core.anomalies import OPERATOR_PREFIX
 from sluice.core.fleet.view import SILENT_REPORTS, Member, View
 from sluice.core.ranges import TopicPartition
-from sluice.core.records import GENESIS
+from sluice.core.records import GENESIS, OPERATOR_PREFIX
 
 #: An heir that has not taken over after so many reports of who looks is passed over.
 PASSED_OVER_REPORTS = 5
