@@ -93,6 +93,13 @@ def fleet(
             for window, floor in sorted(each.floors.items())
         ),
     )
+    busy = [
+        (each.connector, each.member, source, f"{2**level} times")
+        for each in found
+        for source, level in each.busy.items()
+    ]
+    if busy:
+        print_table(("connector", "member", "busy partition", "brings, of the average"), busy)
     return ExitStatus.DONE
 
 

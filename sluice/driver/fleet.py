@@ -259,7 +259,7 @@ class FleetMember:
         if self._wanted:
             number, self._wanted = self._wanted, 0
             inherits, is_leaving = self._inherits, self._stopping.is_set()
-            report = shared.report(number, states, holds, rows, now_ms)
+            report = shared.report(number, states, holds, rows, self._view, now_ms)
             report = replace(report, inherits=tuple(sorted(inherits)), is_leaving=is_leaving)
             self._said = number, inherits, is_leaving
             self._made = report, time.monotonic()

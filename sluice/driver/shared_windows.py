@@ -7,8 +7,10 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
 from sluice.core.budget import BOUNDLESS, TargetShard
+from sluice.core.fleet.busy import Busy
 from sluice.core.fleet.floors import Floors, keeps_floor, most_of
 from sluice.core.fleet.records import Report
+from sluice.core.fleet.view import View
 from sluice.core.ranges import TopicPartition
 from sluice.driver.ports import Jobs, ShardWindow, Windows
 from sluice.driver.record_updates import RecordPlanner
@@ -28,6 +30,7 @@ class SharedWindows:
         self._floors = Floors(blank.owner, blank.members_max)
         self._shared: tuple[object, Mapping[TargetShard, ShardWindow]] | None = None
         self._rows = (0, 0)
+        self._busy = Busy()
         self.outage, self.refusal = windows.outage, windows.refusal
 
     def current(self) -> Mapping[TargetShard, ShardWindow]:
@@ -64,6 +67,7 @@ class SharedWindows:
         states: Mapping[TopicPartition, PartitionState],
         holds: Holds,
         rows: int,
+        view: View,
         now_ms: int,
     ) -> Report:
         """How the loop does now. What it reserves from now on is within what this says."""
@@ -72,6 +76,13 @@ class SharedWindows:
         floors, counted = self._floors.say(number, lowest, is_within=is_within)
         self._shared = None
         waiting = [s.waiting_since_ms for s in held if s.waiting_since_ms is not None]
+        # Who has stopped moves nowhere, and what waits there does so for a person.
+        stand = (
+            (s.source, s.stable_end, max(0, s.stable_end - s.settled))
+            for s in held
+            if s.stopped is None
+        )
+        self._busy.see(stand, view.busy, view.average, now_ms)
         before_ms, before = self._rows
         self._rows = now_ms, rows
         return replace(
@@ -83,6 +94,8 @@ class SharedWindows:
             partitions=len(held),
             rows_per_second=round((rows - before) * 1000 / max(1, now_ms - before_ms), 1),
             oldest_wait_seconds=max(0, now_ms - min(waiting, default=now_ms)) / 1000,
+            messages_per_partition=round(self._busy.average, 1),
+            busy=self._busy.named,
             spec=planner.digest,
             decoder=planner.spec.decoder,
             floors=floors,

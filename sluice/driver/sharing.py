@@ -77,7 +77,8 @@ class Sharing:
             return
         self._now_ms = now_ms
         view = self._fleet.view()
-        has_changed = self._view is None or view.living != self._view.living
+        before = self._view
+        has_changed = before is None or (before.living, before.busy) != (view.living, view.busy)
         if has_changed:
             self._homes, self._changed_at_ms = Homes(view, self._sources), now_ms
         is_due = self._is_due(now_ms)

@@ -43,6 +43,7 @@ class MemberShown:
     :param applied: which version of tables and topics it loads by, in words; "": nothing was ever
         applied, or it has said nothing and may be gone.
     :param floors: by window, the insert counter of its oldest hold, or of its last reading.
+    :param busy: levels of its busy partitions (`core.fleet.busy`), by topic/partition.
     """
 
     connector: str
@@ -62,6 +63,7 @@ class MemberShown:
     is_leaving: bool = False
     applied: str = ""
     floors: Mapping[str, int] = field(default_factory=dict)
+    busy: Mapping[str, int] = field(default_factory=dict)
 
 
 def read_members(configuration: Configuration) -> list[MemberShown]:
@@ -196,9 +198,11 @@ def planned_of(
     :param joining: names of those that are not there yet.
     """
     members = {each.owner: each for each in view.living}
-    homes = planned(view, {source: owner or GENESIS for source, owner in owners.items()})
+    named = {source: owner or GENESIS for source, owner in owners.items()}
+    homes, calm = planned(view, named), planned(replace(view, busy={}), named)
 
-    def why(owner: str, to: str) -> str:
+    def why(source: TopicPartition) -> str:
+        owner, to = owners[source], homes[source]
         if owner == to:
             return ""
         if owner not in members:
@@ -210,6 +214,8 @@ def planned_of(
         near = members[owner].near
         if near and members[owner].data_center != near:
             return f"{near} is preferred"
+        if calm[source] == owner:
+            return "busy partitions are shared evenly"
         return "it is on its way"
 
     return [
@@ -220,7 +226,7 @@ def planned_of(
             owner,
             members[owner].name if owner in members else None,
             members[homes[source]].name if homes[source] else None,
-            why(owner, homes[source]),
+            why(source),
         )
         for source, owner in sorted(owners.items())
     ]
@@ -274,6 +280,7 @@ def members_of(
                 software=report.software,
                 is_leaving=report.is_leaving,
                 floors=report.floors,
+                busy=report.busy,
             )
         )
     order = get_args(MemberState)

@@ -8,9 +8,12 @@ import time
 
 import pytest
 
+from sluice.core.fleet.placement import spread
+from sluice.core.fleet.view import Member
+from sluice.core.ranges import TopicPartition
 from sluice.testbed.local.processes import descendants
 from tests.support.driver import Driver
-from tests.support.fleet import produced, shared_by, start_member
+from tests.support.fleet import owners, produced, shared_by, start_member
 from tests.support.world import Truth, World, assert_exact, wait_for
 
 PARTITIONS = 16
@@ -45,6 +48,34 @@ def test_partitions_change_hands_and_rows_are_exact(world: World) -> None:
         assert first.wait() == 0, first.text()[-4000:]
     wait_for(lambda: world.count("shared") >= truth.rows, 120, f"all {truth.rows} rows")
     assert_exact(world, "shared", truth)
+
+
+@pytest.mark.long
+@pytest.mark.timeout(900)
+def test_busy_partitions_do_not_stay_with_one_member(world: World) -> None:
+    """Two of eight bring twenty times as much as the others, and both come to one member first."""
+    topic, truth, names = "orders-busy", Truth(), ("a", "b")
+    sources = [TopicPartition(topic, number) for number in range(8)]
+    homes = spread([Member(name, name, "") for name in names], sources, {})
+    one, other = [source for source in sources if homes[source] == "a"][:2]
+    world.create_topic(topic, len(sources))
+    world.create_table("busy")
+    base = world.configure({"busy": [topic]}, lease='"20s"', max_delay='"1s"')
+    often = dict.fromkeys((one.partition, other.partition), 40)
+    with produced(world, topic, truth, len(sources), 0.2, often):
+        for name in names:
+            start_member(world, base, name)
+        shared_by(world, base, *names, partitions=len(sources), share=4)
+
+        def are_apart() -> bool:
+            found = owners(world, base)
+            return found[one] != found[other]
+
+        wait_for(are_apart, 300, f"{one} and {other} with two members")
+        shared_by(world, base, *names, partitions=len(sources), share=4)
+        assert len(set(names) - set(owners(world, base).values())) == 0
+    wait_for(lambda: world.count("busy") >= truth.rows, 120, f"all {truth.rows} rows")
+    assert_exact(world, "busy", truth)
 
 
 def loaded_per_second(world: World, table: str, drivers: list[Driver]) -> tuple[float, float]:

@@ -13,11 +13,14 @@ import pytest
 from sluice.cli.main import main
 from sluice.core.decided import apply_entry, taken_entry
 from sluice.core.fleet.fold import Heard
+from sluice.core.fleet.placement import spread
 from sluice.core.fleet.records import Report
+from sluice.core.fleet.view import Member, View
 from sluice.core.ledger import Commit
+from sluice.core.ranges import TopicPartition
 from sluice.kafka.decisions import write_decisions
 from sluice.kafka.fleet import FleetTopic
-from sluice.ops.fleet import members_of
+from sluice.ops.fleet import members_of, planned_of
 from tests.kafka.groups import NOW, SETTLED, intend
 from tests.ops.pipelines import Pipeline, settled
 from tests.support.kafka import Kafka
@@ -38,6 +41,18 @@ def test_who_reports_is_silent_or_never_did() -> None:
     assert found[0].reported_seconds == 8 and found[0].floors == {"d.t/s1": 7}
 
 
+def test_why_a_busy_partition_would_move() -> None:
+    """One of two that are with one member."""
+    members = tuple(Member(name, name, "s") for name in "ab")
+    sources = [TopicPartition("orders", number) for number in range(8)]
+    homes = spread(members, sources, {})
+    busy = [source for source in sources if homes[source] == "a"][:2]
+    view = View("", 9, members, busy=dict.fromkeys(busy, 3))
+    moves = {each.why for each in planned_of("dc1", homes, view) if each.why}
+    assert moves == {"busy partitions are shared evenly"}
+    assert not any(each.why for each in planned_of("dc1", homes, replace(view, busy={})))
+
+
 def test_a_real_pipeline(
     kafka: Kafka,
     tmp_path: Path,
@@ -54,12 +69,13 @@ def test_a_real_pipeline(
     (shown,) = json.loads(capsys.readouterr().out)
     assert (shown["owner"], shown["state"], shown["partitions"]) == ("driver", "no report", 4)
     topic = FleetTopic(kafka.access(), pipeline.configuration.fleet_topic, is_made=True)
-    topic.send(Report("driver", "east-1", 1, floors={"shop.orders/s1": 12}))
+    topic.send(Report("driver", "east-1", 1, floors={"shop.orders/s1": 12}, busy={"orders/3": 2}))
     assert topic.flush(10)
     topic.close()
     assert main(["fleet", str(pipeline.path)]) == 0
     out = capsys.readouterr().out
     assert "east-1" in out and "reports" in out and "shop.orders/s1" in out
+    assert "orders/3" in out and "4 times" in out
     pipeline.path.write_text(pipeline.path.read_text() + "[fleet]\n")
     assert main(["status", str(pipeline.path)]) == 0
     assert "member east-1 (driver) reports, last" in capsys.readouterr().out

@@ -54,6 +54,16 @@ def members(world: World, base: Path) -> Mapping[str, Member]:
     return found
 
 
+def owners(world: World, base: Path) -> Mapping[TopicPartition, str]:
+    """The name of who has each partition."""
+    answer = world.sluice("fleet", str(base), "--plan", "--json")
+    assert answer.returncode == 0, answer.stderr
+    return {
+        TopicPartition(each["topic"], each["partition"]): each["member"] or ""
+        for each in json.loads(answer.stdout)
+    }
+
+
 def shared_by(world: World, base: Path, *names: str, partitions: int, share: int = 1) -> None:
     """Wait until these members, and nobody else, have all partitions: so many, or more.
 
@@ -77,14 +87,21 @@ class Produced:
 
 @contextmanager
 def produced(
-    world: World, topic: str, truth: Truth, partitions: int, every: float = 0.2
+    world: World,
+    topic: str,
+    truth: Truth,
+    partitions: int,
+    every: float = 0.2,
+    busy: Mapping[int, int] | None = None,
 ) -> Iterator[Produced]:
-    """A message for each partition, every so many seconds."""
+    """A message for each partition, every so many seconds; for a busy one so many."""
     ended, producer, done = threading.Event(), world.producer(), Produced()
+
+    each_time = [n for n in range(partitions) for _ in range((busy or {}).get(n, 1))]
 
     def produce() -> None:
         while not ended.wait(every):
-            for partition in range(partitions):
+            for partition in each_time:
                 done.number += 1
                 producer.produce(
                     topic,

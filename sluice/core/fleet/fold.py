@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from statistics import median
 
+from sluice.core.fleet.busy import Said, average_of
 from sluice.core.fleet.records import Gone, Report
 from sluice.core.fleet.sizing import Sizing
 from sluice.core.fleet.view import SILENT_REPORTS, Member, View
@@ -42,6 +43,7 @@ class Fold:
         self._owner = owner
         self._heard: dict[str, Heard] = {}
         self._sizing = Sizing()
+        self._said = Said()
         self._silent: frozenset[str] = frozenset()
         #: How many own reports had come back when each one of those fell silent.
         self._fell_silent_at: dict[str, int] = {}
@@ -66,6 +68,7 @@ class Fold:
             self.number = max(self.number, message.number)
         first_offset = offset if before is None else before.first_offset
         self._heard[owner] = Heard(message, append_ms, self.number, first_offset)
+        self._said.take(message, self.number)
         self._judge()
         if owner == self._owner:
             self._sizing.see([h.report for o, h in self._heard.items() if o not in self._silent])
@@ -94,7 +97,16 @@ class Fold:
         is_suspecting = self.number >= self._suspects_from
         silent = tuple(sorted(self._silent))
         wanted = self._sizing.slots, self._sizing.members
-        return View(self._owner, self.number, members, is_suspecting, silent, wanted)
+        return View(
+            self._owner,
+            self.number,
+            members,
+            is_suspecting,
+            silent,
+            wanted,
+            self._said.levels(self.number),
+            average_of([heard.report for heard in living.values()]),
+        )
 
     def _judge(self) -> None:
         limit = self.number - SILENT_REPORTS

@@ -89,7 +89,9 @@ class Homes:
         self.are_elsewhere = any(each.owner != view.own for each in members)
         # Of two of one name the later one.
         self._members = {each.name: each for each in sorted(members, key=lambda each: each.owner)}
-        self._homes = spread(self._members.values(), sources) if self.are_elsewhere else {}
+        self._homes = (
+            spread(self._members.values(), sources, view.busy) if self.are_elsewhere else {}
+        )
 
     def of(self, source: TopicPartition) -> str:
         """The owner id of who should have it; that of who looks where nobody else may."""
@@ -101,16 +103,22 @@ class Homes:
 
 
 def spread(
-    members: Collection[Member], sources: Collection[TopicPartition]
+    members: Collection[Member],
+    sources: Collection[TopicPartition],
+    busy: Mapping[TopicPartition, int],
 ) -> dict[TopicPartition, str]:
     """The owner id of who should have each partition: no member has more than its share by slots,
-    of all partitions and of each topic, rounded up.
+    of all partitions, of those that are busy, at each level, and of each topic, rounded up.
+
+    So what comes to a member is at most its share and what the busiest partition brings, by levels.
 
     A partition goes to the member with the highest chance for it that has room. So nothing has to
     be known of who has what, and who joins or leaves moves little more than its share: a sixth
     more where there are ten partitions or more for each member, a quarter where there are four.
 
-    Shares of a topic may not come out even together with those of all: then only the latter count.
+    Shares of a topic may not come out even together with the others: then only those count.
+
+    :param busy: levels of partitions, from 1 on.
     """
     slots = sum(max(1, each.slots) for each in members)
     count = Counter(source.topic for source in sources)
@@ -118,18 +126,25 @@ def spread(
     def share(of: int, member: Member) -> int:
         return -(-of * max(1, member.slots) // slots)
 
-    room = {each.name: share(len(sources), each) for each in members}
     of_topic = {(t, each.name): share(n, each) for t, n in count.items() for each in members}
-    pairs = [(-_weight(each, source), each.name, source) for each in members for source in sources]
     owners = {each.name: each.owner for each in members}
+    levels: dict[int, list[TopicPartition]] = {}
+    for source in sources:
+        levels.setdefault(busy.get(source, 0), []).append(source)
     found: dict[TopicPartition, str] = {}
-    for is_even in (True, False):
-        for _, name, source in sorted(pairs):
-            topic = source.topic, name
-            if source not in found and room[name] and (of_topic[topic] or not is_even):
-                found[source] = owners[name]
-                room[name] -= 1
-                of_topic[topic] -= 1
+    given: Counter[str] = Counter()
+    for _, those in sorted(levels.items(), reverse=True):
+        # With all that are busier.
+        most = {each.name: share(len(found) + len(those), each) for each in members}
+        pairs = sorted((-_weight(m, source), m.name, source) for m in members for source in those)
+        for is_even in (True, False):
+            for _, name, source in pairs:
+                topic = source.topic, name
+                has_room = given[name] < most[name] and (of_topic[topic] > 0 or not is_even)
+                if source not in found and has_room:
+                    found[source] = owners[name]
+                    given[name] += 1
+                    of_topic[topic] -= 1
     return found
 
 

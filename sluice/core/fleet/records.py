@@ -19,6 +19,9 @@ from sluice.core.errors import TerminalError
 #: Raised with each change that an older reader would misunderstand.
 VERSION = 1
 
+#: A level is no larger: what comes to a partition is a 64-bit number.
+LEVEL_MAX = 60
+
 _KIND = "report"
 
 
@@ -43,6 +46,9 @@ class Report:
     :param slots: tasks that it can run at once; `slots_max`: at most, whatever executors are there
         now; `work`: ranges that are out; `partitions`: that it has; of the connector.
     :param oldest_wait_seconds: since when its oldest message that is in no range is there.
+    :param messages_per_partition: messages a second that come to one of its partitions, on average;
+        0: it has not measured yet. `busy`: levels of those to which more comes (`core.fleet.busy`),
+        by topic/partition.
     :param spec: digest of the load spec that it records new ranges under.
     :param decoder: that executes it; `software`: which version of Sluice.
     :param floors: by window, the insert counter that its oldest hold has, or that it read last
@@ -82,6 +88,8 @@ class Report:
     is_leaving: bool = False
     is_alone: bool = False
     near: str = ""
+    messages_per_partition: float = 0.0
+    busy: Mapping[str, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,9 +141,13 @@ def decode(connector: str, key: bytes | None, value: bytes | None) -> Report | G
             )
         if isinstance(body.get("inherits"), list):
             body["inherits"] = tuple(body["inherits"])
-        report = Report(**body)
-        for each in fields(Report):
+        # What a newer version says beside it may be passed over, or that one had raised `VERSION`.
+        known = fields(Report)
+        report = Report(**{each.name: body[each.name] for each in known if each.name in body})
+        for each in known:
             _require(each.name, getattr(report, each.name), str(each.type))
+        if not all(0 < level <= LEVEL_MAX for level in report.busy.values()):
+            raise ValueError(f"a level of busy is none: {report.busy!r}")
     except (ValueError, TypeError, KeyError, AttributeError) as error:
         raise UnreadableError(f"no report: {error}: {value[:80]!r}") from None
     if report.owner != rest:

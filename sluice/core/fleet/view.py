@@ -3,7 +3,10 @@ owns a partition stands in the partition's record (R4), and nowhere else."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from sluice.core.ranges import TopicPartition
 
 #: A member is silent when so many of the observer's own reports came since its last one. No clock
 #: is compared with another: where the topic is away, or the observer slept, nobody is suspected.
@@ -44,6 +47,8 @@ class View:
         first report came back.
     :param is_suspecting: False: too many fell silent at once, so nobody is taken for dead.
     :param silent: ids of those that are silent, and not known to be gone.
+    :param busy: levels of partitions that bring more than others (`core.fleet.busy`); `average`:
+        messages a second that come to a partition, on average; 0: nobody knows yet.
     :param wanted: how many slots of all members, and how many members, the work takes
         (`core.fleet.sizing`); zeros: nobody knows yet.
     """
@@ -54,3 +59,5 @@ class View:
     is_suspecting: bool = True
     silent: tuple[str, ...] = ()
     wanted: tuple[int, int] = (0, 0)
+    busy: Mapping[TopicPartition, int] = field(default_factory=dict)
+    average: float = 0.0

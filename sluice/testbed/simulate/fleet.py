@@ -220,11 +220,15 @@ class SimulatedMember(FleetMember):
             replace(each, slots=rng.choice((1, 1, 4))) for each in others if rng.random() < 0.5
         ]
         silent = [each.owner for each in others if each not in living and rng.random() < 0.5]
+        # By dice of their own: whatever else is drawn stays as it was.
+        levels = random.Random(f"{self._owner} {view.number}")
+        busy = {source: levels.randrange(4) for source in self.reports.world.sources()}
         return replace(
             view,
             living=tuple(sorted(living, key=lambda each: each.owner)),
             silent=tuple(sorted({*silent, *view.silent})),
             is_suspecting=rng.random() < 0.8,
+            busy={source: level for source, level in busy.items() if level},
         )
 
 

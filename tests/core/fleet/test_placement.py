@@ -73,14 +73,42 @@ def test_no_member_has_more_than_its_share(seed: int) -> None:
     members = [member(f"m{n}", slots=rng.randrange(1, 9)) for n in range(rng.randrange(2, 6))]
     counts = {f"t{n}": rng.randrange(1, 20) for n in range(rng.randrange(1, 20))}
     sources = [TopicPartition(t, n) for t, count in counts.items() for n in range(count)]
-    found = spread(members, sources)
+    busy = {s: rng.choice((1, 1, 2, 5)) for s in sources if rng.random() < seed / 60}
+    found = spread(members, sources, busy)
     assert found.keys() == set(sources)
     slots = sum(each.slots for each in members)
-    shares = Counter(found.values())
-    assert all(shares[m.owner] <= math.ceil(len(sources) * m.slots / slots) for m in members)
+    for level in range(6):
+        those = [source for source in sources if busy.get(source, 0) >= level]
+        shares = Counter(found[source] for source in those)
+        assert all(shares[m.owner] <= math.ceil(len(those) * m.slots / slots) for m in members)
+    brings = {source: 2 ** busy.get(source, 0) for source in sources}
+    for each in members:
+        share = sum(brings.values()) * each.slots / slots
+        brought = sum(brings[source] for source in sources if found[source] == each.owner)
+        assert brought <= share + max(brings.values())
     rng.shuffle(members)
     rng.shuffle(sources)
-    assert spread(members, sources) == found
+    assert spread(members, sources, busy) == found
+
+
+def test_what_becomes_busy_moves_little() -> None:
+    """Of 120 partitions of three members, each of which comes to bring four times as much."""
+    sources = SOURCES[:120]
+    before = spread(THREE, sources, {})
+    moved = [
+        sum(before[each] != home for each, home in spread(THREE, sources, {source: 2}).items())
+        for source in sources
+    ]
+    assert max(moved) <= 6 and sum(moved) / len(moved) < 2
+
+
+def test_busy_partitions_of_a_few_topics_are_not_all_on_one_member() -> None:
+    """Of 100 topics with one partition each eight are busy."""
+    sources = [TopicPartition(f"t{number}", 0) for number in range(100)]
+    view = view_of(*THREE[:2], busy=dict.fromkeys(sources[:8], 4))
+    found = Homes(view, sources)
+    assert Counter(found.of(source) for source in sources) == {"a": 50, "b": 50}
+    assert Counter(found.of(source) for source in sources[:8]) == {"a": 4, "b": 4}
 
 
 def test_a_partition_that_is_new_to_who_looks_has_a_home() -> None:

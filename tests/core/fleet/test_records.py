@@ -35,6 +35,7 @@ REPORTS = st.builds(
     spec=TEXT,
     floors=st.dictionaries(TEXT, st.integers(0), max_size=3),
     counted=st.dictionaries(TEXT, st.integers(0), max_size=3),
+    busy=st.dictionaries(TEXT, st.integers(1, 9), max_size=3),
     is_leaving=st.booleans(),
 )
 REPORT = Report("run-1", "a", 3, software="1.0", floors={"d.t/s1": 7})
@@ -68,12 +69,19 @@ def test_each_field_is_what_it_may_be(name: str) -> None:
 
 @pytest.mark.parametrize(
     "changed",
-    [{"version": "x"}, {"more": 1}, {"number": True}, {"floors": {"t": "7"}}, {"owner": "run-2"}],
+    [{"version": "x"}, {"number": True}, {"floors": {"t": "7"}}, {"owner": "run-2"}]
+    + [{"busy": {"t/1": level}} for level in (0, -1, 61, 10**9)],
 )
 def test_what_nobody_wrote_is_refused(changed: dict[str, Any]) -> None:
     body = json.loads(encode(REPORT)) | changed
     with pytest.raises(UnreadableError):
         decode("dc1", KEY, json.dumps(body).encode())
+
+
+def test_what_a_newer_version_says_beside_it_is_passed_over() -> None:
+    """So members can be upgraded one at a time."""
+    body = json.loads(encode(REPORT)) | {"more": 1}
+    assert decode("dc1", KEY, json.dumps(body).encode()) == REPORT
 
 
 @pytest.mark.parametrize("value", [b"", b"[]", b"1", b"{}", b"\xff", b'{"version": 1}'])
