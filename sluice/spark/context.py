@@ -71,6 +71,7 @@ def start_context(
     :param java_options: of Spark's driver, beside those of `DEFAULTS`.
     :param secret_names: of properties whose values nobody may see.
     :raises ConfigurationError: spark-submit was told of a cluster of another kind.
+    :raises SparkStartError: Spark does not start.
     """
     # PySpark itself looks at the property under spark-submit only.
     if python := properties.get("spark.pyspark.python"):
@@ -79,7 +80,9 @@ def start_context(
     os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
     if master.startswith("local"):
         os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
+    from py4j.protocol import Py4JError
     from pyspark import SparkConf, SparkContext
+    from pyspark.errors import PySparkException
 
     _pass_no_arrays()
     configuration = SparkConf().setAppName(f"sluice {name}").setMaster(master)
@@ -97,11 +100,27 @@ def start_context(
     shown = SparkConf(loadDefaults=False).setAll(
         [(key, value) for key, value in configuration.getAll() if key not in secret_names]
     )
-    SparkContext._ensure_initialized(conf=shown)
-    if SUBMITTED in os.environ:
-        submitted = SparkContext._jvm.java.lang.System.getProperty("spark.master")
-        refuse_another_master(submitted or "", master)
-    return SparkContext.getOrCreate(configuration)
+    try:
+        SparkContext._ensure_initialized(conf=shown)
+        if SUBMITTED in os.environ:
+            submitted = SparkContext._jvm.java.lang.System.getProperty("spark.master")
+            refuse_another_master(submitted or "", master)
+        return SparkContext.getOrCreate(configuration)
+    except (PySparkException, Py4JError) as error:
+        raise SparkStartError(f"Spark does not start on {master}: {_first_words(error)}") from error
+
+
+class SparkStartError(TerminalError):
+    """Java is not there, or Spark refuses what it was told, or the master does not answer."""
+
+    hint = "Spark's own words stand above; see [spark] of the configuration, and JAVA_HOME."
+
+
+def _first_words(error: Exception) -> str:
+    """Why, without the places in Java: of what Java threw its class and message follow the line
+    that says from where."""
+    first, _, then = str(error).partition("\n")
+    return then.partition("\n")[0].removeprefix(": ") or first
 
 
 def refuse_another_master(submitted: str, master: str) -> None:

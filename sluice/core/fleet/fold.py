@@ -110,7 +110,7 @@ class Fold:
 
     def _judge(self) -> None:
         limit = self.number - SILENT_REPORTS
-        silent = frozenset(owner for owner, heard in self._heard.items() if heard.at <= limit)
+        silent = frozenset(owner for owner, heard in self._heard.items() if self._is_silent(heard))
         silent -= {self._owner}
         if silent == self._silent:
             return
@@ -121,6 +121,13 @@ class Fold:
         lived = len(self._heard) - len(silent) + len(together)
         if len(together) >= TOGETHER_MIN and TOGETHER_SHARE * len(together) >= lived:
             self._suspects_from = self.number + PATIENT_REPORTS
+
+    def _is_silent(self, heard: Heard) -> bool:
+        """Who reports less often than the observer, as its configuration has it, is waited for as
+        much longer."""
+        own = self._heard.get(self._owner)
+        longer = heard.report.silent_seconds / own.report.silent_seconds if own else 1.0
+        return self.number - heard.at >= SILENT_REPORTS * max(1.0, longer)
 
 
 def _member(heard: Heard, middle: float) -> Member:

@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Collection
 
 from sluice.core.fleet.counting import Counting
-from sluice.core.fleet.placement import ORPHAN_REPORTS
+from sluice.core.fleet.placement import ORPHAN_REPORTS, PASSED_OVER_REPORTS, Owners, heirs
 from sluice.core.fleet.records import Report
+from sluice.core.fleet.view import SILENT_REPORTS, View
+from sluice.core.fleet.view import Member as FleetMember
 from sluice.core.records import GENESIS
 
 OTHER, HEIR, DEAD = "run-other", "run-heir", "run-dead"
@@ -119,3 +121,31 @@ def test_beside_who_has_all_partitions_nobody_counts() -> None:
     assert counting.to_write_off([]) == {OTHER}
     counting.hear({}, 3)
     assert not counting.known
+
+
+def test_two_dead_that_were_taking_each_other_over_are_written_off() -> None:
+    """One announced the other one and died, and that one woke up, announced it in turn, and died.
+    Each has another heir, and holds the end of the other one up until an heir is passed over."""
+    dead = {"run-x": report("run-x", 1, "run-y"), "run-y": report("run-y", 1, "run-x")}
+    names = ("a", "b")
+    members = {name: Counting(name, has_all=False) for name in names}
+    owners = {name: Owners() for name in names}
+    taken: dict[str, set[str]] = {name: set() for name in names}
+    living = tuple(FleetMember(name, name, "s") for name in names)
+    views = [View(name, 1, living, silent=tuple(dead)) for name in names]
+    firsts = {heirs(owner, views[0], ())[0].name for owner in dead}
+    assert firsts == set(names), "each has another heir"
+    for number in range(1, SILENT_REPORTS + 2 * PASSED_OVER_REPORTS):
+        gone = set[str]()
+        for name, counting in members.items():
+            others = {other: report(other, number) for other in names if other != name}
+            counting.hear(others | dead, number)
+            gone |= counting.to_write_off(list(dead))
+            view = View(name, number, living, silent=tuple(dead))
+            owners[name].see(view, {})
+            found = set(owners[name].to_inherit(view)) - taken[name]
+            taken[name] |= found
+            counting.took(found, counting.known, number + 1, frozenset(), frozenset(), number)
+        dead = {owner: last for owner, last in dead.items() if owner not in gone}
+    assert not dead
+    assert all(len(each) == 2 for each in taken.values())

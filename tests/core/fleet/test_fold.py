@@ -82,6 +82,17 @@ def test_who_does_not_report_is_silent_by_the_reports_of_who_looks() -> None:
     assert living(made) == [OWN, "run-2"] and not made.silent
 
 
+def test_who_reports_less_often_is_waited_for_longer() -> None:
+    """As its `silent_after` has it; who reports more often is waited for as long as any other."""
+    made = fold([replace(report("run-2"), silent_seconds=20), report("run-3")])
+    for number in range(1, 2 * SILENT_REPORTS):
+        made.take(number, 0, replace(report(OWN, number), silent_seconds=10))
+        assert ("run-3" in living(made)) == (number < SILENT_REPORTS)
+        assert "run-2" in living(made)
+    made.take(99, 0, replace(report(OWN, 2 * SILENT_REPORTS), silent_seconds=10))
+    assert living(made) == [OWN]
+
+
 def test_nobody_is_suspected_by_who_was_asleep_or_alone() -> None:
     made = fold([report(OWN), *(report("run-2", number) for number in range(1, 100))])
     assert living(made) == [OWN, "run-2"]
