@@ -150,7 +150,7 @@ class ConnectorLoop:
         share = partial(share_of, limits_of=planner.limits_of)
         self._dispatcher = Dispatcher(name, parts, share, schema, self._round_planner, counters)
         self.abandon = self._dispatcher.cancel_all
-        self._sharing = Sharing(parts, self.states, self.freezing, self._pending.file)
+        self._sharing = Sharing(name, parts, self.states, self.freezing, self._pending.file)
         #: Nobody notices whether a message that waits so long was seen a tenth of it later.
         every_ms = planner.limits.delay_ms_max // OBSERVE_DELAY_SHARE
         self._observe_every_ms = max(OBSERVE_EVERY_MS, min(every_ms, OBSERVE_EVERY_MS_MAX))

@@ -3,10 +3,12 @@
 
 from __future__ import annotations
 
+import logging
+from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping
 
 from sluice.core.fleet.placement import Homes
-from sluice.core.fleet.view import View
+from sluice.core.fleet.view import View, what_changed
 from sluice.core.ranges import TopicPartition
 from sluice.core.records import Record
 from sluice.driver.effects import Effect, LetGo
@@ -14,6 +16,8 @@ from sluice.driver.freezing import Freezing
 from sluice.driver.inheriting import SharesRead
 from sluice.driver.ports import LoopParts
 from sluice.driver.state import Holds, PartitionState
+
+_logger = logging.getLogger("sluice.loop")
 
 #: How often all partitions are looked at: what came, and who is silent. For a while after members
 #: came, went or changed, partitions come, and stand until they are found.
@@ -27,23 +31,28 @@ KEPT_MS = 6_000
 class Sharing:
     """Of one loop; it does nothing where there is no fleet.
 
+    :param name: of the connector.
     :param states: the loop's own mapping; partitions join it and leave it.
     :param file: called with each state that is to be handed over from now on, or is not any more.
     """
 
     def __init__(
         self,
+        name: str,
         parts: LoopParts,
         states: Mapping[TopicPartition, PartitionState],
         freezing: Freezing,
         file: Callable[[PartitionState], None],
     ) -> None:
+        self._name = name
         self._fleet, self._shares = parts.fleet, parts.shares
         self._log, self._initialised = parts.log, parts.log.initialised
         self._states, self._freezing, self._file = states, freezing, file
         self._answer = parts.inbox.put
         self._view: View | None = None
         self._homes: Homes | None = None
+        #: Why partitions are to go, as far as anything has changed.
+        self._why = ""
         self._sources: Collection[TopicPartition] = ()
         #: When each partition came, and the time of the last round.
         self._came: dict[TopicPartition, int] = {}
@@ -58,6 +67,7 @@ class Sharing:
         if self._fleet is None or self._shares is None:
             return is_settled
         self._came.clear()
+        self._why = "this member leaves"
         self._mark(Homes(self._fleet.view(), self._sources, is_leaving=True), now_ms)
         return (
             is_settled
@@ -77,9 +87,10 @@ class Sharing:
             return
         self._now_ms = now_ms
         view = self._fleet.view()
-        before = self._view
-        has_changed = before is None or (before.living, before.busy) != (view.living, view.busy)
+        why = what_changed(self._view, view)
+        has_changed = bool(why) or self._homes is None
         if has_changed:
+            self._why = why or self._why
             self._homes, self._changed_at_ms = Homes(view, self._sources), now_ms
         is_due = self._is_due(now_ms)
         if not (has_changed or is_due):
@@ -113,16 +124,24 @@ class Sharing:
         came = {state.source: self._now_ms for each in read.started for state in each.states}
         self._came = {s: at for s, at in (self._came | came).items() if s in self._states}
         if read.sources and read.sources != self._sources:
-            self._sources, self._view = read.sources, None
+            self._why = "topics or partitions have come or gone" if self._sources else self._why
+            self._sources, self._homes = read.sources, None
 
     def _mark(self, homes: Homes, now_ms: int) -> None:
+        going: Counter[str] = Counter()
         for state in self._states.values():
             to = homes.of(state.source) if homes.are_elsewhere else ""
             if to and (to == state.record.owner or self._stays(state, now_ms)):
                 to = ""
             if state.hands_to != to:
+                going[to] += 1
                 state.hands_to = to
                 self._file(state)
+        del going[""]
+        if going:
+            to_whom = ", ".join(f"{count} to {owner}" for owner, count in sorted(going.items()))
+            told = "connector %s: partitions go to other members once they are settled (%s): %s"
+            _logger.info(told, self._name, to_whom, self._why)
 
     def _stays(self, state: PartitionState, now_ms: int) -> bool:
         """What stands still would stand still elsewhere, too; what came just now is loaded first;

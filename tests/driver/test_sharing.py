@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import partial
@@ -82,11 +83,15 @@ def run_for(world: World, after_ms: int, loop: ConnectorLoop) -> None:
         state.hands_to = ""  # it goes on, as nothing real does
 
 
-def test_what_is_settled_goes_and_the_rest_goes_on(world: World) -> None:
+def test_what_is_settled_goes_and_the_rest_goes_on(
+    world: World, caplog: pytest.LogCaptureFixture
+) -> None:
     assert len(ITS) > 2 and len(OWN) > 2
     loop = run(world)
-    see(world, BOTH)
-    run_for(world, 3_000, loop)
+    world.at(300, lambda: see(world, BOTH))
+    with caplog.at_level(logging.INFO, "sluice.loop"):
+        run_for(world, 3_000, loop)
+    assert f"once they are settled ({len(ITS)} to other): b has started" in caplog.text
     assert set(loop.states) == set(OWN)
     for source in ITS:
         last, before = world.group[source], world.commits[0].records.get(source)

@@ -61,3 +61,31 @@ class View:
     wanted: tuple[int, int] = (0, 0)
     busy: Mapping[TopicPartition, int] = field(default_factory=dict)
     average: float = 0.0
+
+
+def what_changed(before: View | None, now: View) -> str:
+    """Why members may have other partitions than before, in words; "": they may not."""
+    if before is None:
+        return "this member has started"
+    if (before.living, before.busy) == (now.living, now.busy):
+        return ""
+    earlier = {each.name: each for each in before.living}
+    later = {each.name: each for each in now.living}
+    said = [f"{name} reports no more" for name in sorted(earlier.keys() - later.keys())]
+    for name, member in sorted(later.items()):
+        was = earlier.get(name)
+        if was is None or was.owner != member.owner:
+            said.append(f"{name} has started")
+        elif (was.is_ready, was.is_leaving) != (member.is_ready, member.is_leaving):
+            said.append(f"{name} {_stage(member)}")
+        elif was != member:
+            said.append(f"{name} says something else of itself")
+    if before.busy != now.busy:
+        said.append("other partitions are busy, or they are so no more")
+    return "; ".join(said)
+
+
+def _stage(member: Member) -> str:
+    if member.is_leaving:
+        return "leaves"
+    return "is ready" if member.is_ready else "is not ready"
