@@ -8,6 +8,7 @@ import time
 
 import pytest
 
+from sluice.core.fleet.busy import MEASURED_MS, MEASURED_TIMES
 from sluice.core.fleet.placement import spread
 from sluice.core.fleet.view import Member
 from sluice.core.ranges import TopicPartition
@@ -51,7 +52,7 @@ def test_partitions_change_hands_and_rows_are_exact(world: World) -> None:
 
 
 @pytest.mark.long
-@pytest.mark.timeout(900)
+@pytest.mark.timeout(1800)
 def test_busy_partitions_do_not_stay_with_one_member(world: World) -> None:
     """Two of eight bring twenty times as much as the others, and both come to one member first."""
     topic, truth, names = "orders-busy", Truth(), ("a", "b")
@@ -71,7 +72,8 @@ def test_busy_partitions_do_not_stay_with_one_member(world: World) -> None:
             found = owners(world, base)
             return found[one] != found[other]
 
-        wait_for(are_apart, 300, f"{one} and {other} with two members")
+        seconds = 2 * MEASURED_TIMES * MEASURED_MS / 1000
+        wait_for(are_apart, seconds, f"{one} and {other} with two members")
         shared_by(world, base, *names, partitions=len(sources), share=4)
         assert len(set(names) - set(owners(world, base).values())) == 0
     wait_for(lambda: world.count("busy") >= truth.rows, 120, f"all {truth.rows} rows")
