@@ -605,15 +605,22 @@ class _Assembly:
         lease_ms = int(configuration.batch.lease_seconds * 1000)
 
         def read_ledger(
-            sources: list[TopicPartition], uncommitted: list[TopicPartition]
+            sources: list[TopicPartition],
+            uncommitted: list[TopicPartition],
+            *,
+            is_stable: bool = False,
         ) -> LedgerView:
             since_ms, topic = now_ms() - 2 * lease_ms, configuration.ledger_topic
-            return read_view(self.kafka, topic, sources, spec_needed, since_ms, uncommitted)
+            return read_view(
+                *(self.kafka, topic, sources, spec_needed, since_ms, uncommitted),
+                is_stable=is_stable,
+            )
 
         return StartParts(
             recorder=recorder,
             log=log,
             read_ledger=read_ledger,
+            read_stable=partial(read_ledger, is_stable=True),
             read_on=partial(read_on, self.kafka, configuration.ledger_topic),
             windows=self.claims or self.monitor,
             planner=self.planner,

@@ -2,8 +2,8 @@
 (R25).
 
 Partitions that name its id were handed to it: it reads them, and goes on. Of an id that is dead it
-reads the ledger first, then fences the id, looks at all partitions again, reads what the ledger
-got meanwhile, and commits the first records under that id.
+reads the ledger first, up to its last stable offset, then fences the id, looks at all partitions
+again, reads what the ledger got meanwhile, and commits the first records under that id.
 """
 
 from __future__ import annotations
@@ -21,7 +21,14 @@ from sluice.core.ledger import CommittedOffset, LedgerView
 from sluice.core.ranges import TopicPartition
 from sluice.core.records import GENESIS, InvalidRecordError, Record, decode, encode
 from sluice.driver.beginning import StartRefusedError
-from sluice.driver.start import Started, StartParts, first_records, late_inserts_in
+from sluice.driver.start import (
+    Started,
+    StartParts,
+    first_records,
+    late_inserts_in,
+    read_rest,
+    without_offset,
+)
 from sluice.kafka.recorder import TakeOver
 
 _logger = logging.getLogger("sluice.loop")
@@ -241,13 +248,14 @@ class Heir:
     ) -> list[Started]:
         """Take over all that these ids own, and all that they may still insert."""
         theirs = [source for source, at in found.items() if named_by(at) in dead]
-        ledger = self._read(theirs, found)
+        # A transaction that the dead left open is not waited for: it ends once they are fenced.
+        ledger = self._parts.read_stable(theirs, without_offset({s: found[s] for s in theirs}))
         taken = self._recorder.inherit(dead, found)
         for source in [source for source in taken.found if held.get(source, _NOBODYS) is None]:
             del taken.found[source]  # the loop goes on with it, and finds out (R5)
-        self._parts.read_on(ledger)
-        lacking = [s for s, at in taken.found.items() if at and s not in ledger.records]
-        if lacking or not taken.found.keys() <= set(theirs):
+        if taken.found.keys() <= set(theirs):
+            ledger = read_rest(self._parts, ledger, taken.found)
+        else:
             ledger = self._read(list(taken.found), taken.found)
         self._leave(taken, ledger, view)
         if self._is_closed:
@@ -278,7 +286,7 @@ class Heir:
         return {source: at for source, at in found.items() if named_by(at) in owners}
 
     def _read(self, sources: list[TopicPartition], found: _Found) -> LedgerView:
-        return self._parts.read_ledger(sources, [s for s in sources if found[s] is None])
+        return self._parts.read_ledger(sources, without_offset({s: found[s] for s in sources}))
 
     def _leave(self, taken: TakeOver, ledger: LedgerView, view: View) -> None:
         """A partition whose offset is gone, or is nobody's record, is that owner's whose record

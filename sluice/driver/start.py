@@ -61,6 +61,7 @@ class StartParts:
 
     :param read_ledger: the view for these partitions, of the second ones of which the group holds
         nothing; see `sluice.kafka.ledger.read_view`.
+    :param read_stable: the same up to the last stable offset, which waits for no transaction.
     :param read_on: reads into a view what came since.
     :param watch: makes `windows` watch the target shards of a recorded load spec too.
     :param why_not_executable: why a recorded load spec cannot be executed for a topic, or None.
@@ -74,6 +75,7 @@ class StartParts:
     recorder: Recorder
     log: SourceLog
     read_ledger: Callable[[list[TopicPartition], list[TopicPartition]], LedgerView]
+    read_stable: Callable[[list[TopicPartition], list[TopicPartition]], LedgerView]
     read_on: Callable[[LedgerView], None]
     windows: Windows
     planner: RecordPlanner
@@ -146,10 +148,23 @@ class ReadAhead:
 def read_ahead(parts: StartParts, sources: list[TopicPartition]) -> ReadAhead:
     """Read what a take-over of these partitions needs of the ledger; in any thread."""
     found = parts.recorder.look(sources)
-    return ReadAhead(found, parts.read_ledger(sources, _without_offset(found)))
+    return ReadAhead(found, parts.read_stable(sources, without_offset(found)))
 
 
-def _without_offset(found: Mapping[TopicPartition, CommittedOffset | None]) -> list[TopicPartition]:
+def read_rest(
+    parts: StartParts, view: LedgerView, found: Mapping[TopicPartition, CommittedOffset | None]
+) -> LedgerView:
+    """Read on, into a view that was read ahead; or read all of it, where it lacks a record of these
+    partitions, or the load spec of one that came meanwhile."""
+    parts.read_on(view)
+    last = [view.records.get(source) for source, at in found.items() if at is not None]
+    needed = {spec_needed(str(entry["metadata"])) for entry in last if entry is not None} - {None}
+    if None in last or not needed <= view.specs.keys():
+        return parts.read_ledger(list(found), without_offset(found))
+    return view
+
+
+def without_offset(found: Mapping[TopicPartition, CommittedOffset | None]) -> list[TopicPartition]:
     return [source for source, at in found.items() if at is None]
 
 
@@ -171,10 +186,9 @@ def take_over(
     """
     taken = parts.recorder.take_over(sources)
     if ahead is not None and all(ahead.found[s] == at for s, at in taken.found.items()):
-        view = ahead.view
-        parts.read_on(view)
+        view = read_rest(parts, ahead.view, taken.found)
     else:
-        view = parts.read_ledger(sources, _without_offset(taken.found))
+        view = parts.read_ledger(sources, without_offset(taken.found))
     return first_records(parts, taken, view, batch, retiring=retiring)
 
 

@@ -66,12 +66,16 @@ def read_view(
     specs_of: Callable[[str], str | None],
     since_ms: int | None,
     uncommitted: Iterable[TopicPartition] = (),
+    *,
+    is_stable: bool = False,
 ) -> LedgerView:
     """Read the ledger backwards until it answers for all partitions.
 
     From its very end, not from its stable one: while another producer of the same ledger
     has a transaction open, later entries are committed and still lie beyond the last stable offset.
 
+    :param is_stable: from its last stable offset all the same, so that nothing is waited for: who
+        asks reads on once nobody can write for these partitions any more.
     :param specs_of: digest of the load spec that a record's metadata names; None to need none.
     :param since_ms: everything younger is read in any case, for the possible late inserts; and
         more, where what is read tells of longer leases than today's. None: possible late inserts
@@ -80,7 +84,7 @@ def read_view(
         they have no record is enough; for the others a record is looked for to the very beginning.
     """
     wanted, uncommitted = set(sources), set(uncommitted)
-    low, high = _unstable_ends(access, topic)
+    low, high = _ends(access, topic, is_stable=is_stable)
     view, stop, chunk, newest_ms = LedgerView(end=high), high, FIRST_CHUNK_MESSAGES, 0
     checkpoints = _Checkpoints()
     while True:
@@ -104,7 +108,7 @@ def read_view(
 
 def read_on(access: KafkaAccess, topic: str, view: LedgerView) -> None:
     """Read what came since a view was read, into it."""
-    _, high = _unstable_ends(access, topic)
+    _, high = _ends(access, topic, is_stable=False)
     if high <= view.end:
         return
     later = LedgerView()
@@ -117,12 +121,12 @@ def read_on(access: KafkaAccess, topic: str, view: LedgerView) -> None:
         view.recorded |= later.records.keys()
 
 
-def _unstable_ends(access: KafkaAccess, topic: str) -> tuple[int, int]:
-    peek = make_unstable_reader(access)
+def _ends(access: KafkaAccess, topic: str, *, is_stable: bool) -> tuple[int, int]:
+    reader = make_consumer(access) if is_stable else make_unstable_reader(access)
     try:
-        return log_ends(peek, ck.TopicPartition(topic, 0), f"ledger {topic}")
+        return log_ends(reader, ck.TopicPartition(topic, 0), f"ledger {topic}")
     finally:
-        peek.close()
+        reader.close()
 
 
 @dataclass(slots=True)

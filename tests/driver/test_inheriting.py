@@ -52,6 +52,7 @@ def heir_of(group: Group) -> Heir:
         recorder=group,
         planner=planner,
         read_ledger=lambda sources, uncommitted: LedgerView(),
+        read_stable=lambda sources, uncommitted: LedgerView(),
         read_on=nothing,
     )
     found = Heir(cast(StartParts, parts), lambda sources: LedgerView(), lambda: [P0], list, nothing)

@@ -3,6 +3,7 @@ in doubt is settled under its recorded load spec, or its partition stops in word
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from dataclasses import replace
 from functools import partial
@@ -10,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from sluice.core.fleet.view import Member, View
 from sluice.core.ledger import (
     Background,
     Commit,
@@ -22,16 +24,25 @@ from sluice.core.ledger import (
 from sluice.core.load_spec import LoadSpec
 from sluice.core.planning import Limits
 from sluice.core.ranges import Range, TopicPartition
-from sluice.core.records import Kind
+from sluice.core.records import Kind, encode
 from sluice.driver.beginning import Predecessor
 from sluice.driver.discovering import retired
+from sluice.driver.inheriting import Heir
 from sluice.driver.record_updates import RecordPlanner
-from sluice.driver.start import Started, StartParts, read_ahead, spec_needed, take_over
+from sluice.driver.start import (
+    Started,
+    StartParts,
+    read_ahead,
+    read_rest,
+    spec_needed,
+    take_over,
+)
 from sluice.driver.state import PossibleLateInsert
+from sluice.kafka import ledger
 from sluice.kafka.ledger import read_on, read_view
 from sluice.kafka.recorder import Recorder
 from tests.driver.loop_world import World, table_spec
-from tests.kafka.groups import NOW, Group, intend
+from tests.kafka.groups import NOW, SETTLED, Group, intend
 from tests.support.kafka import Kafka, numbered
 
 #: As a driver's windows stood before it inserted.
@@ -94,15 +105,21 @@ def start_parts(
 
     world = World(group.sources, spec_of("a", "b", topic=group.topic).tables)
 
-    def read_ledger(sources: list[TopicPartition], uncommitted: list[TopicPartition]) -> LedgerView:
+    def read_ledger(
+        sources: list[TopicPartition], uncommitted: list[TopicPartition], *, is_stable: bool = False
+    ) -> LedgerView:
         if read is not None:
             read.append(sources)
-        return read_view(group.kafka.access(), group.ledger, sources, spec_needed, 0, uncommitted)
+        access = group.kafka.access()
+        return read_view(
+            *(access, group.ledger, sources, spec_needed, 0, uncommitted), is_stable=is_stable
+        )
 
     return StartParts(
         recorder=group.recorder("new"),
         log=group.kafka.log,
         read_ledger=read_ledger,
+        read_stable=partial(read_ledger, is_stable=True),
         read_on=partial(read_on, group.kafka.access(), group.ledger),
         windows=world,
         planner=RecordPlanner(today, "new", Limits(10, 1 << 20, 1000), 600.0),
@@ -188,6 +205,53 @@ def test_what_another_version_left_behind_views_is_settled_by_that_version_or_in
         assert [state.stopped for state in started.states] == [None] * 3
     finally:
         group.close()
+
+
+def test_an_heir_waits_for_no_transaction_that_the_dead_left_open(group: Group) -> None:
+    """Killed before its commit: Kafka ends it after a minute, or at once for who fences the id."""
+    recorded = spec_of("a", "b", topic=group.topic)
+    leave_in_doubt(group, recorded)
+    producer = group.recorder("old").own_producer()
+    producer.begin_transaction()
+    producer.produce(group.ledger, b"{}", partition=0)
+    assert producer.flush(30) == 0
+    parts = start_parts(group, recorded, why=None)
+    heir = Heir(parts, lambda _: LedgerView(), lambda: group.sources, list, lambda _: None)
+    began = time.monotonic()
+    found = parts.recorder.look(group.sources)
+    living = View("new", 9, (Member("new", "b", "s"),))
+    late, taken = heir._inherit({"old"}, found, {}, living, 1)
+    assert time.monotonic() - began < 30
+    (state,) = taken.states
+    assert not late.states and state.record.kind is Kind.RENEW and state.stopped is None
+    assert group.holds(state.record)
+    heir.close()
+
+
+def test_a_load_spec_that_is_needed_only_since_it_was_read_ahead_is_read(
+    group: Group, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What was settled needs none, and what the dead one recorded meanwhile needs an old one."""
+    monkeypatch.setattr(ledger, "FIRST_CHUNK_MESSAGES", 1)
+    recorded = spec_of("a", "b", topic=group.topic)
+    leave_in_doubt(group, recorded)
+    (source,), old, access = group.sources, group.recorder("old"), group.kafka.access()
+    taken = old.take_over([source])
+    settled = replace(SETTLED, owner="old", begin=10, end=10)
+    old.finish_take_over(taken, group.commit(settled))
+
+    def read(sources: list[TopicPartition], uncommitted: list[TopicPartition]) -> LedgerView:
+        return read_view(access, group.ledger, sources, spec_needed, None, uncommitted)
+
+    parts = replace(start_parts(group, recorded, why=None), read_ledger=read, read_stable=read)
+    view = parts.read_stable([source], [])
+    assert not view.specs and not view.complete
+    record = intend("old", 10, 20, spec=recorded.digest())
+    taken = old.take_over([source])
+    old.finish_take_over(taken, group.commit(record))
+    view = read_rest(parts, view, old.committed([source]))
+    assert view.metadata(source) == encode(record)
+    assert view.specs.keys() == {recorded.digest()}
 
 
 def test_retired_partitions_are_found_by_their_records(

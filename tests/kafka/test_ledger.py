@@ -23,7 +23,7 @@ from sluice.core.ledger import (
 from sluice.core.ranges import Range, TopicPartition
 from sluice.core.records import encode
 from sluice.kafka import ledger as ledger_module
-from sluice.kafka.ledger import entries, read_view
+from sluice.kafka.ledger import entries, read_on, read_view
 from sluice.kafka.log import TopicMissingError, short_topic_id
 from sluice.kafka.offsets import look, owner_in
 from sluice.kafka.topics import OWN_TOPIC_SETTINGS, describe_topic, ensure_own_topic
@@ -182,6 +182,20 @@ def test_aborted_entries_are_not_there(group: Group) -> None:
     assert [body["type"] for _, body in found] == ["record"]
     offsets = [offset for offset, _ in found]
     assert list(entries(group.kafka.access(), group.ledger, begin=offsets[0] + 1)) == []
+
+
+def test_up_to_the_last_stable_offset_nothing_is_waited_for(group: Group) -> None:
+    """What was committed beyond a transaction that is open comes with what is read on."""
+    source, access = group.sources[0], group.kafka.access()
+    driver = group.owning("a")
+    blocking = group.kafka.open_transaction(group.ledger, [(b"dc1", b"{}")])
+    last = intend("a", 0, 10)
+    driver.record(Commit({source: last}, (record_entry(source, last, Background()),)), {})
+    view = read_view(access, group.ledger, [source], no_spec, ANY_AGE, is_stable=True)
+    assert view.metadata(source) == encode(replace(SETTLED, owner="a"))
+    blocking.abort_transaction(30)
+    read_on(access, group.ledger, view)
+    assert view.metadata(source) == encode(last)
 
 
 def test_an_empty_ledger(group: Group) -> None:
