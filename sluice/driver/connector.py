@@ -84,7 +84,7 @@ from sluice.driver.topology import resolved
 from sluice.driver.tracing import Tracing
 from sluice.driver.unknown_schemas import PATIENCE_MS
 from sluice.driver.watching import ReplicaWatch
-from sluice.kafka.clients import make_admin
+from sluice.kafka.clients import KafkaAccess, make_admin
 from sluice.kafka.ledger import read_on, read_view
 from sluice.kafka.log import SourceLog, find_cuts
 from sluice.kafka.readers import make_ends
@@ -336,6 +336,22 @@ class ConnectorRun:
 
     def _failed(self, error: SluiceError) -> None:
         self.error = error
+
+
+def _read_leases(
+    access: KafkaAccess,
+    topic: str,
+    lease_ms: int,
+    sources: list[TopicPartition],
+    uncommitted: list[TopicPartition],
+    *,
+    is_stable: bool,
+) -> LedgerView:
+    """See `read_view`; with all that may be inserted late."""
+    since_ms = now_ms() - 2 * lease_ms
+    return read_view(
+        *(access, topic, sources, spec_needed, since_ms, uncommitted), is_stable=is_stable
+    )
 
 
 class _Assembly:
@@ -601,27 +617,15 @@ class _Assembly:
         return self.heir
 
     def _start_parts(self, recorder: Recorder, log: SourceLog) -> StartParts:
-        configuration = self.configuration
-        lease_ms = int(configuration.batch.lease_seconds * 1000)
-
-        def read_ledger(
-            sources: list[TopicPartition],
-            uncommitted: list[TopicPartition],
-            *,
-            is_stable: bool = False,
-        ) -> LedgerView:
-            since_ms, topic = now_ms() - 2 * lease_ms, configuration.ledger_topic
-            return read_view(
-                *(self.kafka, topic, sources, spec_needed, since_ms, uncommitted),
-                is_stable=is_stable,
-            )
-
+        topic = self.configuration.ledger_topic
+        lease_ms = int(self.configuration.batch.lease_seconds * 1000)
+        read = partial(_read_leases, self.kafka, topic, lease_ms)
         return StartParts(
             recorder=recorder,
             log=log,
-            read_ledger=read_ledger,
-            read_stable=partial(read_ledger, is_stable=True),
-            read_on=partial(read_on, self.kafka, configuration.ledger_topic),
+            read_ledger=partial(read, is_stable=False),
+            read_stable=partial(read, is_stable=True),
+            read_on=partial(read_on, self.kafka, topic),
             windows=self.claims or self.monitor,
             planner=self.planner,
             watch=self._watch,
