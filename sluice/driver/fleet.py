@@ -311,6 +311,12 @@ class FleetMember:
         return time.monotonic() - self._back_at
 
     @property
+    def busy_partitions(self) -> int:
+        """How many partitions the last own report that came back names as busy; 0: none did."""
+        own = self._fold.own
+        return 0 if own is None else len(own.report.busy)
+
+    @property
     def unreadable(self) -> int:
         """Messages that were passed over."""
         return 0 if self._topic is None else self._topic.unreadable

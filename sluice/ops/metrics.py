@@ -655,6 +655,11 @@ _OF_FLEETS: dict[str, tuple[Callable[[FleetNow], float], str]] = {
         lambda fleet: fleet.unreadable,
         "Messages of the fleet's topic that were passed over, since this version cannot read them.",
     ),
+    "sluice_fleet_busy_partitions": (
+        lambda fleet: fleet.busy_partitions,
+        "Partitions of this driver to which much more comes than to those of the fleet on average, "
+        "as its last report says: 64 at most.",
+    ),
     "sluice_fleet_wanted_slots": (
         lambda fleet: fleet.wanted_slots,
         "Tasks at once, of all members, that the work of the last minutes takes.",

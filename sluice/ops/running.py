@@ -188,6 +188,7 @@ class FleetNow:
         to be gone.
     :param report_age_seconds: since this driver last read a report of its own.
     :param unreadable: messages of the topic that were passed over.
+    :param busy_partitions: of this driver, as its last report says (`core.fleet.busy`).
     :param wanted_slots: of all members, and `wanted_members`: what the work takes
         (`core.fleet.sizing`).
     """
@@ -196,6 +197,7 @@ class FleetNow:
     silent: tuple[str, ...]
     report_age_seconds: float
     unreadable: int
+    busy_partitions: int
     wanted_slots: int
     wanted_members: int
 
@@ -408,6 +410,7 @@ def _fleet(member: FleetMember | None) -> FleetNow | None:
         view.silent,
         round(member.report_age_seconds, 1),
         member.unreadable,
+        member.busy_partitions,
         *view.wanted,
     )
 

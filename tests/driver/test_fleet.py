@@ -155,6 +155,20 @@ def test_members_hear_of_each_other(kafka: Kafka, topic: str, start: Start) -> N
     wait_for(lambda: first.living == ["run-1", "run-2"], 20, "the second one's return")
 
 
+def test_a_member_counts_the_busy_partitions_that_its_own_report_names(
+    kafka: Kafka, topic: str, start: Start
+) -> None:
+    """Of those that another one has said before, it has one: no minute has to be measured."""
+    made = FleetTopic(kafka.access(), topic, is_made=True)
+    made.send(Report("run-2", "b", 1, members_max=2, busy={"a/0": 3, "a/7": 1}))
+    assert made.flush(10)
+    made.close()
+    assert Driver(kafka, topic, "a", "run-1").member.busy_partitions == 0  # it has not reported
+    first = start("a", "run-1")
+    wait_for(lambda: first.member.busy_partitions == 1, 20, "its own report")
+    assert read(kafka, topic)["run-1"].busy == {"a/0": 3}
+
+
 def test_nobody_is_alone_before_it_has_looked_who_has_records(kafka: Kafka, topic: str) -> None:
     """The topic may have been lost just before, with the reports of all others."""
     first = Driver(kafka, topic, "a", "run-1").start(looks=False)

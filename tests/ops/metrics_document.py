@@ -171,6 +171,10 @@ NORMAL: dict[str, tuple[str, str]] = {
         "0.",
         "Members of a newer version report; start this one with it, too.",
     ),
+    "sluice_fleet_busy_partitions": (
+        "0 where all bring about as much; else about the member's share of all busy ones.",
+        "More for long: `sluice fleet` names them, and `sluice fleet --plan` what would move.",
+    ),
     "sluice_fleet_wanted_slots": (
         "The slots that there are.",
         "Above them for long: start members, or give each more slots. Below: fewer are enough.",
