@@ -4,14 +4,17 @@ sources, Sluice's own, and Kafka's own.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
+from socket import gethostname
 
-from sluice.config import Configuration, ConnectorConfiguration
+from sluice.config import Configuration, ConnectorConfiguration, FleetConfiguration
 from sluice.config.topics import why_refused
 from sluice.core.errors import SluiceError, TransientError
+from sluice.core.fleet.records import Report
 from sluice.core.records import RECORD_BYTES_MAX
 from sluice.core.topics import is_reserved, matches
+from sluice.driver.connector import now_ms
 from sluice.driver.record_updates import RESETTLE_MS
 from sluice.driver.specs import kafka_access
 from sluice.kafka.cluster import Cluster
@@ -20,6 +23,7 @@ from sluice.kafka.transactions import SEND_BYTES_MAX, RecorderNames
 from sluice.kafka.wire.messages import FETCH
 from sluice.ops.doctor_findings import Examination, Finding
 from sluice.ops.doctor_rights import check_kafka_rights
+from sluice.ops.fleet import is_reporting, read_reports
 
 #: How long a restart may take, a person's reaction included.
 RESTART_SECONDS = 3600.0
@@ -194,6 +198,32 @@ def check_fleet(found: Examination, topic: TopicFacts, bootstrap: str) -> None:
             change = set_topic(bootstrap, topic.name, **{name.replace(".", "_"): wanted})
             found.warning("fleet-topic", f"{name} is {held}, not {wanted}: {why}", change)
     found.ok("fleet-topic", "compacted, with the broker's clock")
+
+
+def check_silent_after(
+    found: Examination, fleet: FleetConfiguration, host: str, reports: Iterable[Report]
+) -> None:
+    """Of two members the longer `silent_after` counts: where they differ it costs time, no rows.
+
+    :param host: that the configured member runs on. It takes the place of one of its name, whose
+        reports are not looked at.
+    :param reports: the last ones of those that report now.
+    """
+    own, seconds = fleet.name(host), fleet.silent_after_seconds
+    others: dict[float, set[str]] = {}
+    for report in reports:
+        if report.member != own and report.silent_seconds != seconds:
+            others.setdefault(report.silent_seconds, set()).add(report.member)
+    if others:
+        theirs = "; ".join(f"{s:g} s for {', '.join(sorted(n))}" for s, n in sorted(others.items()))
+        found.warning(
+            "silent-after",
+            f"silent_after is {seconds:g} s here, and {theirs}: of two members the longer one "
+            "counts, so it takes that long until one takes over what the other had",
+            "Give all members the same silent_after in [fleet], and start those anew, one at a "
+            "time, that run with another one.",
+        )
+    found.ok("silent-after", f"{seconds:g} s, and no member that reports has another one")
 
 
 def check_ledger(found: Examination, topic: TopicFacts, bootstrap: str) -> None:
@@ -550,6 +580,7 @@ def _look_at_own_topics(
             check_replication(found, topic, len(cluster.brokers), connector.brokers)
             if name in fleet:
                 check_fleet(found, topic, connector.brokers)
+                _check_members(found, configuration, connector.name)
             elif name in (configuration.ledger_topic, configuration.decisions_topic):
                 check_ledger(found, topic, connector.brokers)
             else:
@@ -558,6 +589,18 @@ def _look_at_own_topics(
         elif not found.findings:
             _check_future(found, len(cluster.brokers), min(3, len(cluster.brokers)), "sluice run")
         look.findings += found.findings
+
+
+def _check_members(found: Examination, configuration: Configuration, connector: str) -> None:
+    fleet = configuration.fleet
+    assert fleet is not None
+
+    def look() -> None:
+        heard, at_ms = read_reports(configuration, connector).values(), now_ms()
+        reports = [each.report for each in heard if is_reporting(each, at_ms)]
+        check_silent_after(found, fleet, gethostname(), reports)
+
+    found.attempt("silent-after", look)
 
 
 def _look_at_internal_topics(

@@ -106,6 +106,14 @@ def read_reports(configuration: Configuration, connector: str) -> Mapping[str, H
     return _read_fold(configuration, connector).others
 
 
+def is_reporting(heard: Heard, at_ms: int) -> bool:
+    """Whether an id still reports, by the clocks of the topic and of this machine.
+
+    :param at_ms: now.
+    """
+    return at_ms - heard.append_ms <= heard.report.silent_seconds * 1000
+
+
 def _read_fold(configuration: Configuration, connector: str) -> Fold:
     access, fold = kafka_access(configuration, connector), Fold("")
     if configuration.fleet_topic not in cluster_metadata(make_admin(access)).topics:
@@ -156,11 +164,7 @@ def read_plan(
     for connector, owners in owned.items():
         fold, at_ms = _read_fold(configuration, connector), now_ms()
         view = fold.view()
-        reporting = {
-            owner
-            for owner, each in fold.others.items()
-            if at_ms - each.append_ms <= each.report.silent_seconds * 1000
-        }
+        reporting = {owner for owner, each in fold.others.items() if is_reporting(each, at_ms)}
         living = tuple(each for each in view.living if each.owner in reporting)
         near = configuration.preferred_by(connector)
         joined = [replace(each, near=near) for each in joining]
@@ -267,7 +271,7 @@ def members_of(
                 connector=connector,
                 member=report.member,
                 owner=owner,
-                state="reports" if age <= report.silent_seconds else "silent",
+                state="reports" if is_reporting(last, at_ms) else "silent",
                 partitions=owned.get(owner, 0),
                 started_ms=report.started_ms,
                 reported_seconds=round(max(0.0, age), 1),

@@ -7,10 +7,13 @@ from pathlib import Path
 
 import pytest
 
+from sluice.config import load
 from sluice.core.errors import TerminalError
+from sluice.core.fleet.records import Report
 from sluice.kafka.cluster import Cluster
 from sluice.kafka.errors import KafkaTerminalError, KafkaUnavailableError
-from sluice.ops.doctor_findings import Examination
+from sluice.kafka.fleet import FleetTopic
+from sluice.ops.doctor_findings import Examination, Finding
 from sluice.ops.doctor_kafka import check_token_validator, check_verification, look_at_kafka
 from tests.ops.pipelines import Pipeline
 from tests.support.kafka import Kafka
@@ -40,6 +43,37 @@ def test_a_setting_that_is_not_shown_is_judged_by_what_the_broker_speaks(
     assert found["transactions"].level == "warning"
     assert f"does not show {NAME}; it is Kafka 3.7 or newer" in found["transactions"].what
     assert not [each for each in look.findings if each.level == "error"]
+
+
+def test_members_that_report_are_asked_for_their_silent_after(
+    kafka: Kafka, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pipeline = Pipeline(kafka, tmp_path)
+    text = pipeline.path.read_text()
+
+    def found(silent_after: str) -> dict[str, Finding]:
+        """What is said of it, by level."""
+        pipeline.path.write_text(f'{text}[fleet]\nmember = "a"\nsilent_after = "{silent_after}"\n')
+        configuration = load(pipeline.path, {})
+        look = look_at_kafka(configuration, configuration.connector("dc1"))
+        return {each.level: each for each in look.findings if each.check == "silent-after"}
+
+    assert found("8s") == {}  # there is no topic yet
+    topic = FleetTopic(kafka.access(), pipeline.configuration.fleet_topic, is_made=True)
+    topic.send(Report("run-1", "b", 1, silent_seconds=60.5))
+    topic.send(Report("run-2", "c", 1, silent_seconds=0.0))  # silent by now
+    assert topic.flush(10)
+    topic.close()
+    assert found("60500ms").keys() == {"ok"}
+    finding = found("8s")["warning"]
+    assert "8 s here, and 60.5 s for b:" in finding.what and "[fleet]" in finding.fix
+    assert finding.where == f"dc1: topic {pipeline.configuration.fleet_topic}"
+
+    def away(*_: object) -> None:
+        raise KafkaUnavailableError("reading the topic")
+
+    monkeypatch.setattr(FleetTopic, "poll", away)
+    assert found("8s")["error"].passing
 
 
 def speaks(version: int) -> Callable[[int, int], int]:

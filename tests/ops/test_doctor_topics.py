@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from sluice.config import FleetConfiguration
+from sluice.core.fleet.records import Report
 from sluice.kafka.topics import TopicFacts
 from sluice.ops.doctor_findings import Examination
 from sluice.ops.doctor_kafka import (
@@ -12,6 +14,7 @@ from sluice.ops.doctor_kafka import (
     check_fleet,
     check_ledger,
     check_replication,
+    check_silent_after,
     check_source,
 )
 from tests.ops.doctor_facts import bad
@@ -132,6 +135,33 @@ def test_the_topic_of_a_fleet() -> None:
     kind = "message_timestamp_type"
     assert "LogAppendTime" in look(**{kind: "CreateTime"})["warning"]
     assert look(partitions=2).keys() == {"error"}
+
+
+@pytest.mark.parametrize(
+    ("reports", "words"),
+    [
+        ({}, None),
+        ({"b": 8, "c": 8}, None),
+        ({"a": 20}, None),  # the one whose place it takes
+        ({"a": 20, "b": 20, "c": 8}, "8 s here, and 20 s for b: "),
+        ({"d": 20, "c": 20, "b": 4.5}, "8 s here, and 4.5 s for b; 20 s for c, d: "),
+    ],
+)
+def test_members_with_another_silent_after(reports: dict[str, float], words: str | None) -> None:
+    found, fleet = Examination("here"), FleetConfiguration(member="a")
+    said = [Report(f"run-{name}", name, 1, silent_seconds=s) for name, s in reports.items()]
+    check_silent_after(found, fleet, "host", said)
+    told = [(each.level, each.what) for each in bad(found).values()]
+    assert [level for level, _ in told] == (["warning"] if words else [])
+    assert all(words is not None and words in what for _, what in told)
+
+
+def test_a_member_without_a_name_is_called_like_its_host() -> None:
+    for host, checks in (("one", set[str]()), ("two", {"silent-after"})):
+        found = Examination("here")
+        report = Report("run-1", "east.one", 1, silent_seconds=20)
+        check_silent_after(found, FleetConfiguration(data_center="east"), host, [report])
+        assert bad(found).keys() == checks
 
 
 def test_dead_letters_take_what_a_source_takes() -> None:
