@@ -93,23 +93,14 @@ def _look_at_columns(where: str, table: TableSpec) -> list[Finding]:
 
 
 def _look_at_keys(found: Examination, table: TableSpec, columns: tuple[str, ...]) -> None:
-    """Whether the key of an event can be told from a row, and read back from the table."""
-    from sluice.decode.engine.native_stream import can_be_cut
+    """Whether the key of an event can be told from a row."""
     from sluice.decode.keys.hashing import RowKeys
 
     try:
-        needed = RowKeys(table, columns).columns
+        RowKeys(table, columns)
     except SluiceError as error:
         found.error("deduplicate-key", error.message, error.hint)
         return
-    for column in table.columns:
-        if column.name in needed and not can_be_cut(column.type):
-            found.error(
-                "deduplicate-key",
-                f"the key needs {column.name}, and columns of {column.type} cannot be read back in "
-                "pieces when claims are made again",
-                "Build the key of a column of its own.",
-            )
     assert table.deduplicate is not None
     found.ok("deduplicate-key", f"events are told apart by {', '.join(table.deduplicate.key)}")
 

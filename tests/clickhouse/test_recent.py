@@ -46,8 +46,8 @@ class Numbers:
     def read(self, old: list[str]) -> list[int]:
         """The rows that are in none of these parts."""
         settings = seeing_all_but(self.server, self.facts, old)
-        stream = rows_but(self.server, self.facts, ["n"], old, settings)
-        (found,) = fixed_columns(b"".join(stream), ["<u8"])
+        stream = rows_but(self.server, self.facts, ["n"], "last", old, settings)
+        found, _ = fixed_columns(b"".join(stream), ["<u8", "u1"])
         return sorted(found.tolist())
 
 
@@ -103,11 +103,11 @@ def test_a_merge_in_between_hides_nothing(numbers: Numbers) -> None:
 def test_more_rows_than_a_block_come_as_they_are_read(numbers: Numbers) -> None:
     numbers.insert(0, 300_000)
     settings = seeing_all_but(numbers.server, numbers.facts, [])
-    stream = rows_but(numbers.server, numbers.facts, ["n"], [], settings)
+    stream = rows_but(numbers.server, numbers.facts, ["n"], "last", [], settings)
     first = next(stream)
     rest = b"".join(stream)
     assert 0 < len(first) <= 1 << 20
-    (found,) = fixed_columns(first + rest, ["<u8"])
+    found, _ = fixed_columns(first + rest, ["<u8", "u1"])
     assert sorted(found.tolist()) == list(range(300_000))
 
 
@@ -123,7 +123,7 @@ def test_an_error_at_the_begin_is_the_servers(numbers: Numbers) -> None:
 
 
 def test_an_error_in_the_middle_does_not_look_like_the_end(numbers: Numbers) -> None:
-    """It is an error, or stands where no block is (`decode.engine.native_stream`)."""
+    """It is an error, or stands where no block is (`verify.stored_keys.blocks`)."""
     query = "SELECT throwIf(number = 3000000) AS n FROM system.numbers LIMIT 4000000 FORMAT Native"
     try:
         found = b"".join(pieces(numbers.server, query, {}, {"max_block_size": "1000"}, 30.0))
