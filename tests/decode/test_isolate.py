@@ -109,12 +109,12 @@ STRANGE = (
 def test_the_words_do_not_depend_on_the_way_to_them(unknown: str) -> None:
     columns = (ID, SMALL, UUID, Column("at", "DateTime"))
     text = table(*columns, unknown_fields=unknown)
-    sifting, searching = Decoder(text), Searching(text)
+    tolerant, searching = Decoder(text), Searching(text)
     stopping = [one for one in STRANGE if b"999" in one or b"null" in one]
     others = [one for one in STRANGE if one not in stopping]
     for kinds in (STRANGE, others, *([one] for one in stopping)):
         values = [kinds[n // 3 % len(kinds)] if n % 3 == 0 else good(n) for n in range(60)]
-        assert decode(sifting, values).bad == decode(searching, values).bad, kinds
+        assert decode(tolerant, values).bad == decode(searching, values).bad, kinds
 
 
 def test_nothing_is_asked_about_a_word_for_a_number(

@@ -1,4 +1,4 @@
-"""One pass over good and bad messages: the same rows and verdicts as strict passes give."""
+"""A tolerant pass says which messages may be bad: the same rows and verdicts as without it."""
 
 from __future__ import annotations
 
@@ -18,10 +18,9 @@ from sluice.decode.messages.decoded import Decoded
 from sluice.decode.messages.facts import alone
 from sluice.decode.messages.fault import Fault
 from sluice.decode.messages.marked import Indices, subset
-from sluice.decode.text import decoder as decoder_module
+from sluice.decode.text import isolate
 from sluice.decode.text.decoder import Decoder
-from sluice.decode.text.isolate import can_sift, find_faults, sift
-from sluice.decode.text.plan import Plan
+from sluice.decode.text.isolate import find_faults
 from tests.decode.support import LINEAGE, LINEAGE_NAMES, decode, fill, rows, table
 from tests.decode.test_properties import BROKEN, CUT, DOCUMENTS
 from tests.support.examples import examples
@@ -70,15 +69,15 @@ MESSAGES = st.lists(st.one_of(GOOD, GOOD, TYPED, TYPED, OTHERS), min_size=1, max
 
 
 class Searching(Decoder):
-    """Never takes the pass that makes rows: judges all, and decodes strictly what is left."""
+    """Judges all messages, and not only those that may be bad."""
 
-    def _sifted(self, buffer: MessageBuffer, left: Indices) -> tuple[Body | None, dict[int, Fault]]:
-        return None, {}
+    def _judged(self, buffer: MessageBuffer, left: Indices) -> dict[int, Fault]:
+        return find_faults(self._judged_plan, buffer, left)
 
 
 @pytest.fixture(scope="module", params=TEXTS, ids=["plain", "sorted"])
 def decoders(request: pytest.FixtureRequest) -> tuple[Decoder, Decoder]:
-    """What may take the tolerant pass, and what does not."""
+    """What takes the tolerant pass, and what does not."""
     return Decoder(request.param), Searching(request.param)
 
 
@@ -121,37 +120,45 @@ def spoilt(count: int, seed: int) -> list[bytes]:
     ]
 
 
-def test_one_pass_is_enough(decoders: tuple[Decoder, ...], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_one_strict_pass_is_enough(
+    decoders: tuple[Decoder, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
     tolerant, searching = decoders
     values = spoilt(3_000, 1)
     expected = decode(searching, values)
     assert expected.rows and expected.bad
     assert facts(decode(tolerant, values)) == facts(expected)
+    strict, passes = Decoder._run, []
 
-    def refuse(*_: object) -> None:
-        raise AssertionError("a strict pass")
+    def counted(decoder: Decoder, *given: Any) -> Body | None:
+        passes.append(given)
+        return strict(decoder, *given)
 
     # It knows now that this topic has bad messages.
-    monkeypatch.setattr(Decoder, "_strict", refuse)
+    monkeypatch.setattr(Decoder, "_run", counted)
     assert facts(decode(tolerant, values)) == facts(expected)
+    assert len(passes) == 1
 
 
-def test_no_row_is_doubted_in_vain(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("more", ["UUID", "JSON", "Variant(UInt8, String)", "Array(Float32)"])
+def test_no_row_is_doubted_in_vain(more: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Neither a DateTime that messages leave out, nor one of the ends of its type."""
-    decoder = Decoder(table(Column("id", "UInt64"), Column("at", "DateTime")))
+    columns = (Column("id", "UInt64"), Column("at", "DateTime"), Column("more", more))
+    decoder = Decoder(table(*columns))
     decode(decoder, [b'{"id":"x"}'])
-    asked: list[list[int]] = []
+    suspects, found = isolate._suspects, []
 
-    def find(*given: Any) -> dict[int, Fault]:
-        asked.append(given[2].tolist())
-        return find_faults(*given)
+    def noted(*given: Any) -> tuple[Indices, Indices]:
+        found.append(suspects(*given))
+        return found[-1]
 
-    monkeypatch.setattr(decoder_module, "find_faults", find)
+    monkeypatch.setattr(isolate, "_suspects", noted)
     values = [b'{"id":%d}' % n for n in range(400)]
     values[50], values[60], values[70] = b'{"id":"x"}', b'{"id":1,"at":-5}', b'{"at":4294967295}'
     decoded = decode(decoder, values)
     assert [bad.index for bad in decoded.bad] == [50, 60]
-    assert (decoded.rows, asked) == (398, [[50, 60]])
+    assert decoded.rows == 398
+    assert [(some.tolist(), unread.tolist()) for some, unread in found] == [([50, 60], [50])]
 
 
 def test_a_good_buffer_ends_the_expectation() -> None:
@@ -166,24 +173,10 @@ def test_a_reader_that_takes_the_next_message_too_is_noticed() -> None:
     decoder = Decoder(table(Column("u", "UUID"), Column("n", "UInt8")))
     values = [b'{"u":"x"}', b'{"n":1}', b'{"n":2}']
     with MessageBuffer() as buffer:
-        assert sift(decoder._plan, fill(buffer, values), 3) is None
+        suspects, unread = isolate._suspects(decoder._plan, fill(buffer, values), np.arange(3))
+        assert (suspects.tolist(), unread.tolist()) == ([0, 1, 2], [])
         assert list(buffer.iterate(np.arange(3))) == values
         assert [row[1] for row in rows(decoder.decode(buffer, alone("orders", 3)))] == [1, 2]
-
-
-@pytest.mark.parametrize(
-    ("columns", "expected"),
-    [
-        ((Column("a", "Nullable(UInt8)"),), True),
-        ((Column("a", "DateTime"), Column("b", "Date", "DEFAULT", "toDate(a)")), True),
-        ((Column("a", "JSON"),), False),
-        ((Column("a", "Array(Dynamic)"),), False),
-    ],
-)
-def test_where_a_tolerant_pass_would_not_be_the_same(
-    columns: tuple[Column, ...], expected: bool
-) -> None:
-    assert can_sift(Plan(table(*columns))) is expected
 
 
 def test_a_default_may_clamp_nothing() -> None:

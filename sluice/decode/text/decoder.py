@@ -20,10 +20,9 @@ from sluice.decode.messages.assemble import Body
 from sluice.decode.messages.buffer import STAND_IN, MessageBuffer, shorten_digits
 from sluice.decode.messages.decoder import BlockDecoder, Rows
 from sluice.decode.messages.fault import Fault
-from sluice.decode.messages.framing import JSON_OBJECTS
 from sluice.decode.messages.marked import Indices, buffer_of, memory_file, replaced, subset, without
 from sluice.decode.messages.splitting import Split, Splitter
-from sluice.decode.text.isolate import can_sift, find_faults, halve, sift
+from sluice.decode.text.isolate import find_faults, halve
 from sluice.decode.text.misread import MisreadObjects
 from sluice.decode.text.plan import Plan
 from sluice.decode.text.rewriting import Rewriting
@@ -47,7 +46,6 @@ class Decoder(BlockDecoder):
         self._judged_plan = self._plan
         if any(map(holds_float, self._plan.types.values())):
             self._judged_plan = Plan(table, "Int256", takes_words=True)
-        self._sifts = can_sift(self._plan)
         #: Whether messages at fault came before. It decides what is tried first, never the result.
         self._expects_faults = False
         self.check()
@@ -146,11 +144,13 @@ class Decoder(BlockDecoder):
         left = without_faults(buffer.messages, known)
         anew = self._rewriting.values(buffer, left) if self._rewriting is not None else {}
         if not anew:
-            body, faults = self._searched(buffer, known, None)
+            body, faults = self._searched(buffer, known)
         else:
             faults = self._misread_among(anew) | known
             with replaced(buffer, anew) as written:
-                body, faults = self._searched(written, faults, self._rows_of(written, faults))
+                body = self._rows_of(written, faults)
+                if body is None:
+                    body, faults = self._searched(written, faults)
         self._expects_faults = bool(anew) or len(faults) > len(known)
         return body, faults
 
@@ -161,46 +161,22 @@ class Decoder(BlockDecoder):
         return {indices[place]: fault for place, fault in found.items()}
 
     def _searched(
-        self, buffer: MessageBuffer, faults: dict[int, Fault], body: Body | None
+        self, buffer: MessageBuffer, faults: dict[int, Fault]
     ) -> tuple[Body | None, dict[int, Fault]]:
-        """While nothing decodes, look for faults more thoroughly."""
-        for search in (self._sifted, self._judged, self._halved):
+        """Look for faults, until what is left decodes."""
+        for search in (self._judged, self._halved):
+            faults = faults | search(buffer, without_faults(buffer.messages, faults))
+            body = self._rows_of(buffer, faults, are_judged=True)
             if body is not None:
                 break
-            body, found = search(buffer, without_faults(buffer.messages, faults))
-            faults = faults | (found or {})
-            takes_more = found is not None and self._judged_plan is not self._plan
-            if body is None and (found or takes_more or self._expects_faults):
-                body = self._rows_of(buffer, faults, found is not None)
         return body, faults
 
-    def _sifted(
-        self, buffer: MessageBuffer, left: Indices
-    ) -> tuple[Body | None, dict[int, Fault] | None]:
-        """Rows and faults in one pass, or the faults alone; None: that cannot be done."""
-        sound = buffer.framing is JSON_OBJECTS and buffer.one_line_each
-        if not (self._sifts and sound):
-            return None, None
-        if not len(left):
-            return Body(), {}
-        plan = self._short_plan if buffer.short_numbers else self._plan
-        with without(buffer, _others(buffer.messages, left)):
-            sifted = sift(plan, buffer, len(left))
-        if sifted is None:
-            return None, None
-        suspects, unread = left[sifted.suspects], left[sifted.unread]
-        found = find_faults(self._judged_plan, buffer, suspects, unread)
-        if sorted(found) == suspects.tolist():
-            sifted.body.cut_keys(plan.keys)
-            return sifted.body, found
-        sifted.body.close()
-        return None, found
+    def _judged(self, buffer: MessageBuffer, left: Indices) -> dict[int, Fault]:
+        strict = self._short_plan if buffer.short_numbers else self._plan
+        return find_faults(self._judged_plan, buffer, left, strict)
 
-    def _judged(self, buffer: MessageBuffer, left: Indices) -> tuple[Body | None, dict[int, Fault]]:
-        return None, find_faults(self._judged_plan, buffer, left)
-
-    def _halved(self, buffer: MessageBuffer, left: Indices) -> tuple[Body | None, dict[int, Fault]]:
-        return None, halve(self._judged_plan, buffer, left, partial(self._decodes, buffer))
+    def _halved(self, buffer: MessageBuffer, left: Indices) -> dict[int, Fault]:
+        return halve(self._judged_plan, buffer, left, partial(self._decodes, buffer))
 
     def _long_digit_faults(
         self, buffer: MessageBuffer, known: dict[int, Fault]
@@ -265,11 +241,6 @@ _NEIGHBOUR = Fault("", "")
 
 def without_faults(messages: int, faults: dict[int, Fault]) -> Indices:
     """The indices that are not at fault."""
-    return _others(messages, np.fromiter(faults, np.int64, len(faults)))
-
-
-def _others(messages: int, some: Indices) -> Indices:
-    """The indices that are not among these."""
     kept = np.ones(messages, np.bool_)
-    kept[some] = False
+    kept[np.fromiter(faults, np.int64, len(faults))] = False
     return np.flatnonzero(kept)

@@ -26,13 +26,11 @@ from tempfile import TemporaryDirectory
 import numpy as np
 from numpy.typing import NDArray
 
-from sluice.decode.engine.keys import PLACE_COLUMN
 from sluice.decode.engine.session import EngineError, run
-from sluice.decode.engine.types import leaves, parse_type
-from sluice.decode.messages.assemble import Body
 from sluice.decode.messages.buffer import BEHIND, MessageBuffer
 from sluice.decode.messages.fault import CANNOT_PARSE, Fault, refused_by_engine
-from sluice.decode.messages.marked import Indices, lines_of, memory_file, write_at
+from sluice.decode.messages.framing import JSON_OBJECTS
+from sluice.decode.messages.marked import Indices, lines_of, memory_file, without, write_at
 from sluice.decode.messages.memory import MemoryFile
 from sluice.decode.text.misread import DoubtfulValues
 from sluice.decode.text.plan import Plan, PlannedColumn
@@ -44,6 +42,7 @@ from sluice.decode.text.words import (
     word_for_number,
 )
 
+_NONE = np.zeros(0, np.int64)
 #: Cannot be read in any format, and says so in the log.
 _LAST_LINE = b"!\n"
 _ATTEMPT = re.compile(rb'^"[^"]*",[^,]*,[^,]*,([0-9]+),', re.MULTILINE)
@@ -51,61 +50,27 @@ _ATTEMPT = re.compile(rb'^"[^"]*",[^,]*,[^,]*,([0-9]+),', re.MULTILINE)
 #: the engine goes on after the next newline. 96 spaces are more than any of them reads.
 _PADDING = b" " * 96 + b"\n"
 
-_LEAVES = re.compile(
-    r"U?Int(8|16|32|64|128|256)|Float(32|64)|BFloat16|Decimal(32|64|128|256)?|String|FixedString"
-    r"|UUID|IPv[46]|Bool|DateTime(64)?|Date(32)?|Enum(8|16)?"
-)
 
+def _suspects(plan: Plan, buffer: MessageBuffer, indices: Indices) -> tuple[Indices, Indices]:
+    """Those of these messages that a strict pass would refuse, and those of them that it cannot
+    read; all and none, if it is not proven which row is which message.
 
-def can_sift(plan: Plan) -> bool:
-    """Whether `sift` surely makes the rows of a strict pass: what a reader leaves behind of a value
-    that it gave up may show in the bytes of types that are not named here."""
-    return all(
-        _LEAVES.fullmatch(leaf) for t in plan.types.values() for leaf in leaves(parse_type(t))
-    )
-
-
-@dataclass(frozen=True, slots=True)
-class Sifted:
-    """What a tolerant pass made.
-
-    :param body: the rows of all messages but the suspects.
-    :param suspects: places of messages that cannot be read, or may hold what does not fit.
-    :param unread: those of them that cannot be read.
+    Where the engine gives up in the middle of a value, what it leaves behind may change values that
+    come then. So no row is made here, and who is no suspect still has to decode strictly.
     """
-
-    body: Body
-    suspects: Indices
-    unread: Indices
-
-
-def sift(plan: Plan, buffer: MessageBuffer, messages: int) -> Sifted | None:
-    """The rows of a buffer whose messages are known, each for itself, to be one object on
-    one line; None if it is not proven which row is which message.
-
-    What is read is read as in a strict pass and narrowed by the same expressions, after
-    rows with a value that may not fit were left out.
-
-    :param plan: see `can_sift`.
-    :param messages: how many of the buffer's messages the engine can see.
-    """
-    body = Body()
-    with _ended(buffer) as path:
-        made = _run(
-            lambda errors: plan.tolerant_into(body.path, path, messages + 1, errors), messages
-        )
+    if buffer.framing is not JSON_OBJECTS or not buffer.one_line_each:
+        return indices, _NONE
+    count = len(indices)
+    others = np.delete(np.arange(buffer.messages), indices)
+    with without(buffer, others), _ended(buffer) as path:
+        made = _run(lambda errors: plan.are_unfit(path, count + 1, errors), count)
     if made is None:
-        body.close()
-        return None
-    _, read = made
-    places = np.zeros(0, np.int64)
-    if body.size and body.measure():
-        cut = np.frombuffer(body.cut(PLACE_COLUMN, "UInt32", 4), np.uint32)
-        places = np.sort(cut).astype(np.int64)
-    suspects = np.ones(messages, np.bool_)
-    suspects[read[places]] = False
-    unread = np.delete(np.arange(messages), read)
-    return Sifted(body, np.flatnonzero(suspects), unread)
+        return indices, _NONE
+    block, read = made
+    # What cannot be read is one.
+    are_suspects = np.ones(count, np.bool_)
+    are_suspects[read] = np.frombuffer(block, np.bool_)
+    return indices[are_suspects], np.delete(indices, read)
 
 
 @dataclass(frozen=True, slots=True)
@@ -191,22 +156,23 @@ _HARD = re.compile(rb"[0-9]{18,}|null")
 #: The column of which the engine reads the value when it gives up.
 _KEY = re.compile(r"reading the value of (?:key|nested key|path) (.+?)\)")
 
-_NONE = np.zeros(0, np.int64)
-
 #: So much text is judged together: it is copied.
 _JUDGED_BYTES = 16 << 20
 
 
 def find_faults(
-    plan: Plan, buffer: MessageBuffer, indices: Indices, unread: Indices = _NONE
+    plan: Plan, buffer: MessageBuffer, indices: Indices, strict: Plan | None = None
 ) -> dict[int, Fault]:
     """The bad messages among these, each of which is one object, by index, in a few queries
     however many they are.
 
     What is left decodes strictly, but for what no query can skip: then `halve` is next.
 
-    :param unread: those among them of which a pass before could not make a row.
+    :param strict: whose rows are wanted: only what it refuses is looked at; None: that is all.
     """
+    unread = _NONE
+    if strict is not None:
+        indices, unread = _suspects(strict, buffer, indices)
     faults = _words_for_numbers(plan, buffer, unread) | _doubtful(plan, buffer, indices)
     for part in parts_of(buffer, _besides(indices, faults)):
         judged, not_read = _judge(plan, buffer, part)

@@ -17,11 +17,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import reduce
+from types import MappingProxyType
 
 from sluice.core.load_spec import Column, TableSpec
 from sluice.decode.engine.conversions import Conversion, ConversionFactory, required
 from sluice.decode.engine.keys import (
-    PLACE_COLUMN,
     Keys,
     check_default,
     filled_columns,
@@ -216,6 +216,11 @@ class NestedColumn:
         return Reader(self.flat.wide, self.flat.loose, Conversion(flat.target, narrow, fault))
 
 
+def _either(tests: list[str]) -> str:
+    """Two by two: of more, the engine compares them row by row."""
+    return reduce(lambda one, other: f"bitOr({one}, {other})", tests, "toUInt8(0)")
+
+
 OUT_OF_RANGE = "a value does not fit its column"
 
 
@@ -332,22 +337,15 @@ class Plan:
             value = f"ifNull({value}, {default})"
         return f"CAST({reader.conversion.value(value)}, {literal(reader.target)})"
 
-    def _rows(self, path: str, throws: bool, more: str = "") -> str:
-        """The wide columns, narrowed, of rows whose values fit.
-
-        :param throws: a value that does not fit stops the query; otherwise its row is left out.
-        :param more: further columns.
-        """
+    def _select(self, path: str) -> str:
+        """The wide columns, narrowed; a value that does not fit stops the query."""
         # The engine reads only columns that something asks for.
         tests = [f"ignore({', '.join(self._unstored)})"] if self._unstored else []
         tests += self._unfit
-        # Two by two: of more, the engine compares them row by row.
-        is_unfit = reduce(lambda one, other: f"bitOr({one}, {other})", tests, "toUInt8(0)")
-        if throws:
-            is_unfit = f"throwIf({is_unfit}, {literal(OUT_OF_RANGE)})"
-        where = f" WHERE NOT {is_unfit}" if tests else ""
+        throws = f"throwIf({_either(tests)}, {literal(OUT_OF_RANGE)})"
+        where = f" WHERE NOT {throws}" if tests else ""
         source = self._file(path, self.structure)
-        return f"SELECT {self._values}{more} FROM {source} AS {self._rows_as}{where}"
+        return self.keys.around(f"SELECT {self._values} FROM {source} AS {self._rows_as}{where}")
 
     @property
     def types(self) -> dict[str, str]:
@@ -372,74 +370,66 @@ class Plan:
         into = self.keys.into(target, self._written, True, False)
         return f"{into} {clause} {self._select(path)}"
 
-    def tolerant_into(self, target: str, path: str, rows: int, errors: str) -> str:
-        """The same of the rows that can be read and whose values fit. The last column is
-        PLACE_COLUMN, the row's place among all that can be read.
-
-        :param errors: a path where nothing is; which attempts to read a row failed stands there.
-        """
-        place = f", toUInt32(assumeNotNull({self._rows_as}._row_number)) AS {PLACE_COLUMN}"
-        inner = self._rows(path, throws=False, more=place)
-        clause = self._lenient_clause(
-            rows,
-            min_insert_block_size_rows=0,
-            input_format_record_errors_file_path=literal(errors),
-            # Not only of what is read, but also in people's default expressions.
-            date_time_overflow_behavior="'throw'",
-        )
-        into = self.keys.into(target, self._written, True, True)
-        return f"{into} {clause} {self.keys.around(inner, (PLACE_COLUMN,))}"
-
-    def _select(self, path: str) -> str:
-        return self.keys.around(self._rows(path, throws=True))
-
     def _file(self, path: str, structure: str) -> str:
         return f"file({literal(path)}, JSONEachRow, {literal(structure)})"
 
     def _block_clause(self, rows: int, **more: object) -> str:
         return self._clause(max_block_size=max(rows + 1, 1024), **more)
 
+    def are_unfit(self, path: str, rows: int, errors: str) -> str:
+        """A byte for each row that a strict pass can read: whether a value of it does not fit.
+
+        :param errors: a path where nothing is; which attempts to read a row failed stands there.
+        """
+        more = {"date_time_overflow_behavior": "'throw'"}
+        return self._lenient(path, rows, errors, _either(self._unfit), self.structure, more)
+
     def fault_kinds(self, path: str, rows: int, errors: str = "") -> str:
         """Of each row that can be read the kind of fault of each of `columns`, a byte for each.
 
-        :param errors: as in `tolerant_into`; "": nobody asks.
+        :param errors: as in `are_unfit`; "": nobody asks.
         """
         faults = ((part.reader.conversion.fault, part.name) for part in self.columns)
         kinds = ", ".join(
             f"toUInt8({fault(self._read_value(name)) if fault else FINE})" for fault, name in faults
         )
-        # All are read whole: reading can fail, and a test may ask for no more than what is null.
-        read = ", ".join(map(self._read_value, self._by_name))
-        source = f"{self._file(path, self._loose)} AS {self._rows_as}"
-        more = {"input_format_record_errors_file_path": literal(errors)} if errors else {}
-        query = f"SELECT {kinds} FROM {source} WHERE NOT ignore({read})"
-        return f"{query} {self._lenient_clause(rows, **more)}"
+        return self._lenient(path, rows, errors, kinds, self._loose)
 
     def readable_rows(
         self, path: str, rows: int, errors: str, columns: tuple[PlannedColumn, ...] = ()
     ) -> str:
         """A byte for each row that can be read in the wide types, moments being clamped.
 
-        :param errors: as in `tolerant_into`.
+        :param errors: as in `are_unfit`.
         :param columns: only these are read; none: all, and no other field if that is refused.
         """
         more = {"input_format_skip_unknown_fields": 1} if columns else {}
         some = columns or self.read
         structure = declared((part.name, part.reader.wide) for part in some)
-        read = ", ".join(self._read_value(part.name) for part in some)
-        clause = self._lenient_clause(
-            rows, input_format_record_errors_file_path=literal(errors), **more
-        )
-        source = f"{self._file(path, structure)} AS {self._rows_as}"
-        return f"SELECT toUInt8(0) FROM {source} WHERE NOT ignore({read}) {clause}"
+        return self._lenient(path, rows, errors, "toUInt8(0)", structure, more, some)
 
-    def _lenient_clause(self, rows: int, **more: object) -> str:
+    def _lenient(
+        self,
+        path: str,
+        rows: int,
+        errors: str,
+        selected: str,
+        structure: str,
+        more: Mapping[str, object] = MappingProxyType({}),
+        columns: tuple[PlannedColumn, ...] = (),
+    ) -> str:
+        """What is asked of each row that can be read. All of it is read, whatever is asked."""
         settings: dict[str, object] = {
             "input_format_allow_errors_num": "18446744073709551615",
             "input_format_allow_errors_ratio": "1",
             "date_time_overflow_behavior": "'saturate'",
         }
-        return self._block_clause(rows, **(settings | more))
+        if errors:
+            settings["input_format_record_errors_file_path"] = literal(errors)
+        clause = self._block_clause(rows, **(settings | dict(more)))
+        read = ", ".join(self._read_value(part.name) for part in columns or self.read)
+        source = f"{self._file(path, structure)} AS {self._rows_as}"
+        return f"SELECT {selected} FROM {source} WHERE NOT ignore({read}) {clause}"
 
     def _clause(self, **more: object) -> str:
         return settings_clause(**(self._settings | more))
