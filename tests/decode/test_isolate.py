@@ -63,6 +63,35 @@ def assert_judged_alone(decoder: Decoder, values: list[bytes], bad: dict[int, by
     assert ((decoded.offsets - FIRST_OFFSET) // 2).tolist() == kept
 
 
+@pytest.mark.parametrize("share", [1, 7])
+def test_seconds_beyond_64_bits_are_found_without_halving(
+    share: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As of a producer that counts in nanoseconds: each stops a query, and may be one of many."""
+    monkeypatch.setattr(isolate, "halves", pytest.fail)
+    moments = (
+        Column("at", "DateTime64(3)"),
+        Column("seen", "Map(String, Nullable(DateTime64(9)))"),
+        Column("pair", "Tuple(UInt8, DateTime)"),
+        Column("points", "Array(Tuple(n UInt8, at DateTime64(6)))"),
+    )
+    decoder = Decoder(table(ID, *moments))
+    large = (
+        b'{"id":1,"at":1700000000000000000}',
+        b'{"id":1,"seen":{"a":null,"b":-1e30}}',
+        b'{"id":1,"pair":[1,9223372036854775808]}',
+        b'{"id":1,"points":[{"n":1,"at":5},{"n":1,"at":1.7e15}]}',
+    )
+    values = [b'{"id":%d,"at":1700000000}' % number for number in range(210)]
+    bad = {index: large[index % 4] for index in range(0, 210, share)}
+    for index, value in bad.items():
+        values[index] = value
+    assert_judged_alone(decoder, values, bad)
+    decoded = decode(decoder, values)
+    assert {one.reason for one in decoded.bad} == {"out-of-range"}
+    assert "are these parts of a second?" in decoded.bad[0].error
+
+
 PLACES: tuple[Callable[[int], bool], ...] = (
     lambda n: n == 0,
     lambda n: n == 399,

@@ -7,12 +7,13 @@ from __future__ import annotations
 
 import json
 import re
+from decimal import Decimal
 from typing import Any
 
 from sluice.core.dynamic import Number
 from sluice.decode.engine.pair import MISMATCH, NULL, RANGE
 from sluice.decode.engine.scalars import holds_float
-from sluice.decode.engine.types import TypeNode, nested_groups, parse_type
+from sluice.decode.engine.types import TypeNode, nested_groups, parse_type, scale_of
 from sluice.decode.messages.fault import (
     CANNOT_PARSE,
     NULL_IN_COLUMN,
@@ -23,6 +24,7 @@ from sluice.decode.messages.fault import (
     no_json,
     refused_value,
 )
+from sluice.decode.text.misread import holds_moment
 from sluice.decode.text.plan import Plan, PlannedColumn
 
 #: Types of which reading fails either for what is no such value at all, or for its size.
@@ -38,6 +40,8 @@ _HALF_PAIR = re.compile("[\ud800-\udfff]")
 _NUMBER = re.compile(r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?")
 #: No DateTime has so many.
 _SECONDS = re.compile(r"-?[0-9]{18,}(\.[0-9]*)?")
+#: Is in any number of seconds beyond 64 bits, in the parts of a second that a column keeps.
+_LARGE = re.compile(rb"[0-9]{10}|[0-9.][eE]")
 _VALUE_CHARACTERS_MAX = 100
 #: By the kind of a fault, see `Conversion.fault`.
 REASONS = {NULL: NULL_IN_COLUMN, RANGE: OUT_OF_RANGE, MISMATCH: CANNOT_PARSE}
@@ -140,24 +144,61 @@ def _repeated(line: bytes, name: str) -> bool:
     return [key for key, _ in pairs].count(name) > 1
 
 
+class TooManySeconds:
+    """Finds messages with a number of seconds that a 64-bit number does not hold, in the parts of a
+    second that its column keeps: the engine throws an error that it does not skip."""
+
+    def __init__(self, plan: Plan) -> None:
+        self._plan = plan
+        nodes = ((part, parse_type(part.column.type)) for part in plan.columns)
+        self._columns = [(part, node) for part, node in nodes if holds_moment(node)]
+
+    def fault(self, line: bytes) -> Fault | None:
+        """Of such a message."""
+        if not self._columns or not _LARGE.search(line):
+            return None
+        document = _document(line)
+        for part, node in self._columns:
+            if part.name in document and _has_too_many_seconds(document[part.name], node):
+                return value_fault(self._plan, line, part, RANGE)
+        return None
+
+
+def _has_too_many_seconds(value: Any, node: TypeNode) -> bool:
+    if node.name in ("DateTime", "DateTime64") and isinstance(value, Number):
+        return abs(Decimal(value)) >= Decimal(1 << 63).scaleb(-scale_of(node))
+    return any(_has_too_many_seconds(one, inner) for one, inner in _values_in(value, node))
+
+
+def _values_in(value: Any, node: TypeNode) -> list[tuple[Any, TypeNode]]:
+    """The values in a value of this type, with their types; fields that it does not have aside."""
+    if node.name in ("Nullable", "LowCardinality"):
+        return [(value, node.inner())]
+    if node.name == "SimpleAggregateFunction":
+        return [(value, node.inner(1))]
+    if node.name == "Array" and isinstance(value, list):
+        return [(one, node.inner()) for one in value]
+    if node.name == "Nested" and isinstance(value, list):
+        record = parse_type(f"Tuple({', '.join(node.arguments)})")
+        return [(one, record) for one in value]
+    if node.name == "Map" and isinstance(value, dict):
+        return [(one, node.inner(1)) for one in value.values()]
+    if node.name == "Tuple" and isinstance(value, dict):
+        elements = dict(node.elements())
+        return [(one, elements[name]) for name, one in value.items() if name in elements]
+    if node.name == "Tuple" and isinstance(value, list):
+        return list(zip(value, node.parts(), strict=False))
+    return []
+
+
 def _strange_element(value: Any, node: TypeNode) -> str:
     """The name of a field in a value that no element of its type takes; "" if there is none."""
-    parts: list[tuple[Any, TypeNode]] = []
-    if node.name in ("Nullable", "LowCardinality"):
-        return _strange_element(value, node.inner())
-    if node.name == "Array" and isinstance(value, list):
-        parts = [(one, node.inner()) for one in value]
-    elif node.name == "Nested" and isinstance(value, list):
-        record = parse_type(f"Tuple({', '.join(node.arguments)})")
-        parts = [(one, record) for one in value]
-    elif node.name == "Map" and isinstance(value, dict):
-        parts = [(one, node.inner(1)) for one in value.values()]
-    elif node.name == "Tuple" and isinstance(value, dict):
+    if node.name == "Tuple" and isinstance(value, dict):
         elements = dict(node.elements())
         strange = [name for name in value if name not in elements]
         if strange:
             return str(strange[0])
-        parts = [(one, elements[name]) for name, one in value.items()]
+    parts = _values_in(value, node)
     return next((found for one, inner in parts if (found := _strange_element(one, inner))), "")
 
 
