@@ -339,6 +339,8 @@ class LedgerView:
     :param recorded: all partitions that have a record anywhere in the ledger, and perhaps more;
         None: nobody knows.
     :param end: the end of the ledger when it was read.
+    :param is_whole: False: what was committed before it was read may stand beyond its end, as after
+        an open transaction.
     """
 
     records: dict[TopicPartition, dict[str, Any]] = field(default_factory=dict)
@@ -347,6 +349,7 @@ class LedgerView:
     complete: bool = False
     recorded: frozenset[TopicPartition] | None = None
     end: int = 0
+    is_whole: bool = True
 
     def metadata(self, source: TopicPartition) -> str | None:
         """The last record of a partition as the ledger has it."""

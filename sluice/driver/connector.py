@@ -609,7 +609,7 @@ class _Assembly:
         log, topic = SourceLog(self.admin, None), self.configuration.ledger_topic
         self.heir = Heir(
             self._start_parts(recorder, log),
-            lambda sources: read_view(self.kafka, topic, sources, spec_needed, None),
+            lambda s: read_view(self.kafka, topic, s, spec_needed, None, is_stable=True),
             lambda: self._topics_and_sources(log)[1],
             lambda: retired(recorder, log, self._topics_and_sources(log)[0], ()),
             fleet.announce,

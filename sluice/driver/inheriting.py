@@ -66,7 +66,8 @@ class Heir:
     """Looks, and takes over, for one loop; one look at a time.
 
     :param parts: with a recorder of its own, which never initialises the loop's id.
-    :param read_last: reads the last record of partitions in the ledger, and nothing else.
+    :param read_last: reads the last record of partitions in the ledger, up to its last stable
+        offset, and nothing else.
     :param sources: all partitions of the connector.
     :param retired: partitions of topics that are not configured any more, and are in doubt.
     :param announce: says whom it is about to take over; returns when all members can know.
@@ -225,7 +226,12 @@ class Heir:
         """Take in partitions whose records name this owner: they need no first record, and keep
         the one that they have, byte for byte (R5).
 
-        :param is_unsure: they may have come from the dead, with all that these left.
+        No transaction is waited for: it may be that of a dead one whom only this look can fence.
+        What stands beyond one is left to a later look.
+
+        :param is_unsure: they may have come from the dead, with all that these left. Then all of
+            them are taken in, or the look fails: else an id would count as inherited whose holds
+            are not all this member's (R24).
         """
         found = self._recorder.committed(given)
         view = self._read(given, found) if is_unsure else self._read_last(given)
@@ -233,7 +239,11 @@ class Heir:
         own = {
             source: at
             for source, at in again.items()
-            if at == found[source] and named_by(at) == self._own
+            if at is not None
+            and at == found[source]
+            and named_by(at) == self._own
+            # The ledger says it up to this record, then, with all that came before.
+            and (view.is_whole or view.metadata(source) == at.metadata)
         }
         taken = TakeOver(dict(own), dict.fromkeys(own, self._own), {})
         return self._remembered(taken, first_records(self._parts, taken, view, batch, keeps=True))

@@ -84,8 +84,11 @@ def read_view(
         they have no record is enough; for the others a record is looked for to the very beginning.
     """
     wanted, uncommitted = set(sources), set(uncommitted)
-    low, high = _ends(access, topic, is_stable=is_stable)
+    low, high = _ends(access, topic, is_stable=False)
     view, stop, chunk, newest_ms = LedgerView(end=high), high, FIRST_CHUNK_MESSAGES, 0
+    if is_stable:
+        low, view.end = _ends(access, topic, is_stable=True)
+        view.is_whole, stop = view.end >= high, view.end
     checkpoints = _Checkpoints()
     while True:
         begin = max(low, stop - chunk)

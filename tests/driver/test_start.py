@@ -228,6 +228,34 @@ def test_an_heir_waits_for_no_transaction_that_the_dead_left_open(group: Group) 
     heir.close()
 
 
+def test_what_was_given_beyond_an_open_transaction_is_adopted_later(
+    group: Group,
+) -> None:
+    """It may be one that a dead member left open, which nobody ends but who takes that one over, by
+    the same look perhaps. What was given before it is adopted at once."""
+    today, (source,), access = spec_of("a", topic=group.topic), group.sources, group.kafka.access()
+    parts = start_parts(group, today, why=None)
+
+    def read_last(sources: list[TopicPartition]) -> LedgerView:
+        return read_view(access, group.ledger, sources, spec_needed, None, is_stable=True)
+
+    heir = Heir(parts, read_last, lambda: group.sources, list, lambda _: None)
+    old = group.owning("old")
+    blocking = group.kafka.open_transaction(group.ledger, [(b"dc1", b"{}")])
+    given = replace(SETTLED, owner="new", batch=2)
+    old.record(group.commit(given), {source: replace(SETTLED, owner="old")})
+    began = time.monotonic()
+    assert not heir._adopt([source], 1, is_unsure=False).states
+    assert time.monotonic() - began < 30
+    blocking.abort_transaction(30)
+    group.kafka.until(lambda: bool(heir._adopt([source], 1, is_unsure=False).states))
+    blocking = group.kafka.open_transaction(group.ledger, [(b"dc1", b"{}")])
+    (state,) = heir._adopt([source], 1, is_unsure=False).states
+    assert state.record == given
+    blocking.abort_transaction(30)
+    heir.close()
+
+
 def test_a_load_spec_that_is_needed_only_since_it_was_read_ahead_is_read(
     group: Group, monkeypatch: pytest.MonkeyPatch
 ) -> None:

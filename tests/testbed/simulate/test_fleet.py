@@ -25,16 +25,16 @@ DRAWN = (
 
 #: The seed that noticed each planted bug; when it notices no more, these are searched.
 CAUGHT_BY = {
-    "dead-are-fenced-after-reading": 37,
+    "dead-are-fenced-after-reading": 8,
     "handed-over-in-doubt": 2,
     "handed-over-and-not-forgotten": 1,
     "taken-without-reading-the-owner": 2,
     "own-id-initialised-by-a-take-over": 1,
-    "an-heir-that-was-fenced-tries-again": 183,
+    "an-heir-that-was-fenced-tries-again": 26,
     "half-a-window-beside-others": 1,
     "a-floor-that-is-not-counted": 6,
     "a-floor-that-is-forgotten": 2,
-    "late-inserts-have-no-floor": 109,
+    "late-inserts-have-no-floor": 43,
 }
 SEARCHED = 300
 

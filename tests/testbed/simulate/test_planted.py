@@ -69,7 +69,7 @@ CAUGHT_BY = {
     "refusal-is-certain": 73,
     "probe-before-lease-end": 2,
     "same-probe-not-recorded": 12,
-    "rest-is-forgotten": 43,
+    "rest-is-forgotten": 5,
     "stored-rows-are-loaded-again": 16,
     "some-rows-are-all": 56,
     "schemas-are-judged-without-a-look": 141,
