@@ -1,4 +1,4 @@
-"""Every store of claims, with the same questions."""
+"""Every store of claims, with the same questions: `Conformance` asks them, and asserts."""
 
 from __future__ import annotations
 
@@ -7,7 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from sluice.claims.local import LocalStore
 from sluice.claims.port import ClaimStore
+from sluice.claims.redis import RedisStore
 from sluice.claims.stores import StoreAccess, open_store
 from tests.claims.conformance import Conformance, Opens
 from tests.claims.memory import Kept, MemoryStore
@@ -69,3 +71,18 @@ class TestCluster(Conformance):
             server.ask("FLUSHALL")
         places = ",".join(f"127.0.0.1:{server.port}" for server in cluster)
         yield from _all_opened(f"redis-cluster://{places}")
+
+
+def test_an_address_names_its_store(
+    tmp_path: Path, redis_server: RedisServer, cluster: list[RedisServer]
+) -> None:
+    """Else the questions above would be asked of one store three times."""
+    places = ",".join(f"127.0.0.1:{server.port}" for server in cluster)
+    for url, kind in (
+        (f"local:{tmp_path / 'claims'}", LocalStore),
+        (redis_server.url, RedisStore),
+        (f"redis-cluster://{places}", RedisStore),
+    ):
+        store = open_store(StoreAccess(url))
+        assert type(store) is kind
+        store.close()

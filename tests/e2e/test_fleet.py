@@ -54,7 +54,7 @@ def test_partitions_change_hands_and_rows_are_exact(world: World) -> None:
 @pytest.mark.long
 @pytest.mark.timeout(1800)
 def test_busy_partitions_do_not_stay_with_one_member(world: World) -> None:
-    """Two of eight bring twenty times as much as the others, and both come to one member first."""
+    """Two of eight bring forty times as much as the others; by number one member has both."""
     topic, truth, names = "orders-busy", Truth(), ("a", "b")
     sources = [TopicPartition(topic, number) for number in range(8)]
     homes = spread([Member(name, name, "") for name in names], sources, {})
@@ -75,7 +75,6 @@ def test_busy_partitions_do_not_stay_with_one_member(world: World) -> None:
         seconds = 2 * MEASURED_TIMES * MEASURED_MS / 1000
         wait_for(are_apart, seconds, f"{one} and {other} with two members")
         shared_by(world, base, *names, partitions=len(sources), share=4)
-        assert len(set(names) - set(owners(world, base).values())) == 0
     wait_for(lambda: world.count("busy") >= truth.rows, 120, f"all {truth.rows} rows")
     assert_exact(world, "busy", truth)
 

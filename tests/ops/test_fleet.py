@@ -42,7 +42,7 @@ def test_who_reports_is_silent_or_never_did() -> None:
 
 
 def test_why_a_busy_partition_would_move() -> None:
-    """One of two that are with one member."""
+    """Two that are with one member."""
     members = tuple(Member(name, name, "s") for name in "ab")
     sources = [TopicPartition("orders", number) for number in range(8)]
     homes = spread(members, sources, {})
