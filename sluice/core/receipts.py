@@ -192,6 +192,10 @@ class ClaimedRows:
     seconds: float
 
 
+#: Of so many fields of a table entry it is told that no column takes them.
+IGNORED_FIELDS_MAX = 200
+
+
 @pickled_by_fields
 @value
 class Loaded:
@@ -207,6 +211,8 @@ class Loaded:
     :param dropped_rows: by table entry, bad rows of messages whose other rows were loaded.
     :param duplicates: by table entry; `copies`: of their messages, where they are to be kept.
     :param claimed: by table entry; what all members of a bundle took is told of the first one.
+    :param ignored: by table entry, names of fields that no column takes, as far as they were seen;
+        told of the first member.
     :param oldest_ms: the least timestamp of its messages (`kafka.reader.ReadResult`), None where
         none has one.
     """
@@ -224,6 +230,7 @@ class Loaded:
     duplicates: Mapping[str, Duplicates] = field(default_factory=dict)
     copies: tuple[DeadLetter, ...] = ()
     claimed: Mapping[str, ClaimedRows] = field(default_factory=dict)
+    ignored: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     oldest_ms: int | None = None
 
     @property

@@ -10,6 +10,7 @@ from itertools import accumulate
 from sluice.core.budget import TargetShard
 from sluice.core.dead_letters import PARKED
 from sluice.core.receipts import (
+    IGNORED_FIELDS_MAX,
     BundleTooHeavy,
     ClaimedRows,
     Loaded,
@@ -211,9 +212,22 @@ class Counters:
     claimed: dict[str, Claimed] = field(default_factory=dict)
     #: By table entry; of ranges that a probe left a part of nothing is counted.
     accounted: dict[str, Accounted] = field(default_factory=dict)
+    #: By table entry: fields of messages that no column takes.
+    ignored: dict[str, set[str]] = field(default_factory=dict)
     #: By table entry: of each range, from the timestamp of its oldest message until all its rows
     #: were acknowledged.
     end_to_end: dict[str, Histogram] = field(default_factory=dict)
+
+    def newly_ignored(self, loaded: Loaded) -> dict[str, list[str]]:
+        """By table entry, the fields without a column that no range before had. The names of events
+        may be any number: after IGNORED_FIELDS_MAX, no more are told."""
+        new: dict[str, list[str]] = {}
+        for entry, names in loaded.ignored.items():
+            known = self.ignored.setdefault(entry, set())
+            new[entry] = [name for name in names if name not in known]
+            del new[entry][max(0, IGNORED_FIELDS_MAX - len(known)) :]
+            known.update(new[entry])
+        return {entry: names for entry, names in new.items() if names}
 
     def came_back(self, outcome: Outcome) -> None:
         """Count a range that a task gave back."""

@@ -174,6 +174,7 @@ class ReportHandler:
                         return [ParkEntry(error.table, error)]
                     return [StopPartition(state.source, error)]
                 self._take_failovers(state, loaded)
+                self._tell_ignored(state, loaded)
                 state.failures = state.refusals = 0
                 state.alone = False
                 self._planner.learn_time(state, loaded)
@@ -261,6 +262,17 @@ class ReportHandler:
                     receipt.replica,
                     ", ".join(receipt.failed_over),
                 )
+
+    def _tell_ignored(self, state: PartitionState, loaded: Loaded) -> None:
+        for entry, names in self._counters.newly_ignored(loaded).items():
+            _logger.info(
+                "%s: its messages have fields that table entry %s has no column for, and that are "
+                "not loaded: %s",
+                state.block_range,
+                entry,
+                ", ".join(names),
+                extra={"hint": "Columns of these names load them from then on."},
+            )
 
     def _refused(self, state: PartitionState, failed: Failed, now_ms: int) -> list[Effect]:
         """A block that can never be stored: its entry is parked, if it may be. What of it this

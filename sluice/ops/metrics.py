@@ -21,6 +21,7 @@ from prometheus_client.registry import Collector
 
 from sluice import __version__
 from sluice.core.claims import CLAIMS
+from sluice.core.receipts import IGNORED_FIELDS_MAX
 from sluice.driver.counters import Accounted, Blocks, Counters, Histogram, Inserted
 from sluice.driver.loop import ConnectorLoop
 from sluice.driver.ports import Replicas
@@ -414,14 +415,23 @@ def _accounted(loops: list[ConnectorLoop]) -> Iterator[Metric]:
         "passed over; of ranges that were loaded as a whole.",
         labels=["connector", "table"],
     )
+    ignored = GaugeMetricFamily(
+        "sluice_ignored_fields",
+        "Different fields that messages were seen to have and that no column takes, since the "
+        f"start; {IGNORED_FIELDS_MAX} at most.",
+        labels=["connector", "table"],
+    )
     for loop in loops:
         entries = {table.entry: Accounted() for table in loop.planner.spec.tables}
         for entry, found in (entries | loop.counters.accounted).items():
             unaccounted.add_metric([loop.name, entry], float(found.unaccounted))
+            fields = len(loop.counters.ignored.get(entry, ()))
+            ignored.add_metric([loop.name, entry], float(fields))
             for outcome, count in found.outcomes.items():
                 outcomes.add_metric([loop.name, entry, outcome], float(count))
     yield outcomes
     yield unaccounted
+    yield ignored
 
 
 #: name -> help; a value for each replica

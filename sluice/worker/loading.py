@@ -26,6 +26,7 @@ from sluice.core.dynamic import NewField
 from sluice.core.errors import InDoubtError, SluiceError, TerminalError
 from sluice.core.load_spec import LoadSpec, TableSpec
 from sluice.core.receipts import (
+    IGNORED_FIELDS_MAX,
     BundleTooHeavy,
     ClaimedRows,
     DeadLetter,
@@ -257,6 +258,7 @@ class _Loading:
     given: dict[str, list[int]] = field(default_factory=dict)
     empty: dict[str, tuple[int, ...]] = field(default_factory=dict)
     dropped: dict[str, int] = field(default_factory=dict)
+    ignored: dict[str, tuple[str, ...]] = field(default_factory=dict)
     duplicates: dict[str, Claimed] = field(default_factory=dict)
     claimed: dict[str, ClaimedRows] = field(default_factory=dict)
     values: dict[int, bytes] = field(default_factory=dict)
@@ -310,6 +312,8 @@ class _Loading:
                 self.empty[table.entry] = decoded.empty
             if decoded.dropped_rows:
                 self.dropped[table.entry] = decoded.dropped_rows
+            if decoded.ignored:
+                self.ignored[table.entry] = decoded.ignored[:IGNORED_FIELDS_MAX]
             if decoded.rows and table.deduplicate is not None:
                 decoded = self._claim(table, decoded)
             if decoded.rows == 0:
@@ -515,6 +519,7 @@ class _Loading:
                 duplicates=duplicates[n],
                 copies=tuple(one for one in letters[n] if one.reason == DUPLICATE),
                 claimed=self.claimed if n == 0 else {},
+                ignored=self.ignored if n == 0 else {},
                 oldest_ms=result.oldest_ms,
             )
             for n, result in enumerate(reading.results)

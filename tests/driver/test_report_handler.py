@@ -10,6 +10,7 @@ from sluice.core.errors import InDoubtError, TerminalError, TransientError
 from sluice.core.ledger import Background
 from sluice.core.ranges import TopicPartition
 from sluice.core.receipts import (
+    IGNORED_FIELDS_MAX,
     Failed,
     Loaded,
     NeedsReservation,
@@ -97,6 +98,31 @@ def test_what_may_land_late_is_a_late_insert_although_it_is_loaded(
     state = gathering.take(Loaded((RECEIPT,), (), 10, 4000, 0), attempt, may_land)
     assert state.late_insert_until_ms == state.record.deadline_ms
     assert state.loaded is not None
+
+
+def loaded_with(*names: str) -> Loaded:
+    return Loaded((RECEIPT,), (), 10, 4000, 0, ignored={"t": names})
+
+
+def test_a_field_without_a_column_is_told_once(
+    gathering: Gathering, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO", "sluice.loop")
+    assert gathering.counters.newly_ignored(loaded_with("size")) == {"t": ["size"]}
+    gathering.take(loaded_with("colour", "size"))
+    assert [record.getMessage() for record in caplog.records] == [
+        f"{gathering.state.block_range}: its messages have fields that table entry t has no column "
+        "for, and that are not loaded: colour"
+    ]
+    assert gathering.counters.newly_ignored(loaded_with("size", "colour")) == {}
+
+
+def test_names_that_never_end_are_told_so_many_times_at_most() -> None:
+    counters, found = Counters(), list[str]()
+    for number in range(3):
+        names = (f"{number}-{one}" for one in range(IGNORED_FIELDS_MAX - 1))
+        found += counters.newly_ignored(loaded_with(*names)).get("t", [])
+    assert len(found) == len(counters.ignored["t"]) == IGNORED_FIELDS_MAX
 
 
 def test_a_heavy_range_says_where_it_ends_and_how_heavy_it_is(gathering: Gathering) -> None:

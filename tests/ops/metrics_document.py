@@ -123,6 +123,11 @@ NORMAL: dict[str, tuple[str, str]] = {
     ),
     "sluice_tombstones": ("As producers send them.", _NOTHING),
     "sluice_unrouted_messages": ("0, unless routes leave messages out on purpose.", "The routes."),
+    "sluice_ignored_fields": (
+        "As it was: fields that nobody wants to load.",
+        "Producers send new fields; the log names them. Add columns of these names to load them "
+        "from then on.",
+    ),
     "sluice_dropped_rows": ("0.", "`sluice dead-letters list`; bad rows of good messages."),
     # What fails
     "sluice_failures": (

@@ -108,6 +108,20 @@ def test_every_message_is_accounted_for() -> None:
     assert found.unaccounted == 5
 
 
+def test_fields_that_no_column_takes_are_counted() -> None:
+    world = World([P0], (table_spec("t", ("a",)), table_spec("u", ("a",))))
+    loop = world.loop()
+
+    def script(world: World, assignment: Assignment) -> Answer:
+        loaded = world.load(assignment)
+        assert isinstance(loaded, Loaded)
+        return replace(loaded, ignored={"t": ("colour", "size")})
+
+    world.ends[P0], world.script = 30, script
+    run(world, loop)
+    assert values_of(loop, "sluice_ignored_fields") == {"t": 2, "u": 0}
+
+
 def test_a_first_range_that_is_not_accounted_for_is_an_increase() -> None:
     """Prometheus sees none in a series that begins with it."""
     world = World([P0], (table_spec("t", ("a",)), table_spec("u", ("a",))))

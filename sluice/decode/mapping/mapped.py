@@ -346,6 +346,7 @@ class MappedFormat(TypedFormat):
                 _PLACE,
                 self._is_single,
                 unreadable=unreadable,
+                ignored=decoded.ignored,
             )
 
     def _with_facts(self, buffer: MessageBuffer, decoded: Decoded, messages: Indices) -> bytes:

@@ -63,11 +63,14 @@ class Decoded(Block):
     :param empty: offsets of messages of no rows, where a message may have any number of them;
         ascending.
     :param dropped_rows: rows that were bad in messages whose other rows are here.
+    :param ignored: names of fields that no column takes, with `unknown_fields = "ignore"`, sorted.
+        Of formats whose schemas name fields, all; of others, those of a few messages.
     """
 
     bad: tuple[BadMessage, ...] = ()
     empty: tuple[int, ...] = ()
     dropped_rows: int = 0
+    ignored: tuple[str, ...] = ()
 
 
 class TableDecoder(Protocol):

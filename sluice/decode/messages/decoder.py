@@ -7,7 +7,7 @@ they become a block, and the places of messages the columns of its lineage.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -38,6 +38,7 @@ class Rows:
     :param numbers: of each row within its message, in the same order; None: they are all 0.
     :param faults: of messages that made no row, by index.
     :param dropped: rows that were left out of messages that are not at fault.
+    :param ignored: see `Decoded`; in any order.
     """
 
     body: Body
@@ -45,6 +46,7 @@ class Rows:
     numbers: NDArray[np.uint32] | None
     faults: Mapping[int, Fault]
     dropped: int = 0
+    ignored: Collection[str] = ()
 
 
 class BlockDecoder(ABC):
@@ -138,4 +140,5 @@ class BlockDecoder(ABC):
             bad,
             tuple(offsets[is_empty].tolist()),
             found.dropped,
+            tuple(sorted(found.ignored)),
         )

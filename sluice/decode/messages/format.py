@@ -71,6 +71,7 @@ class Group:
     :param numbers: of each row within its message, where rows were left out; None: each message's
         rows count from 0.
     :param dropped: rows that were left out of `messages`.
+    :param ignored: names of fields that are in none of the columns, as far as they were seen.
     """
 
     source: str
@@ -82,6 +83,7 @@ class Group:
     unreadable: Mapping[int, Fault] = field(default_factory=lambda: NO_FAULTS)
     numbers: NDArray[np.uint32] | None = None
     dropped: int = 0
+    ignored: tuple[str, ...] = ()
 
     @classmethod
     def without_messages(cls, unreadable: Mapping[int, Fault]) -> Group:

@@ -7,6 +7,7 @@ asks the clock is the exception that `expressions.nondeterministic_functions` na
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import replace
 from functools import partial
 
@@ -19,26 +20,41 @@ from sluice.decode.engine.session import EngineError, run
 from sluice.decode.messages.assemble import Body
 from sluice.decode.messages.buffer import STAND_IN, MessageBuffer, shorten_digits
 from sluice.decode.messages.decoder import BlockDecoder, Rows
+from sluice.decode.messages.events import ADDED
 from sluice.decode.messages.fault import Fault
 from sluice.decode.messages.marked import Indices, buffer_of, memory_file, replaced, subset, without
 from sluice.decode.messages.splitting import Split, Splitter
+from sluice.decode.text.fields import NamesIn, ignored_fields
 from sluice.decode.text.isolate import find_faults, halve
 from sluice.decode.text.misread import MisreadObjects
 from sluice.decode.text.plan import Plan
 from sluice.decode.text.rewriting import Rewriting
 
 
+def _said_of(table: TableSpec) -> frozenset[str]:
+    """Fields that an envelope says of a row: most tables want few of them."""
+    return frozenset(ADDED if table.envelope == "debezium" else ())
+
+
 class Decoder(BlockDecoder):
     """Decodes the messages of one table entry. Compile once for each table text.
 
     :param split: takes messages of several rows apart; None: each message is one row.
+    :param names_in: of formats whose messages name their fields.
     :raises TerminalError: the text cannot be executed by this decoder.
     """
 
-    def __init__(self, table: TableSpec, split: Splitter | None = None) -> None:
+    def __init__(
+        self,
+        table: TableSpec,
+        split: Splitter | None = None,
+        names_in: NamesIn | None = None,
+    ) -> None:
         self._split = split
+        self._names_in = names_in if table.unknown_fields == "ignore" else None
         self._plan = Plan(table, "Int256")
         super().__init__(table, self._plan.keys)
+        self._known = frozenset(part.name for part in self._plan.read) | _said_of(table)
         #: The same rows, for buffers whose numbers are short: Int64 in place of Int256.
         self._short_plan = Plan(table, "Int64")
         #: The same rows, and those with floats that say that they are infinite, or no number. For
@@ -69,6 +85,12 @@ class Decoder(BlockDecoder):
 
     def rows(self, buffer: MessageBuffer, where: str) -> Rows:
         """As the base says."""
+        ignored: Collection[str] = ()
+        if self._names_in is not None:
+            ignored = ignored_fields(self._names_in, self._known, buffer)
+        return replace(self._rows(buffer, where), ignored=ignored)
+
+    def _rows(self, buffer: MessageBuffer, where: str) -> Rows:
         split = self._split(buffer) if self._split is not None else None
         if split is not None:
             with split.rows:

@@ -1,12 +1,13 @@
-"""Fields of JSON messages that their table has no column for, and what their values are.
+"""Fields of messages that their table has no column for, and what their values are.
 
-Only messages that make no row are looked at: with `unknown_fields = "refuse"`, each message that
-has such a field is one of them. Pure Python, and the same in every process.
+With `unknown_fields = "refuse"`, each JSON message that has such a field makes no row, and all of
+them are looked at. With "ignore" a few of each range are, so that somebody hears of a field that
+producers have added. Pure Python, and the same in every process.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from typing import Any
 
 import numpy as np
@@ -18,6 +19,12 @@ from sluice.decode.messages.decoded import Decoded
 from sluice.decode.text.words import AS_WRITTEN
 
 _BETWEEN = " \t\r\n,"
+
+#: So many characters of a name are told.
+_SHOWN_MAX = 100
+
+#: The names of a message's fields; none if it cannot be read.
+NamesIn = Callable[[bytes], Iterable[str]]
 
 
 def new_fields(table: TableSpec, buffer: MessageBuffer, decoded: Decoded) -> tuple[NewField, ...]:
@@ -44,6 +51,26 @@ def new_fields(table: TableSpec, buffer: MessageBuffer, decoded: Decoded) -> tup
                 elif answers[name] is not None:
                     kinds[name] = ""
     return tuple(NewField(name, kind) for name, kind in kinds.items())
+
+
+def ignored_fields(
+    names_in: NamesIn, known: Collection[str], buffer: MessageBuffer
+) -> frozenset[str]:
+    """Of the first message, of the one in the middle, and of the last one: the fields without a
+    column.
+
+    :param known: names of columns.
+    """
+    count = buffer.messages
+    places = np.unique([0, count // 2, count - 1]) if count else np.zeros(0, np.int64)
+    messages = buffer.iterate(places.astype(np.int64))
+    seen = (name for value in messages for name in names_in(bytes(value)))
+    return frozenset(name[:_SHOWN_MAX] for name in seen if name not in known)
+
+
+def names_in_objects(value: bytes) -> Iterator[str]:
+    """Of JSON."""
+    return (name for row in _objects(value) for name in row)
 
 
 def _objects(value: bytes | memoryview) -> Iterator[dict[str, Any]]:

@@ -44,6 +44,7 @@ from sluice.decode.messages.fault import (
 from sluice.decode.messages.framing import BYTE_ORDER_MARK, JSON_OBJECTS, begins_like, in_words
 from sluice.decode.messages.splitting import PieceRows, Split, split_pieces
 from sluice.decode.text.decoder import Decoder
+from sluice.decode.text.fields import names_in_objects
 from sluice.decode.text.objects import GARBAGE, Dialect, Layout, Parts, objects_of
 
 
@@ -290,6 +291,11 @@ class NamedRows(LineRows):
             return Fault(UNKNOWN_FIELD, f"the table has no column {unknown[0]}", unknown[0])
         return self.layout_of(names)
 
+    def names_in(self, message: bytes) -> list[str]:
+        """The names that stand in a message."""
+        found = self._first_line(message)
+        return [] if isinstance(found, Fault) else self._names(found[0].decode(errors="replace"))
+
     def _names(self, head: str) -> list[str]:
         if self.dialect is Dialect.TSV:
             return [_UNESCAPED.sub(_unescape, name) for name in head.split("\t")]
@@ -339,6 +345,10 @@ def _unescape(escaped: re.Match[str]) -> str:
     return _UNESCAPES.get(escaped[1], escaped[1])
 
 
+def _named(table: TableSpec, rows: NamedRows) -> TableDecoder:
+    return Decoder(table, rows, rows.names_in)
+
+
 def json_object_decoder(table: TableSpec) -> TableDecoder:
     """JSONEachRow: a message is one object, or objects one after another, or an array of them."""
     if table.dynamic is not None and table.dynamic.passed_over:
@@ -348,7 +358,8 @@ def json_object_decoder(table: TableSpec) -> TableDecoder:
         )
         table = replace(table, columns=(*table.columns, *passed_over))
     drops = table.bad_rows == "drop-row"
-    return Decoder(table, JsonSplitter(OBJECTS, drops) if table.rows == "many" else None)
+    split = JsonSplitter(OBJECTS, drops) if table.rows == "many" else None
+    return Decoder(table, split, names_in_objects)
 
 
 def json_array_decoder(table: TableSpec) -> TableDecoder:
@@ -362,12 +373,12 @@ def line_decoder(table: TableSpec) -> TableDecoder:
     options = dict(table.options)
     null = null_text(options.get("null", "\\N"))
     if table.format == "TSKV":
-        return Decoder(table, TskvRows(table, Dialect.TSV, null=null))
+        return _named(table, TskvRows(table, Dialect.TSV, null=null))
     dialect, delimiter = Dialect.TSV, b"\t"
     if table.format.startswith("CSV"):
         dialect, delimiter = Dialect.CSV, delimiter_of(options.get("delimiter", ",")).encode()
     if table.format.endswith("WithNames"):
-        return Decoder(table, NamedRows(table, dialect, delimiter, null))
+        return _named(table, NamedRows(table, dialect, delimiter, null))
     return Decoder(table, LineRows(table, dialect, _names(table), delimiter, null))
 
 

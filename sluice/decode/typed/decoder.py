@@ -97,6 +97,8 @@ class Reading:
         self.dropped = 0
         #: Whether a reading failed for structure.
         self.found_broken = False
+        #: Fields that no column takes.
+        self.ignored = set[str]()
 
     def rows(self, indices: Indices) -> Part:
         """The rows of these messages but for the bad ones, as one block."""
@@ -149,6 +151,7 @@ class Reading:
             said = f"the table has no column {plan.unknown}"
             self._refuse(group, Fault(UNKNOWN_FIELD, said, plan.unknown))
             return
+        self.ignored |= plan.ignored.union(group.ignored)
         if plan.lacking:
             self._refuse(group, absent(plan.lacking))
             return
@@ -343,4 +346,5 @@ class TypedDecoder(BlockDecoder):
         self._expects_broken = reading.found_broken or (
             self._expects_broken and bool(reading.faults)
         )
-        return Rows(part.body, part.messages, part.numbers, reading.faults, reading.dropped)
+        found = part.body, part.messages, part.numbers
+        return Rows(*found, reading.faults, reading.dropped, reading.ignored)

@@ -186,6 +186,8 @@ class TypedPlan:
         strange += factory.strange
         #: What the relation has, and the table must have and has not; "" for none.
         self.unknown = strange[0] if strange and refuses_unknown else ""
+        #: What the relation has, and the table need not have and has not.
+        self.ignored = frozenset(() if refuses_unknown else strange)
         self._faults = [(part, fault) for part in self.filled if (fault := part.fault())]
         self._outer = self._outer_layer()
 
