@@ -70,6 +70,7 @@ _FORMATS = (
     Format("ORC"),
     Format("Arrow"),
     Format("ArrowStream"),
+    Format("RawBLOB", ("columns",)),
     Format("SQLBatchRequest", ("schema_hash",)),
 )
 

@@ -149,6 +149,7 @@ KAFKA_COLUMNS = {
     "_partition": "UInt32",
     "_offset": "UInt64",
     "_tombstone": "UInt8",
+    "_raw_message": "String",
 }
 
 

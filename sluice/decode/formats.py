@@ -69,6 +69,10 @@ def _typed_format(table: TableSpec) -> TypedFormat:
             from sluice.decode.envelope.format import EnvelopeFormat
 
             return EnvelopeFormat(table)
+        case "RawBLOB":
+            from sluice.decode.typed.whole import WholeValues
+
+            return WholeValues(table)
     from sluice.decode.typed.blobs import Blobs
 
     return Blobs(table, table.format)

@@ -19,7 +19,7 @@ from sluice.core.routing import Looked, looked, takes
 from sluice.decode.envelope.walk import envelope_tables
 from sluice.decode.formats import framing_of
 from sluice.decode.messages.buffer import MessageBuffer
-from sluice.decode.messages.facts import MessageFacts, Origins, facts_named
+from sluice.decode.messages.facts import MessageFacts, Origins, looks_beside
 from sluice.decode.messages.framing import Framing
 from sluice.decode.messages.marked import subset
 from sluice.kafka.reader import Seen
@@ -79,7 +79,7 @@ class Router:
                 views[key] = View(make_buffer(framing), table.route, wanted, deletes)
             views[key].entries.append(table.entry)
         self.views = list(views.values())
-        self._facts = any(facts_named(table) for table in tables)
+        self._facts = any(looks_beside(table) for table in tables)
         #: Whether keys and headers are needed; with one entry, none of them changes a route.
         self.looks = self._facts or len(tables) > 1 or any(table.route for table in tables)
         self._reads_envelopes = any(t.route and t.route.by == "envelope" for t in tables)

@@ -163,6 +163,12 @@ def test_facts_of_a_dead_letter_that_came_back() -> None:
             assert buffer.facts is not None and buffer.facts.keys == keys
 
 
+def test_the_raw_message_alone_needs_neither_keys_nor_headers() -> None:
+    raw = replace(a_table("raw"), mapping=(Mapped("a", "kafka", "_raw_message"),))
+    assert not a_router(raw).looks
+    assert a_router(replace(raw, check=("_key != ''",))).looks
+
+
 def test_tombstones_go_to_who_deletes_by_them_and_are_passed_over_by_others() -> None:
     gone = (Mapped("a", "kafka", "_tombstone"),)
     deleting = replace(a_table("deleting"), mapping=gone, tombstones="delete")

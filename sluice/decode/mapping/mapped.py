@@ -26,7 +26,15 @@ from sluice.decode.engine.session import declared, identifier, literal, run, set
 from sluice.decode.mapping.source import KEY_PREFIX, source_of, table_of_fields
 from sluice.decode.messages.buffer import MessageBuffer
 from sluice.decode.messages.decoded import Decoded, TableDecoder
-from sluice.decode.messages.facts import NOWHERE, TOMBSTONE, MessageFacts, fact_column, facts_named
+from sluice.decode.messages.facts import (
+    NOWHERE,
+    RAW_MESSAGE,
+    TOMBSTONE,
+    MessageFacts,
+    fact_column,
+    facts_named,
+    raw_column,
+)
 from sluice.decode.messages.fault import CANNOT_PARSE, CHECK_FAILED, NULL_IN_COLUMN, Fault, absent
 from sluice.decode.messages.format import Group, Natural, TypedFormat
 from sluice.decode.messages.framing import BYTES, Framing
@@ -353,9 +361,20 @@ class MappedFormat(TypedFormat):
         """The block of fields with the facts that expressions name."""
         if not self._facts:
             return bytes(decoded.native)
-        facts = self._facts_of(buffer)
-        added = [fact_column(name, facts, messages, decoded.offsets) for name in self._facts]
+        added = [self._fact(name, buffer, messages, decoded.offsets) for name in self._facts]
         return with_columns(decoded.native, added)
+
+    def _fact(
+        self, name: str, buffer: MessageBuffer, messages: Indices, places: NDArray[np.uint64]
+    ) -> bytes:
+        if name != RAW_MESSAGE:
+            return fact_column(name, self._facts_of(buffer), messages, places)
+        chosen, of_rows = np.unique(messages, return_inverse=True)
+        values = list(buffer.iterate(chosen))
+        if buffer.facts is not None and buffer.facts.tombstones:  # what is read for them is not it
+            dead = (buffer.facts.tombstones[index] for index in chosen.tolist())
+            values = [b"" if is_dead else v for v, is_dead in zip(values, dead, strict=True)]
+        return raw_column(values[number] for number in of_rows.tolist())
 
     def _facts_of(self, buffer: MessageBuffer) -> MessageFacts:
         if buffer.facts is None:

@@ -80,6 +80,8 @@ def alone(topic: str, partition: int, loaded_by: str = "") -> Origins:
 SCHEMA_IN_HEADER = ("schema_id", "header")
 #: Of a message without a value.
 TOMBSTONE = "_tombstone"
+#: The value as it stands in Kafka.
+RAW_MESSAGE = "_raw_message"
 
 Headers = Sequence[tuple[str, bytes | None]]
 
@@ -124,10 +126,23 @@ def facts_named(table: TableSpec) -> tuple[str, ...]:
     return tuple(name for name in KAFKA_COLUMNS if name in named)
 
 
+def looks_beside(table: TableSpec) -> bool:
+    """Whether the entry needs more of its messages than their values and where they stand."""
+    return any(name != RAW_MESSAGE for name in facts_named(table))
+
+
+def raw_column(values: Iterable[bytes]) -> bytes:
+    """RAW_MESSAGE of rows as Native writes it.
+
+    :param values: for each row, the value of its message.
+    """
+    return column_head(RAW_MESSAGE, KAFKA_COLUMNS[RAW_MESSAGE]) + b"".join(map(_text, values))
+
+
 def fact_column(
     name: str, facts: MessageFacts, rows: NDArray[np.int64], places: NDArray[np.uint64]
 ) -> bytes:
-    """One of KAFKA_COLUMNS as Native writes it.
+    """One of KAFKA_COLUMNS but for RAW_MESSAGE as Native writes it.
 
     :param rows: for each row, the index of its message in `facts`.
     :param places: of the rows.
