@@ -70,7 +70,7 @@ def _typed_format(table: TableSpec) -> TypedFormat:
 
             return EnvelopeFormat(table)
         case "RawBLOB":
-            from sluice.decode.typed.whole import WholeValues
+            from sluice.decode.sequential.whole import WholeValues
 
             return WholeValues(table)
     from sluice.decode.typed.blobs import Blobs

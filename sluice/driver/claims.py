@@ -435,7 +435,7 @@ class ClaimsKeeper(Background):
         has_rows: Callable[[str], bool],
         settle_ms: int,
     ) -> None:
-        super().__init__("claims")
+        super().__init__("claims", "watching the store of claims", POLL_SECONDS)
         self._others = windows
         self._open_store = open_store
         self._store: ClaimStore | None = None
@@ -518,12 +518,8 @@ class ClaimsKeeper(Background):
             is_late = may_still_insert(states, holds, spec, spec_of, run, now_ms)
             self._quiet_in = "" if is_late else run
 
-    def _run(self) -> None:
-        while not self._ended.wait(POLL_SECONDS):
-            try:
-                self.poll()
-            except Exception:
-                _logger.exception("watching the store of claims ends on a bug, and is tried again")
+    def _step(self) -> None:
+        self.poll()
 
     def poll(self) -> None:
         """Look at the store, and do what is to be done about it. One thread at a time."""

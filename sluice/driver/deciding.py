@@ -37,7 +37,7 @@ class DecisionWatch(Background):
         drain: Callable[[], None],
         reload: Callable[[], None],
     ) -> None:
-        super().__init__("decisions")
+        super().__init__("decisions", "reading what is decided", 0)
         self._access, self._topic = access, topic
         self._changed, self._drain, self._reload = changed, drain, reload
         self._reader: DecisionReader | None = None
@@ -58,17 +58,19 @@ class DecisionWatch(Background):
         self._begin()
         return decided
 
+    def _step(self) -> None:
+        try:
+            if self._reader is None:
+                self._hear(self._read_all())
+            elif self._reader.poll(POLL_SECONDS):
+                self._hear(self._reader.decided)
+        except SluiceError as error:
+            _logger.warning("decisions cannot be read: %s. Try: %s", error, error.hint)
+            self._close()
+            self._ended.wait(RETRY_SECONDS)
+
     def _run(self) -> None:
-        while not self._ended.is_set():
-            try:
-                if self._reader is None:
-                    self._hear(self._read_all())
-                elif self._reader.poll(POLL_SECONDS):
-                    self._hear(self._reader.decided)
-            except SluiceError as error:
-                _logger.warning("decisions cannot be read: %s. Try: %s", error, error.hint)
-                self._close()
-                self._ended.wait(RETRY_SECONDS)
+        super()._run()
         self._close()
 
     def _read_all(self) -> Decided:

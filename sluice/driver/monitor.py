@@ -58,7 +58,7 @@ class WindowMonitor(Background):
         spec: LoadSpec,
         now_ms: Clock,
     ) -> None:
-        super().__init__("windows")
+        super().__init__("windows", "reading the windows", READ_EVERY_SECONDS)
         self._access = access
         self._frozen: Standing = ()
         self._now_ms = now_ms
@@ -71,6 +71,9 @@ class WindowMonitor(Background):
         self._outages: dict[TargetShard, SluiceError] = {}
         self._alarmed_at_ms = 0
         self._reading = threading.Lock()
+        #: What `_servers` were made for, and these.
+        self._known: tuple[ClickHouseAccess, Standing] | None = None
+        self._readers: dict[str, ShardReader] = {}
 
     def start(self) -> None:
         """Read once, then go on in the background."""
@@ -133,13 +136,11 @@ class WindowMonitor(Background):
             for shard in self._access.shards
         }
 
-    def _run(self) -> None:
-        known: tuple[ClickHouseAccess, Standing] | None = None
-        while not self._ended.wait(READ_EVERY_SECONDS):
-            now = self._access, self._frozen
-            if known != now:
-                known, servers = now, self._servers()
-            self._read(servers)
+    def _step(self) -> None:
+        now = self._access, self._frozen
+        if self._known != now:
+            self._known, self._readers = now, self._servers()
+        self._read(self._readers)
 
     def _read(self, servers: dict[str, ShardReader]) -> None:
         # `watch` reads in its caller's thread: the slower of two must not undo the other.

@@ -150,7 +150,7 @@ class SchemaReader(Background):
         put: Callable[[SchemaRead], None],
         version: int = 0,
     ) -> None:
-        super().__init__("schema")
+        super().__init__("schema", "reading the tables' columns", POLL_SECONDS)
         #: What is read for from the next reading on.
         self._next: tuple[Configuration, LoadSpec, int] | None = None
         #: Load specs that ranges in doubt may still name.
@@ -169,6 +169,7 @@ class SchemaReader(Background):
         self._failed = ""
         self._is_wanted = True
         self._is_asked = False
+        self._next_ms = 0
 
     def start(self) -> None:
         """Begin: the first reading is at once, since tables may have been altered meanwhile."""
@@ -204,20 +205,18 @@ class SchemaReader(Background):
         """A person wants it read, and what was refused tried again; called from any thread."""
         self._is_asked = self._is_wanted = True
 
-    def _run(self) -> None:
-        next_ms = 0
-        while not self._ended.wait(POLL_SECONDS):
-            now_ms = self._now_ms()
-            # A clock that was set back must not put the next reading off.
-            is_due = not 0 <= next_ms - now_ms <= READ_EVERY_SECONDS * 1000
-            if not (self._is_wanted or is_due):
-                continue
-            self._is_wanted = False
-            if self._read():
-                next_ms = self._now_ms() + int(READ_EVERY_SECONDS * 1000)
-            else:
-                self._is_wanted = True
-                self._ended.wait(AGAIN_SECONDS)
+    def _step(self) -> None:
+        now_ms = self._now_ms()
+        # A clock that was set back must not put the next reading off.
+        is_due = not 0 <= self._next_ms - now_ms <= READ_EVERY_SECONDS * 1000
+        if not (self._is_wanted or is_due):
+            return
+        self._is_wanted = False
+        if self._read():
+            self._next_ms = self._now_ms() + int(READ_EVERY_SECONDS * 1000)
+        else:
+            self._is_wanted = True
+            self._ended.wait(AGAIN_SECONDS)
 
     def _read(self) -> bool:
         """Read and tell; False if it did not work."""

@@ -18,7 +18,7 @@ from sluice.core.errors import InDoubtError, SluiceError, TerminalError
 from sluice.core.lease import LeaseOverError
 from sluice.core.ledger import Background
 from sluice.core.planning import smoothed_bytes
-from sluice.core.ranges import TopicPartition
+from sluice.core.ranges import Range, TopicPartition
 from sluice.core.receipts import (
     BundleTooHeavy,
     Failed,
@@ -83,6 +83,18 @@ def _refuses_all(outcome: Outcome) -> bool:
 def backoff_ms(failures: int) -> int:
     """Capped exponential pause before the next attempt."""
     return min(BACKOFF_MS_MAX, BACKOFF_MS_FIRST << min(failures, 10))
+
+
+def _tell_ignored(counters: Counters, block_range: Range, loaded: Loaded) -> None:
+    for entry, names in counters.newly_ignored(loaded).items():
+        _logger.info(
+            "%s: its messages have fields that table entry %s has no column for, and that are not "
+            "loaded: %s",
+            block_range,
+            entry,
+            ", ".join(names),
+            extra={"hint": "Columns of these names load them from then on."},
+        )
 
 
 class ReportHandler:
@@ -174,7 +186,7 @@ class ReportHandler:
                         return [ParkEntry(error.table, error)]
                     return [StopPartition(state.source, error)]
                 self._take_failovers(state, loaded)
-                self._tell_ignored(state, loaded)
+                _tell_ignored(self._counters, state.block_range, loaded)
                 state.failures = state.refusals = 0
                 state.alone = False
                 self._planner.learn_time(state, loaded)
@@ -262,17 +274,6 @@ class ReportHandler:
                     receipt.replica,
                     ", ".join(receipt.failed_over),
                 )
-
-    def _tell_ignored(self, state: PartitionState, loaded: Loaded) -> None:
-        for entry, names in self._counters.newly_ignored(loaded).items():
-            _logger.info(
-                "%s: its messages have fields that table entry %s has no column for, and that are "
-                "not loaded: %s",
-                state.block_range,
-                entry,
-                ", ".join(names),
-                extra={"hint": "Columns of these names load them from then on."},
-            )
 
     def _refused(self, state: PartitionState, failed: Failed, now_ms: int) -> list[Effect]:
         """A block that can never be stored: its entry is parked, if it may be. What of it this

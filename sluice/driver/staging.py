@@ -101,7 +101,7 @@ class StagingCollector(Background):
     def __init__(
         self, access: ClickHouseAccess, spec: LoadSpec, lease_ms: int, now_ms: Clock
     ) -> None:
-        super().__init__("staging")
+        super().__init__("staging", "sweeping staging tables", SWEEP_EVERY_SECONDS)
         self._access = access
         self._pipeline, self._connector = spec.pipeline, spec.connector
         self._targets: set[tuple[str, str, str]] = set()
@@ -153,12 +153,8 @@ class StagingCollector(Background):
         known = self._settled.get(source)
         return 0 if known is None else known.until_ms
 
-    def _run(self) -> None:
-        while not self._ended.wait(SWEEP_EVERY_SECONDS):
-            try:
-                self.sweep()
-            except Exception:
-                _logger.exception("sweeping staging tables ends on a bug, and is tried again")
+    def _step(self) -> None:
+        self.sweep()
 
     def sweep(self) -> None:
         """Drop what can go now."""

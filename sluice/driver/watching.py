@@ -59,7 +59,7 @@ class ReplicaWatch(Background):
         now_ms: Clock,
         changed: Callable[[Configuration, ClickHouseAccess], None],
     ) -> None:
-        super().__init__("replicas")
+        super().__init__("replicas", "watching the replicas", POLL_SECONDS)
         self.configuration = configuration
         self.access = access_of(configuration, connector).patient()
         #: How the cluster's shards differ from those of the start; "" while they do not.
@@ -74,6 +74,7 @@ class ReplicaWatch(Background):
         self._said: dict[str, str] = {}
         self._alarmed_at_ms = 0
         self._is_asked = False
+        self._next_read_ms = self._next_follow_ms = 0
 
     def start(self) -> None:
         """Begin; the first reading is at once."""
@@ -97,22 +98,17 @@ class ReplicaWatch(Background):
             if url in health
         ]
 
-    def _run(self) -> None:
-        next_read_ms = next_follow_ms = 0
-        while not self._ended.wait(POLL_SECONDS):
-            now_ms = self._now_ms()
-            asked, self._is_asked = self._is_asked, False
-            try:
-                # A clock that was set back must not put the next reading off.
-                if asked or not 0 <= next_follow_ms - now_ms <= FOLLOW_EVERY_MS:
-                    next_follow_ms = now_ms + FOLLOW_EVERY_MS
-                    self.follow()
-                if asked or not 0 <= next_read_ms - now_ms <= READ_EVERY_MS:
-                    self.read()
-                    is_away = any(h.is_behind and not h.lags for h in self._health.values())
-                    next_read_ms = now_ms + (READ_SOON_MS if is_away else READ_EVERY_MS)
-            except Exception:
-                _logger.exception("watching the replicas ends on a bug, and is tried again")
+    def _step(self) -> None:
+        now_ms = self._now_ms()
+        asked, self._is_asked = self._is_asked, False
+        # A clock that was set back must not put the next reading off.
+        if asked or not 0 <= self._next_follow_ms - now_ms <= FOLLOW_EVERY_MS:
+            self._next_follow_ms = now_ms + FOLLOW_EVERY_MS
+            self.follow()
+        if asked or not 0 <= self._next_read_ms - now_ms <= READ_EVERY_MS:
+            self.read()
+            is_away = any(h.is_behind and not h.lags for h in self._health.values())
+            self._next_read_ms = now_ms + (READ_SOON_MS if is_away else READ_EVERY_MS)
 
     # How they are doing
 

@@ -32,6 +32,7 @@ FAMILIES: dict[str, tuple[str, ...]] = {
     "orc": ("ORC",),
     "other": (
         *("MsgPack", "RowBinary", "RowBinaryWithNamesAndTypes", "Native", "SQLBatchRequest"),
+        "RawBLOB",
     ),
 }
 #: Type -> format -> what became of its value.

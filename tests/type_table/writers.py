@@ -201,6 +201,11 @@ def _envelope(named: Named) -> Written:
     return SQLBatchRequest("t", sql, [values]).encode(), {}
 
 
+def _whole(named: Named) -> Written:
+    """The text of a value that is alone; several columns are none of this format's."""
+    return "".join(cell for _, kind in named for cell in kind.csv).encode(), {}
+
+
 #: By format. The engine is its own writer of the formats that are only ClickHouse's.
 WRITERS: dict[str, Callable[[Named], Written]] = {
     "JSONEachRow": _object,
@@ -220,6 +225,7 @@ WRITERS: dict[str, Callable[[Named], Written]] = {
     "RowBinary": _by_engine("RowBinary"),
     "RowBinaryWithNamesAndTypes": _by_engine("RowBinaryWithNamesAndTypes"),
     "Native": _by_engine("Native"),
+    "RawBLOB": _whole,
     "Parquet": _parquet,
     "ORC": _orc,
     "Arrow": _arrow_file,

@@ -1,1 +1,2 @@
-"""Binary rows that follow each other with nothing between them: RowBinary and MsgPack."""
+"""Binary rows that follow each other with nothing between them: RowBinary and MsgPack; and messages
+that are nothing but one value: RawBLOB."""

@@ -86,6 +86,7 @@ class DecodedRows:
     offsets: NDArray[np.uint64]
     empty: tuple[int, ...] = ()
     dropped_rows: int = 0
+    ignored: tuple[str, ...] = ()
 
 
 def without_rows(table: TableSpec, decoded: DecodedRows, stored: StoredRows) -> DecodedRows:
