@@ -301,6 +301,14 @@ def merge_tree_defaults(server: Server, replicated: bool, names: list[str]) -> d
     return {str(row["name"]): str(row["value"]) for row in rows}
 
 
+def table_setting(server: Server, facts: TableFacts, name: str) -> int:
+    """A number that a table says for itself, or its server for all; 0 where neither does."""
+    own = table_settings(facts.engine_full)
+    if name not in own:
+        own = merge_tree_defaults(server, facts.replicated, [name])
+    return int(own.get(name, 0))
+
+
 TOKENS = re.compile(r"'(?:[^'\\]|\\.|'')*'|`(?:[^`\\]|\\.)*`|\"(?:[^\"\\]|\\.)*\"|\w+|[^\w\s]")
 
 

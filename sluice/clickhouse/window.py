@@ -1,17 +1,20 @@
 """How full a table is: its deduplication window, by insert counters that only grow, and its parts.
 
 The difference of two insert counters bounds from above how many entries all writers added between
-them (budget, H7). An insert counter that shrank says nothing: the caller treats it as unknown.
+them (budget, H7). An insert counter that shrank, or grew by more than any window keeps, says
+nothing: the caller treats it as unknown.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
 from sluice.clickhouse.http import Server
 from sluice.clickhouse.password import REFUSED_CODES
 from sluice.clickhouse.reactions import TerminalServerError
-from sluice.clickhouse.schema import TableFacts, merge_tree_defaults, table_settings
+from sluice.clickhouse.schema import TableFacts, table_setting
+from sluice.core.budget import HISTORY_GONE
 from sluice.core.server_runs import server_run
 
 
@@ -50,6 +53,9 @@ def read_insert_counter(server: Server, facts: TableFacts) -> int:
     deduplicated one takes none; DROP PARTITION and mutations take one too, merges none.
     Survives whatever becomes of the parts. (The nodes of the window itself count double:
     an insert first tries, in one transaction, whether its entry can be created.)
+    FORGET PARTITION removes the parent of a ClickHouse partition's numbers, with all that it
+    counted. ZooKeeper counts such removals, too: each adds HISTORY_GONE, since nobody knows then
+    how many entries came meanwhile.
 
     Plain MergeTree: the largest block number of all parts, active or not. One counter for
     the whole table numbers the parts of every insert, deduplicated ones included, so it
@@ -72,20 +78,34 @@ def read_insert_counter(server: Server, facts: TableFacts) -> int:
 
 
 def _numbers_handed_out(server: Server, facts: TableFacts) -> int:
+    numbers, counted, forgotten = 0, -1, _forgotten(server, facts)
+    # One that is forgotten while the numbers are summed up may be in the sum or not.
+    while forgotten != counted:
+        rows = _nodes(server, f"{facts.zookeeper_path}/block_numbers")
+        numbers = sum((int(row["changes"]) + int(row["children"]) + 1) // 2 for row in rows)
+        counted, forgotten = forgotten, _forgotten(server, facts)
+    return forgotten * HISTORY_GONE + numbers
+
+
+def _forgotten(server: Server, facts: TableFacts) -> int:
+    """How many ClickHouse partitions were ever forgotten."""
+    rows = _nodes(server, facts.zookeeper_path, "AND name = 'block_numbers'")
+    return sum((int(row["changes"]) - int(row["children"])) // 2 for row in rows)
+
+
+def _nodes(server: Server, path: str, named: str = "") -> list[dict[str, Any]]:
+    """How often children of each child of a ZooKeeper node were made or removed, and how many of
+    them are there."""
     try:
-        rows = server.query(
+        return server.query(
             "SELECT toInt64(cversion) AS changes, toInt64(numChildren) AS children "
-            "FROM system.zookeeper WHERE path = {path:String}",
-            {"path": f"{facts.zookeeper_path}/block_numbers"},
+            f"FROM system.zookeeper WHERE path = {{path:String}} {named}",
+            {"path": path},
         )
     except TerminalServerError as error:
         if error.code not in REFUSED_CODES:
             error.hint = "GRANT SELECT ON system.zookeeper to Sluice's user."
         raise
-    return sum((int(row["changes"]) + int(row["children"]) + 1) // 2 for row in rows)
-
-
-_SETTING = "parts_to_delay_insert"
 
 
 def crowding(server: Server, facts: TableFacts) -> float:
@@ -101,10 +121,7 @@ def crowding(server: Server, facts: TableFacts) -> float:
 def _crowding(server: Server, facts: TableFacts) -> float:
     if not facts.engine.endswith("MergeTree"):
         return 0.0
-    own = table_settings(facts.engine_full)
-    if _SETTING not in own:
-        own = merge_tree_defaults(server, facts.replicated, [_SETTING])
-    limit = int(own.get(_SETTING, 0))
+    limit = table_setting(server, facts, "parts_to_delay_insert")
     if limit < 1:
         return 0.0  # this server never delays
     rows = server.query(

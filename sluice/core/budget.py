@@ -19,6 +19,9 @@ from sluice.core.values import value
 #: Holds stay below this share of a window; the rest is for what cannot be counted.
 WINDOW_SHARE = 2
 
+#: What an insert counter grows by when a part of what it counts is gone: more than a window keeps.
+HISTORY_GONE = 1 << 40
+
 #: Between a table entry's window and the table that a view writes to; in no name of an entry.
 _TO_TARGET = ">"
 #: Before what has no window; in no name of an entry.
@@ -144,6 +147,12 @@ def room(window: WindowState, holds: Iterable[Hold], ended: int = 0) -> int:
 def still_remembered(window: WindowState, insert_counter: int) -> bool:
     """Whether a block that was inserted after `insert_counter` is surely within the window."""
     return 0 <= window.insert_counter - insert_counter <= window.usable
+
+
+def created_since(window: WindowState, insert_counter: int) -> str:
+    """How many entries came to a window since an insert counter, for people."""
+    created = window.insert_counter - insert_counter
+    return str(created) if 0 <= created < HISTORY_GONE else "an unknown number of"
 
 
 def still_young(window_seconds: int | None, since_ms: int, now_ms: int) -> bool:

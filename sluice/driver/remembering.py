@@ -4,7 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from sluice.core.budget import TargetShard, own_target_shards, still_remembered, still_young
+from sluice.core.budget import (
+    TargetShard,
+    created_since,
+    own_target_shards,
+    still_remembered,
+    still_young,
+)
 from sluice.core.claims import CLAIMS
 from sluice.core.ledger import Background
 from sluice.core.load_spec import LoadSpec
@@ -56,9 +62,8 @@ def why_forgotten(
         table = f"{window.state.table or target_shard.name} in shard {target_shard.shard}"
         if not still_remembered(window.state, insert_counter):
             why = (
-                f"{window.state.insert_counter - insert_counter} blocks came to {table} "
-                "since, of which its "
-                f"deduplication window keeps {window.state.blocks}"
+                f"{created_since(window.state, insert_counter)} blocks came to {table} since, of "
+                f"which its deduplication window keeps {window.state.blocks}"
             )
         elif target_shard.shard == CLAIMS:
             why = _why_not_claimed(target_shard, window, background, now_ms) or why

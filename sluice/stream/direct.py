@@ -15,6 +15,7 @@ import pyarrow as pa
 from sluice.clickhouse.http import Server
 from sluice.clickhouse.schema import TableFacts
 from sluice.clickhouse.window import read_insert_counter, read_server_run, tables_with_windows
+from sluice.core.budget import WindowState, created_since
 from sluice.core.errors import TerminalError
 from sluice.core.server_runs import is_same_run
 from sluice.stream.marks import Mark
@@ -64,8 +65,9 @@ def check_memory(server: Server, facts: TableFacts, mark: Mark) -> None:
     tables = [table for _, table in tables_with_windows(facts)]
     for table, before, after in zip(tables, mark.insert_counters, now.counters, strict=True):
         if after < before or after - before >= table.window_blocks // 2:
+            created = created_since(WindowState(table.window_blocks, after), before)
             raise TerminalError(
-                f"{table.target} on {facts.url} took {after - before} inserts since epoch "
+                f"{table.target} on {facts.url} took {created} inserts since epoch "
                 f"{mark.epoch} began, and its window remembers {table.window_blocks}",
                 _HINT,
             )

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+
+from kazoo.client import KazooClient
 
 from sluice.clickhouse.http import Server
 from sluice.clickhouse.schema import describe_table
 from sluice.clickhouse.window import read_insert_counter
+from sluice.core.budget import HISTORY_GONE, WindowState, created_since, still_remembered
 from sluice.testbed.local.running import running_clickhouse
 from tests.clickhouse.helpers import count, insert
 
@@ -114,6 +119,48 @@ def test_replicated_counts_exactly(old: Server, second: Server, replicated: str)
     for number in range(30):  # beyond the window, with evictions
         insert(old, target, COLUMNS, block(1000 * number + 7, 1), f"c{number}")
     assert read_insert_counter(second, facts) == before + 31
+
+
+def test_a_forgotten_partition_hides_no_entries(
+    old: Server, second: Server, replicated: str, zookeeper_port: int
+) -> None:
+    """FORGET PARTITION takes the entries of years out of the sum. By the difference alone a window
+    that was overrun since would seem to remember."""
+    engine = f"ReplicatedMergeTree('/{replicated}/t', '{{replica}}')"
+    for each in (old, second):
+        create(each, replicated, engine, " SETTINGS replicated_deduplication_window = 20")
+    target = f"{replicated}.t"
+    facts = describe_table(old, replicated, "t")
+    for number in range(8):
+        insert(old, target, COLUMNS, block(1000 * number, 1), f"a{number}")
+    before = read_insert_counter(old, facts)
+    assert before == 8
+    old.execute(f"ALTER TABLE {target} DROP PARTITION 0")
+    node = f"/{replicated}/t/block_numbers/0"
+    with zookeeper_at(zookeeper_port) as zookeeper:
+        zookeeper.delete(node)  # as FORGET PARTITION does, which this server does not know yet
+    for number in range(12):
+        rows = f"SELECT toUInt64({1000 * number}) AS a, toUInt8(1) AS d"
+        insert(second, target, COLUMNS, rows, f"b{number}")
+    after = read_insert_counter(old, facts)
+    assert after == read_insert_counter(second, facts)
+    assert after % HISTORY_GONE - before <= WindowState(20, 0).usable < 12
+    assert not still_remembered(WindowState(20, after), before)
+    assert created_since(WindowState(20, after), before) == "an unknown number of"
+    with zookeeper_at(zookeeper_port) as zookeeper:
+        zookeeper.create(node)  # this server takes for there what was there
+    insert(old, target, COLUMNS, block(99_000, 2), "c")  # it comes back
+    assert read_insert_counter(second, facts) == after + 2
+    assert still_remembered(WindowState(20, after + 2), after)
+
+
+@contextmanager
+def zookeeper_at(port: int) -> Iterator[KazooClient]:
+    client = KazooClient(f"127.0.0.1:{port}")
+    client.start(timeout=30)
+    yield client
+    client.stop()
+    client.close()
 
 
 def test_an_empty_table_has_insert_counter_zero(server: Server, database: str) -> None:

@@ -10,6 +10,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from sluice.core.budget import (
+    HISTORY_GONE,
     WINDOW_SHARE,
     Hold,
     TargetShard,
@@ -63,9 +64,21 @@ def test_an_insert_counter_that_fell_gives_nothing_while_anything_is_held() -> N
     assert room(WindowState(100, 5), []) == 50
 
 
+def test_an_insert_counter_without_its_history_gives_nothing_while_anything_is_held() -> None:
+    assert room(WindowState(100, 5 + HISTORY_GONE), [Hold(9, 1)]) < 0
+    assert room(WindowState(100, 5 + HISTORY_GONE), [Hold(5 + HISTORY_GONE, 1)]) == 49
+
+
 @pytest.mark.parametrize(
     ("insert_counter", "now", "remembered"),
-    [(10, 10, True), (10, 60, True), (10, 61, False), (10, 9, False), (0, 0, True)],
+    [
+        (10, 5 + HISTORY_GONE, False),
+        (10, 10, True),
+        (10, 60, True),
+        (10, 61, False),
+        (10, 9, False),
+        (0, 0, True),
+    ],
 )
 def test_still_remembered(insert_counter: int, now: int, remembered: bool) -> None:
     assert still_remembered(WindowState(100, now), insert_counter) is remembered

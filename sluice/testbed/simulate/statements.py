@@ -403,6 +403,7 @@ STATEMENTS = (
     Statement("AS base, ", "server run", _server_run, True),
     Statement("FROM system.processes", "processes", _processes),
     Statement("max(max_block_number)", "window insert counter", _newest_block, True),
+    Statement("AND name = 'block_numbers'", "", _nothing, True),  # no partition is forgotten
     Statement("toInt64(cversion)", "window insert counter", _block_numbers, True),
     Statement("max(name) AS last", "replicas", _log_end),
     Statement("SELECT 'column' AS what", "structures", _structures, True),
