@@ -45,6 +45,7 @@ class TableFacts:
     :param async_insert: the table setting, which is OR-ed to the one of an insert.
     :param dependents: views fed by this table; their targets carry their own dependents.
     :param create_table_query: as the server keeps it.
+    :param takes_patches: rows may be updated and deleted by patch parts, without a mutation.
     :param fed_unseen: what else the server says that this table feeds: views that this user may not
         see, and such as are no materialized views.
     """
@@ -69,6 +70,7 @@ class TableFacts:
     dependents: tuple[Dependent, ...]
     create_table_query: str = ""
     fed_unseen: tuple[str, ...] = ()
+    takes_patches: bool = False
 
     @property
     def target(self) -> str:
@@ -178,8 +180,8 @@ def _read_facts(
     engine = str(row["engine"])
     replicated = engine.startswith("Replicated") and engine.endswith("MergeTree")
     replica = _replica_row(server, database, table) if replicated else {}
-    own = table_settings(str(row["engine_full"]))
-    blocks, seconds = _window(server, engine, replicated, own)
+    settings = _settings(server, engine, replicated, str(row["engine_full"]))
+    blocks, seconds = _window(engine, replicated, settings)
     dependents, unseen = _dependents(server, row, path | {(database, table)})
     return TableFacts(
         url=server.url,
@@ -198,10 +200,11 @@ def _read_facts(
         is_readonly=bool(replica.get("is_readonly", 0)),
         window_blocks=blocks,
         window_seconds=seconds,
-        async_insert=own.get("async_insert", "0") not in ("0", "false"),
+        async_insert=_is_on(settings, "async_insert"),
         dependents=dependents,
         fed_unseen=unseen,
         create_table_query=str(row.get("create_table_query", "")),
+        takes_patches=all(_is_on(settings, name) for name in _PATCHED),
     )
 
 
@@ -270,20 +273,34 @@ def _column_kind(text: str) -> ColumnKind:
     )
 
 
-def _window(
-    server: Server, engine: str, replicated: bool, own: dict[str, str]
-) -> tuple[int, int | None]:
-    """(blocks, seconds) of the window: the table's own settings over the server's."""
+_REPLICATED_WINDOW = ("replicated_deduplication_window", "replicated_deduplication_window_seconds")
+_OWN_WINDOW = "non_replicated_deduplication_window"
+#: Without both no row can be named by a patch part.
+_PATCHED = ("enable_block_number_column", "enable_block_offset_column")
+
+
+def _settings(server: Server, engine: str, replicated: bool, engine_full: str) -> dict[str, str]:
+    """What the facts are made of: the table's own settings over the server's."""
+    own = table_settings(engine_full)
+    if not engine.endswith("MergeTree"):
+        return own
+    names = (*(_REPLICATED_WINDOW if replicated else (_OWN_WINDOW,)), *_PATCHED)
+    missing = [name for name in names if name not in own]
+    return {**merge_tree_defaults(server, replicated, missing), **own}
+
+
+def _window(engine: str, replicated: bool, settings: Mapping[str, str]) -> tuple[int, int | None]:
+    """(blocks, seconds) of the window."""
     if not engine.endswith("MergeTree"):
         return 0, None
-    names = (
-        ("replicated_deduplication_window", "replicated_deduplication_window_seconds")
-        if replicated
-        else ("non_replicated_deduplication_window", "")
-    )
-    missing = [name for name in names if name and name not in own]
-    values = {**(merge_tree_defaults(server, replicated, missing) if missing else {}), **own}
-    return int(values.get(names[0], 0)), int(values[names[1]]) if names[1] else None
+    if not replicated:
+        return int(settings.get(_OWN_WINDOW, 0)), None
+    blocks, seconds = _REPLICATED_WINDOW
+    return int(settings.get(blocks, 0)), int(settings[seconds])
+
+
+def _is_on(settings: Mapping[str, str], name: str) -> bool:
+    return settings.get(name, "0") not in ("0", "false")
 
 
 def merge_tree_defaults(server: Server, replicated: bool, names: list[str]) -> dict[str, str]:

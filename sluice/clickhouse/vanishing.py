@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from sluice.clickhouse.http import Server
 from sluice.clickhouse.reactions import TerminalServerError
-from sluice.clickhouse.schema import TableFacts
+from sluice.clickhouse.schema import TableFacts, table_setting
 from sluice.clickhouse.sql import literal
 from sluice.core.errors import TerminalError, TransientError
 from sluice.core.load_spec import LINEAGE_TYPES
@@ -94,6 +94,11 @@ def why_rows_go(facts: TableFacts) -> str | None:
     """Why rows of this table may go without anybody's statement, by its definition; None if they
     stay. Pure."""
     kind = facts.engine.removeprefix("Replicated")
+    if facts.takes_patches:
+        return (
+            f"{facts.target} takes lightweight updates and deletes (enable_block_number_column and "
+            "enable_block_offset_column): once they are merged, nothing says when that was"
+        )
     ttl = _ttl_of(facts)
     if ttl:
         return f"{facts.target} has {ttl}"
@@ -297,23 +302,35 @@ def require_unchanged(server: Server, facts: TableFacts, since_ms: int) -> None:
 
     :raises CannotTellError: a mutation did, or may have.
     """
+    since = max(0, since_ms // 1000 - _CLOCKS_APART_SECONDS)
     rows = server.query(
-        "SELECT * FROM (SELECT mutation_id, command, toUnixTimestamp(create_time) AS created "
-        "FROM system.mutations WHERE database = {database:String} AND table = {table:String}) "
-        "WHERE created >= {since:UInt64} ORDER BY created",
-        {
-            "database": facts.database,
-            "table": facts.table,
-            "since": max(0, since_ms // 1000 - _CLOCKS_APART_SECONDS),
-        },
+        "SELECT mutation_id, command, toUnixTimestamp(create_time) AS created, is_done "
+        "FROM system.mutations WHERE database = {database:String} AND table = {table:String} "
+        "ORDER BY created",
+        {"database": facts.database, "table": facts.table},
     )
-    for row in rows:
+    later = [row for row in rows if int(row["created"]) >= since]
+    where = f"{facts.target} on {server.url}"
+    for row in later:
         command = str(row["command"])
         if _TAKES_ROWS.search(command):
             raise CannotTellError(
-                f"{facts.target} on {server.url}: the mutation {row['mutation_id']} has changed "
-                f"rows since the range was begun: {command[:200]}"
+                f"{where}: the mutation {row['mutation_id']} has changed rows since the range was "
+                f"begun: {command[:200]}"
+            )
+    done = sum(int(row["is_done"]) for row in rows)
+    # Those that are kept are the last ones: one from before says that none since then is missing.
+    if later and done == sum(int(row["is_done"]) for row in later):
+        kept = table_setting(server, facts, _KEPT)
+        if 0 < kept <= done:
+            raise CannotTellError(
+                f"{where}: the server keeps the last {kept} mutations that are done ({_KEPT}), and "
+                "all of them came since the range was begun: one that is forgotten may have "
+                "deleted rows",
+                f"`sluice resolve`, after a look at the table. A larger {_KEPT} of the table "
+                "prevents it.",
             )
 
 
+_KEPT = "finished_mutations_to_keep"
 _TAKES_ROWS = re.compile(r"\b(?:DELETE|UPDATE|TTL)\b", re.IGNORECASE)

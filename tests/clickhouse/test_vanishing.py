@@ -21,6 +21,7 @@ from sluice.clickhouse.vanishing import (
 )
 from sluice.core.ranges import Range, TopicPartition
 from tests.clickhouse.helpers import insert
+from tests.support.world import wait_for
 
 NAMES = ["_topic", "_partition", "_offset", "_row", "_source"]
 COLUMNS = (
@@ -38,8 +39,8 @@ def made(server: Server, name: str, engine: str = "MergeTree ORDER BY _offset") 
     return describe_table(server, *name.split("."))
 
 
-def filled(server: Server, name: str) -> TableFacts:
-    facts = made(server, name)
+def filled(server: Server, name: str, engine: str = "MergeTree ORDER BY _offset") -> TableFacts:
+    facts = made(server, name, engine)
     for begin in (0, 50):
         select = (
             f"SELECT 't' AS _topic, toUInt32(1) AS _partition, number + {begin} AS _offset, "
@@ -178,3 +179,46 @@ def test_what_was_changed_before_the_range_does_not_matter(server: Server, datab
     require_unchanged(server, facts, now_ms + 120_000)
     with pytest.raises(CannotTellError, match="DELETE WHERE _offset = 7"):
         require_unchanged(server, facts, now_ms)
+
+
+def test_a_mutation_that_the_server_has_forgotten(embedded: Server, scratch: str) -> None:
+    """It deleted rows, and so many harmless ones came after it that the server lists it no more."""
+    kept = "MergeTree ORDER BY _offset SETTINGS finished_mutations_to_keep = 2"
+    facts = made(embedded, f"{scratch}.t", kept)
+    since_ms = time.time_ns() // 1_000_000
+
+    def mutate(command: str) -> None:
+        embedded.execute(f"ALTER TABLE {facts.target} {command} SETTINGS mutations_sync = 1")
+
+    mutate("MATERIALIZE COLUMN d")
+    require_unchanged(embedded, facts, since_ms)
+    mutate("DELETE WHERE _offset = 7")
+    for _ in range(2):
+        mutate("MATERIALIZE COLUMN d")
+    commands = "SELECT command FROM system.mutations WHERE command LIKE '%DELETE%' AND database = "
+    wait_for(lambda: not embedded.query(f"{commands} '{scratch}'"), 60, "that it is forgotten")
+    with pytest.raises(CannotTellError, match="keeps the last 2 mutations") as raised:
+        require_unchanged(embedded, facts, since_ms)
+    assert "finished_mutations_to_keep" in raised.value.hint
+    require_unchanged(embedded, facts, since_ms + 120_000)
+
+
+def test_deletes_by_patch_parts_do_not_say_when_they_were(embedded: Server, scratch: str) -> None:
+    """So no table that takes any is believed."""
+    numbers = "SETTINGS enable_block_number_column = 1, enable_block_offset_column = 1"
+    facts = filled(embedded, f"{scratch}.t", f"MergeTree ORDER BY _offset {numbers}")
+    said = why_rows_go(facts)
+    assert said is not None and "takes lightweight updates" in said
+    since_ms = time.time_ns() // 1_000_000
+    patches = {"lightweight_delete_mode": "lightweight_update", "enable_lightweight_update": "1"}
+    embedded.execute(f"DELETE FROM {facts.target} WHERE _offset = 7", settings=patches)
+    with pytest.raises(CannotTellError, match="is shown 49"):
+        require_all_rows(embedded, facts, {})
+    embedded.execute(f"OPTIMIZE TABLE {facts.target} FINAL")
+    require_all_rows(embedded, facts, {})
+    require_unchanged(embedded, facts, since_ms)
+    assert present(embedded, facts, {}) != ALL
+    only_one = made(
+        embedded, f"{scratch}.one", f"MergeTree ORDER BY _offset {numbers.partition(',')[0]}"
+    )
+    assert why_rows_go(only_one) is None

@@ -98,6 +98,11 @@ def test_without_the_column_a_probe_says_that_it_cannot_tell(world: World) -> No
         ("ALTER TABLE gone DELETE WHERE id % 2 SETTINGS mutations_sync = 1", "has changed rows"),
         ("DELETE FROM gone WHERE id % 2", "has changed rows"),
         ("ALTER TABLE gone MODIFY TTL ts + INTERVAL 900 DAY", "a TTL that deletes rows"),
+        (
+            "ALTER TABLE gone MODIFY SETTING enable_block_number_column = 1, "
+            "enable_block_offset_column = 1",
+            "takes lightweight updates and deletes",
+        ),
     ],
 )
 def test_rows_that_were_deleted_are_not_missing(world: World, statement: str, why: str) -> None:
