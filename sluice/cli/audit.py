@@ -41,7 +41,11 @@ if TYPE_CHECKING:
     "the keys of all rows",
 )
 def audit(config: Path, as_json: bool, on_spark: bool, proves_duplicates: bool) -> int:
-    """Compare topics and tables by topic, partition, offset and row."""
+    """Compare topics and tables by topic, partition and offset.
+
+    Where a message may have several rows, how many there are is compared with the ledger's
+    receipts, stretch by stretch.
+    """
     from sluice.driver.applying import loaded
     from sluice.verify import audit as auditing
 
@@ -97,6 +101,11 @@ def _where(report: AuditReport) -> Iterator[str]:
         yield (
             f"unproven: offset {each.offset} of {each.topic}[{each.partition}] was left "
             f"out of {each.target} as a duplicate, and {each.why}"
+        )
+    if report.uncounted:
+        yield (
+            f"not counted: {report.uncounted} messages may have several rows, and the ledger has "
+            "no receipt that says how many: rows within them may be missing"
         )
     for entry in report.unaudited:
         yield f"not audited: table entry {entry}, whose rows carry no offset (lineage = false)"

@@ -41,6 +41,11 @@ def block_token(
     return f"{token}/{rest}" if rest else token
 
 
+def is_of_rest(token: str) -> bool:
+    """Whether a block is what a probe found missing of a range, and not all of it."""
+    return token.count("/") == 9
+
+
 def row_source(*, pipeline: str, connector: str, topic_id: str, entry: str, generation: int) -> str:
     """Who loads a row, as its lineage column `_source` says.
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import logging
 import random
+from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import dataclass, field, replace
@@ -25,7 +26,7 @@ from sluice.core.errors import ConfigurationError, SluiceError
 from sluice.core.load_spec import NEEDED_LINEAGE, Route, Sharding
 from sluice.core.ranges import Interval, TopicPartition
 from sluice.driver.specs import access_of, lineage_columns, tables_of_connector
-from sluice.verify.audit_chunk import EXAMPLES_MAX, Tally
+from sluice.verify.audit_chunk import EXAMPLES_MAX, Tally, Told
 from sluice.verify.audit_duplicates import Unproven, unproven_duplicates
 from sluice.verify.audit_last_values import has_last_values, unproven_last_values
 from sluice.verify.audit_piece import Judge, Judged, Piece, PieceTable, judge_in_worker
@@ -60,6 +61,7 @@ class TableAudit:
         Distributed table that skips shards does not find them.
     :param foreign_sources: foreign rows that others loaded, by what their `_source` says.
     :param duplicates: messages whose rows were left out, since others own their keys.
+    :param uncounted: see `AuditReport`.
     """
 
     entries: tuple[str, ...]
@@ -78,6 +80,7 @@ class TableAudit:
     misplaced: int = 0
     foreign_sources: dict[str, int] = field(default_factory=dict)
     duplicates: int = 0
+    uncounted: int = 0
 
 
 @dataclass(slots=True)
@@ -117,6 +120,8 @@ class AuditReport:
     :param unaudited: entries that cannot be looked at: their rows carry no offset. Of what was
         settled lately, those as well whose tables keep the last row of each key.
     :param left_out: offsets of these partitions that there was no time for.
+    :param uncounted: messages that may have several rows and have one at least, of which no receipt
+        in the ledger says how many: rows may be missing within them.
     """
 
     produced: int
@@ -132,6 +137,7 @@ class AuditReport:
     duplicates: int = 0
     unproven: tuple[Unproven, ...] = ()
     left_out: int = 0
+    uncounted: int = 0
 
     @property
     def is_broken(self) -> bool:
@@ -159,6 +165,7 @@ class _Group:
 
     :param shards: that they load it into.
     :param sharding: that all of them have; None: nobody can tell a row's shard.
+    :param counts_rows: messages may have any number of rows.
     :param whose: rows are theirs; None where rows do not say who loaded them.
     :param known: who else of the configuration loads the topic into the table, they included; for
         the first group of a table, which looks for rows of others.
@@ -171,6 +178,7 @@ class _Group:
     sharding: Sharding | None
     whose: Loaders | None = None
     known: Loaders | None = None
+    counts_rows: bool = False
 
     @property
     def not_others(self) -> Loaders | None:
@@ -249,6 +257,7 @@ def audit(
         duplicates=sum(table.duplicates for table in tables),
         unproven=tuple(unproven),
         left_out=left_out,
+        uncounted=sum(table.uncounted for table in tables),
     )
 
 
@@ -392,7 +401,8 @@ def _group(
     shardings = {(entry.sharding, configuration.shards_of(entry)) for entry in entries}
     sharding = entries[0].sharding if shardings == {(entries[0].sharding, shards)} else None
     routes = tuple((entry.name, entry.route) for entry in entries)
-    return _Group(names, reader, routes, shards, sharding)
+    counts_rows = any(entry.rows == "many" for entry in entries)
+    return _Group(names, reader, routes, shards, sharding, counts_rows=counts_rows)
 
 
 class _Auditor:
@@ -486,8 +496,9 @@ class _Auditor:
         )
 
     def _pieces(self, log: PartitionLog) -> Iterator[Piece]:
-        for begin in range(log.log_begin, log.stable_end, self._chunk_offsets):
-            end = min(begin + self._chunk_offsets, log.stable_end)
+        begin = end = log.log_begin
+        while end < log.stable_end:
+            begin, end = end, _piece_end(log, end, self._chunk_offsets)
             assigned = tuple((b, e) for b, e in log.assigned if b < end and e > begin)
             tables = tuple(
                 PieceTable(
@@ -499,6 +510,7 @@ class _Auditor:
                     {name: log.empty[name] for name in group.entries if name in log.empty},
                     group.whose,
                     self._duplicates(log, group, begin, end),
+                    _told(log, group, begin, end),
                 )
                 for group in self._groups[log.source.topic]
             )
@@ -569,6 +581,24 @@ class _Auditor:
         return [found[source] for source in sorted(found)]
 
 
+def _piece_end(log: PartitionLog, begin: int, offsets: int) -> int:
+    """Where a piece ends: not within a stretch whose rows are counted together."""
+    end = min(begin + offsets, log.stable_end)
+    for told in log.told.values():
+        if at := bisect_left(told, (end,)):
+            end = max(end, told[at - 1].end)
+    return min(end, log.stable_end)
+
+
+def _told(log: PartitionLog, group: _Group, begin: int, end: int) -> tuple[Told, ...] | None:
+    """Of several entries whose rows cannot be told apart nobody knows how many each has."""
+    if not group.counts_rows:
+        return None
+    told = log.told.get(group.entries[0], ()) if len(group.entries) == 1 else ()
+    inside = told[bisect_left(told, (begin,)) : bisect_left(told, (end,))]
+    return tuple(each for each in inside if each.end <= end)
+
+
 def _table_audit(group: _Group, tally: Tally, foreign: int, unjudged: int) -> TableAudit:
     return TableAudit(
         entries=group.entries,
@@ -585,4 +615,5 @@ def _table_audit(group: _Group, tally: Tally, foreign: int, unjudged: int) -> Ta
         doubled_at=tally.doubled_at,
         foreign_at=tally.foreign_at,
         duplicates=tally.duplicates,
+        uncounted=tally.uncounted,
     )

@@ -3,7 +3,9 @@ hold. Pure; arrays have one element for each offset of the chunk."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -44,6 +46,14 @@ class Held:
     dead: Counts
 
 
+class Told(NamedTuple):
+    """How many rows were loaded of the offsets [begin, end), by receipts."""
+
+    begin: int
+    end: int
+    rows: int
+
+
 @dataclass(slots=True)
 class Tally:
     """Counts over all chunks of a partition and a table, and where the findings are.
@@ -55,6 +65,8 @@ class Tally:
     :param not_yet_loaded: messages that are not settled yet and have no row.
     :param given_up: messages before the start, or that `sluice adopt` went past.
     :param duplicates: messages whose rows were left out, since others own their keys.
+    :param uncounted: messages of any number of rows with some in the table, of which nothing says
+        how many they have.
     """
 
     loaded: int = 0
@@ -65,16 +77,25 @@ class Tally:
     not_yet_loaded: int = 0
     given_up: int = 0
     duplicates: int = 0
+    uncounted: int = 0
     missing_at: list[Interval] = field(default_factory=list)
     doubled_at: list[Interval] = field(default_factory=list)
     foreign_at: list[Interval] = field(default_factory=list)
 
-    def judge(self, chunk: Chunk, held: Held, copies: Counts | int, settled: int) -> None:
+    def judge(
+        self,
+        chunk: Chunk,
+        held: Held,
+        copies: Counts | int,
+        settled: int,
+        told: Sequence[Told] | None = None,
+    ) -> None:
         """Add a chunk.
 
         :param copies: table entries that load each message into this table; of a message that
             makes no row, 0.
         :param settled: everything below this offset is settled.
+        :param told: rows of stretches within the chunk; None: each message has one row.
         """
         dead = np.minimum(held.dead, copies)
         # A message may be several rows, told apart by `_row`; each is there once for an entry.
@@ -96,6 +117,25 @@ class Tally:
         note(self.missing_at, chunk.begin, missing > 0)
         note(self.doubled_at, chunk.begin, doubled > 0)
         note(self.foreign_at, chunk.begin, foreign > 0)
+        if told is not None:
+            self._count(chunk.begin, told, np.minimum(present, wanted), missing)
+            rest = ~flags_of(chunk.begin, len(absent), [(each.begin, each.end) for each in told])
+            self.uncounted += int((chunk.assigned & (present > 0) & rest).sum())
+
+    def _count(self, begin: int, told: Sequence[Told], loaded: Counts, missing: Counts) -> None:
+        """Rows within messages: those of a stretch are as many as were acknowledged.
+
+        :param missing: what is missing of messages without any row counts already.
+        """
+        for each in told:
+            inside = slice(each.begin - begin, each.end - begin)
+            lacking = each.rows - int(loaded[inside].sum())
+            if lacking > (known := int(missing[inside].sum())):
+                self.missing += lacking - known
+                _append(self.missing_at, (each.begin, each.end))
+            elif lacking < 0:
+                self.doubled -= lacking
+                _append(self.doubled_at, (each.begin, each.end))
 
     def add(self, later: Tally) -> None:
         """Add the tally of the offsets that follow."""
@@ -112,7 +152,7 @@ class Tally:
 
 COUNTS = (
     *("loaded", "dead_lettered", "missing", "doubled", "foreign"),
-    *("not_yet_loaded", "given_up", "duplicates"),
+    *("not_yet_loaded", "given_up", "duplicates", "uncounted"),
 )
 
 

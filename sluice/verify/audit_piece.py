@@ -20,7 +20,7 @@ from sluice.core.routing import Looked, looked, takes
 from sluice.kafka.clients import KafkaAccess
 from sluice.kafka.errors import RangeVanishedError
 from sluice.kafka.reader import RangeReader, Seen
-from sluice.verify.audit_chunk import Chunk, Counts, Flags, Held, Tally, counts_of, flags_of
+from sluice.verify.audit_chunk import Chunk, Counts, Flags, Held, Tally, Told, counts_of, flags_of
 from sluice.verify.audit_tables import Loaders, TableReader
 
 _NO_LIMIT = 1 << 62
@@ -37,6 +37,7 @@ class PieceTable:
     :param duplicates: sorted offsets of messages that made no row since others own their keys, of
         all entries together.
     :param whose: rows count; None where rows do not say who loaded them.
+    :param told: see `Tally.judge`.
     """
 
     database: str
@@ -47,6 +48,7 @@ class PieceTable:
     empty: Mapping[str, tuple[Interval, ...]] = field(default_factory=dict)
     whose: Loaders | None = None
     duplicates: NDArray[np.uint64] = field(default_factory=lambda: np.zeros(0, np.uint64))
+    told: tuple[Told, ...] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,7 +119,8 @@ class Judge:
             held = Held(found, different, counts_of(begin, end - begin, table.dead))
             without = [flags_of(begin, end - begin, list(i)) for i in table.empty.values()]
             duplicates = counts_of(begin, end - begin, table.duplicates)
-            tally.judge(chunk, held, wanted - sum(without) - duplicates, piece.settled)
+            own = wanted - sum(without) - duplicates
+            tally.judge(chunk, held, own, piece.settled, table.told)
             tally.duplicates += int(duplicates[valued].sum())
         return Judged(messages, tombstones, tallies)
 

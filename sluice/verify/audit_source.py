@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from array import array
-from collections.abc import Collection, Iterable, Mapping
+from collections import Counter
+from collections.abc import Collection, Iterable, Mapping, Set
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -15,7 +16,7 @@ from sluice.config import Configuration, ConnectorConfiguration
 from sluice.core.dead_letters import DUPLICATE
 from sluice.core.ranges import Interval, TopicPartition, subtract
 from sluice.core.records import InvalidRecordError, decode
-from sluice.core.tokens import row_source
+from sluice.core.tokens import is_of_rest, row_source
 from sluice.driver.discovering import topics_to_load
 from sluice.driver.specs import kafka_access
 from sluice.kafka.clients import make_admin
@@ -24,6 +25,7 @@ from sluice.kafka.dead_letters import read_dead_letters
 from sluice.kafka.ledger import entries
 from sluice.kafka.log import SourceLog
 from sluice.kafka.offsets import look
+from sluice.verify.audit_chunk import Told
 from sluice.verify.pace import Pace
 
 #: A transaction that is open for longer hangs; what was committed before it counts.
@@ -34,6 +36,9 @@ _MOVES = ("adopt", "rewind")
 
 #: How much older than the settle in the ledger the dead letters of its transaction may be.
 _TRANSACTION_MS = 120_000
+
+#: So many offsets are counted together, where messages have any number of rows.
+STRETCH_OFFSETS = 100_000
 
 DeadLetters = dict[tuple[TopicPartition, str], NDArray[np.uint64]]
 
@@ -94,6 +99,11 @@ class History:
     duplicates: dict[str, list[Duplicates]] = field(default_factory=dict)
     generation: int = 0
     spec: str = ""
+    #: By table entry, how many rows were acknowledged of which offsets.
+    told: dict[str, list[Told]] = field(default_factory=dict)
+    #: The same of the range that settles next; and entries of which a probe had found some rows.
+    acknowledged: Counter[str] = field(default_factory=Counter)
+    in_part: set[str] = field(default_factory=set)
 
     def take(self, entry: dict[str, Any]) -> None:
         """Take the next record in."""
@@ -107,6 +117,8 @@ class History:
                 for some in self.duplicates.values():
                     # They come again, and then they are what is said of them then.
                     some[:] = [each.below(begin) for each in some]
+                for stretches in self.told.values():
+                    stretches[:] = [each for each in stretches if each.end <= begin]
         self.position = begin
         try:
             record = decode(begin, str(entry.get("metadata", "")))
@@ -114,6 +126,28 @@ class History:
             return
         self.generation = max(self.generation, record.generation)
         self.spec = record.spec
+
+    def take_receipts(self, entry: dict[str, Any], counted: Set[str]) -> None:
+        """Take in a receipt, or the end of its range.
+
+        :param counted: names of the table entries whose rows are counted.
+        """
+        if entry["type"] == "receipt":
+            self.acknowledged[str(entry["entry"])] += int(entry["rows"])
+            if is_of_rest(str(entry["token"])):
+                self.in_part.add(str(entry["entry"]))
+            return
+        # Where the ledger does not have all receipts any more, they are fewer.
+        if self.acknowledged.total() == int(entry.get("rows", -1)):
+            for name in (self.acknowledged.keys() & counted) - self.in_part:
+                told = Told(int(entry["begin"]), int(entry["end"]), self.acknowledged[name])
+                stretches = self.told.setdefault(name, [])
+                if stretches and _are_one(stretches[-1], told):
+                    last = stretches.pop()
+                    told = Told(last.begin, told.end, last.rows + told.rows)
+                stretches.append(told)
+        self.acknowledged.clear()
+        self.in_part.clear()
 
     def take_duplicates(self, found: Mapping[str, Any]) -> None:
         """Take in what is said of a range that is settled, before the record that goes on."""
@@ -134,6 +168,7 @@ class PartitionLog:
     :param assigned: the offsets whose rows must be there.
     :param empty: by table entry, offsets of messages that made no row and need not.
     :param duplicates: likewise, whose rows were left out as duplicates.
+    :param told: by table entry of messages of any number of rows, how many were acknowledged.
     """
 
     source: TopicPartition
@@ -143,6 +178,7 @@ class PartitionLog:
     assigned: list[Interval]
     empty: Mapping[str, tuple[Interval, ...]] = field(default_factory=dict)
     duplicates: Mapping[str, tuple[Duplicates, ...]] = field(default_factory=dict)
+    told: Mapping[str, tuple[Told, ...]] = field(default_factory=dict)
 
 
 class SourceReader:
@@ -207,6 +243,7 @@ class SourceReader:
                 assigned = past.assigned(settled)
             empty = {} if past is None else past.empty
             duplicates = {} if past is None else past.duplicates
+            told = {} if past is None else past.told
             begin, end = begins[source], ends[source]
             if self._recent is not None:
                 known = histories.get(source)
@@ -226,6 +263,7 @@ class SourceReader:
                     assigned,
                     {entry: tuple(intervals) for entry, intervals in empty.items()},
                     {entry: tuple(some) for entry, some in duplicates.items()},
+                    {entry: tuple(stretches) for entry, stretches in told.items()},
                 )
             )
         return logs
@@ -280,7 +318,8 @@ class SourceReader:
             since_ms = recent.since_ms if begin is None else None
             found = entries(self.access, topic, begin, since_ms=since_ms)
             told = recent.pace.through(found)
-        return histories_of(self.access.connector, map(self._seen, told))
+        counted = {table.name for table in self._configuration.tables if table.rows == "many"}
+        return histories_of(self.access.connector, map(self._seen, told), counted)
 
     def _seen(self, told: tuple[int, dict[str, Any]]) -> dict[str, Any]:
         """An entry of the ledger; load specs are kept."""
@@ -296,17 +335,32 @@ class SourceReader:
         return self._topic_ids[topic]
 
 
-def histories_of(connector: str, ledger: Iterable[dict[str, Any]]) -> dict[TopicPartition, History]:
-    """The positions of a connector's partitions, from the ledger's entries in order."""
+def _are_one(before: Told, after: Told) -> bool:
+    """Whether two stretches are counted as one, so that there are few. All entries of a topic have
+    the same: which one a range belongs to depends on its begin alone."""
+    same = before.begin // STRETCH_OFFSETS == after.begin // STRETCH_OFFSETS
+    return before.end == after.begin and same
+
+
+def histories_of(
+    connector: str, ledger: Iterable[dict[str, Any]], counted: Set[str] = frozenset()
+) -> dict[TopicPartition, History]:
+    """The positions of a connector's partitions, from the ledger's entries in order.
+
+    :param counted: table entries of which it is to be known how many rows were acknowledged.
+    """
+    types = ("record", "settled", "receipt") if counted else ("record", "settled")
     histories: dict[TopicPartition, History] = {}
     for entry in ledger:
-        if entry["type"] not in ("record", "settled") or entry["connector"] != connector:
+        if entry["type"] not in types or entry["connector"] != connector:
             continue
         source = TopicPartition(str(entry["topic"]), int(entry["partition"]))
         begin = int(entry["begin"])
         history = histories.setdefault(source, History(begin, begin))
         if entry["type"] == "record":
             history.take(entry)
+        elif counted:
+            history.take_receipts(entry, counted)
         history.take_duplicates(entry.get("duplicates_by_table", {}))
         for name, intervals in entry.get("empty_by_table", {}).items():
             history.empty.setdefault(name, []).extend((int(b), int(e)) for b, e in intervals)

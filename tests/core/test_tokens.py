@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sluice.core.ranges import Range, TopicPartition
-from sluice.core.tokens import NAME, block_token
+from sluice.core.tokens import NAME, block_token, is_of_rest
 
 #: Few and similar, so that parts that run into one another would meet.
 NAMES = st.sampled_from(["a", "1", "a-1", "a.1", "1-1", "0"])
@@ -43,6 +43,11 @@ def test_every_part_counts(left: dict[str, Any], right: dict[str, Any]) -> None:
     token = block_token(**left)
     for name, value in right.items():
         assert (block_token(**{**left, name: value}) == token) == (value == left[name]), name
+
+
+@given(parts(), st.sampled_from(["", "name"]))
+def test_a_block_of_a_rest_is_known_by_its_token(of: dict[str, Any], bundle: str) -> None:
+    assert is_of_rest(block_token(**of, bundle=bundle)) == (bool(of["rest"]) and not bundle)
 
 
 def test_a_token_as_it_looks() -> None:

@@ -112,6 +112,14 @@ def test_two_formats_in_one_partition_through_kills_and_a_new_column(world: Worl
     report = json.loads(audit.stdout)
     assert report["missing"] == report["doubled"] == report["foreign"] == 0
     assert report["loaded"] == sum(map(len, truth.values()))
+    assert report["uncounted"] == 0
+    (second,) = [offset for offset, row, _, _ in truth["bound"] if row == 4][:1]
+    world.execute(
+        f"ALTER TABLE bound DELETE WHERE _offset = {second} AND _row = 1 "
+        "SETTINGS mutations_sync = 1"
+    )
+    audit = world.sluice("audit", str(configuration), "--json")
+    assert json.loads(audit.stdout)["missing"] == 1, "one row of five"
     verify = world.sluice("verify", str(configuration))
     assert verify.returncode == 0, verify.stdout + verify.stderr
 

@@ -112,7 +112,7 @@ durability = "single"
     ) -> None:
         body = {"type": "record", "connector": connector, "topic": topic, "partition": partition}
         body |= {"begin": begin, "end": begin} | ({"why": why} if why else {})
-        self._append(f"sluice.{self.name}.ledger", [json.dumps({**body, "at_ms": 0}).encode()])
+        self.append(f"sluice.{self.name}.ledger", [json.dumps({**body, "at_ms": 0}).encode()])
 
     def dead_letter(
         self, topic: str, offset: int, entry: str = "orders", connector: str = ""
@@ -122,13 +122,13 @@ durability = "single"
         )
         envelope = wrap(letter, 1_000_000)
         name = f"sluice.{self.name}.dead-letters"
-        self._append(name, [])
+        self.append(name, [])
         producer = self.kafka.writer()
         producer.begin_transaction()
         producer.produce(name, envelope.value, envelope.key, headers=envelope.headers)
         producer.commit_transaction(30)
 
-    def _append(self, name: str, messages: list[bytes]) -> None:
+    def append(self, name: str, messages: list[bytes]) -> None:
         if name not in self.kafka.admin.list_topics(timeout=10).topics:
             self.kafka.topic(1, name)
         self.kafka.produce(name, messages)
