@@ -12,23 +12,25 @@ from sluice.core.load_spec import Route
 TABLE_HEADERS = ("table", "__table_name")
 
 Headers = Sequence[tuple[str, bytes | None]]
+#: A message's key, headers and timestamp in milliseconds, if it has one.
+Seen = tuple[bytes | None, Headers, int | None]
 
 
 @dataclass(frozen=True, slots=True)
 class Looked:
-    """What decides where a message goes.
+    """What decides where a message goes. `decode.routing.Routes` reads it.
 
     :param only: the one entry that it is for, if it says so.
-    :param envelope: the table that its value names; None if nobody asked, or it names none.
+    :param envelope: the table that its value names; None if no route asks, or it names none.
     """
 
-    only: str | None = None
-    key: bytes = b""
-    headers: Headers = ()
-    envelope: bytes | None = None
+    only: str | None
+    key: bytes
+    headers: Headers
+    envelope: bytes | None
 
 
-def looked(key: bytes | None, headers: Headers, envelope: bytes | None = None) -> Looked:
+def looked(key: bytes | None, headers: Headers, envelope: bytes | None) -> Looked:
     """The facts of a message. The first header of a name counts."""
     only = next((content for name, content in headers if name == TABLE_HEADER), None)
     # A dead letter of no entry has an empty name: it is routed anew.

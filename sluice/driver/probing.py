@@ -39,12 +39,12 @@ from sluice.core.load_spec import LoadSpec, TableSpec, lacking_lineage
 from sluice.core.ranges import Interval, Range, contains, intervals_of, subtract
 from sluice.core.records import Record
 from sluice.core.rests import StoredRows, written_rows
-from sluice.core.routing import Looked, looked, takes
 from sluice.core.tokens import block_token, row_source
+from sluice.decode.routing import Routes
 from sluice.driver.ports import ProbeEnded, ProbeFound, Sought
 from sluice.driver.shards import on_shard
 from sluice.kafka.clients import KafkaAccess
-from sluice.kafka.reader import RangeReader, Seen
+from sluice.kafka.reader import RangeReader
 
 _NO_LIMIT = 1 << 62
 #: By a server's own clock, after a lease: for what it has wholly received, and a second since the
@@ -453,19 +453,16 @@ class ClickHouseProber:
 
     def _routed(self, block_range: Range, table: TableSpec) -> list[int]:
         """The offsets of a range that an entry's route takes."""
-        seen: list[Looked] = []
+        routes = Routes({table.entry: table.route})
         found: list[int] = []
 
-        def look(messages: list[Seen]) -> None:
-            seen[:] = [looked(key, headers) for key, headers, _ in messages]
-
-        def deliver(_: list[bytes], offsets: Sequence[int]) -> None:
-            taken = zip(offsets, seen, strict=True)
-            found.extend(o for o, message in taken if takes(table.entry, table.route, message))
+        def deliver(values: list[bytes], offsets: Sequence[int]) -> None:
+            messages = zip(offsets, routes.read(values), strict=True)
+            found.extend(offset for offset, each in messages if routes.takes(table.entry, each))
 
         reader = RangeReader(self._kafka)
         try:
-            reader.read(block_range, _NO_LIMIT, deliver, look)
+            reader.read(block_range, _NO_LIMIT, deliver, routes.look)
         finally:
             reader.close()
         return found

@@ -20,6 +20,7 @@ import confluent_kafka as ck
 from sluice.core.errors import SluiceError
 from sluice.core.ranges import EPOCH_UNKNOWN, Range, TopicPartition
 from sluice.core.receipts import DeadLetter, DeadLetterReason
+from sluice.core.routing import Seen
 from sluice.kafka.clients import KafkaAccess, make_consumer
 from sluice.kafka.errors import (
     RangeVanishedError,
@@ -69,8 +70,6 @@ _TUNING: dict[str, str | int | bool] = {
 #: Called with the values and offsets of one poll, the offsets as `Wanted` says; no value is None,
 #: but those of tombstones that are asked for. Where the offsets have no holes they are a `range`.
 Deliver = Callable[[list[bytes], Sequence[int]], None]
-#: A message's key, headers and timestamp in milliseconds, if it has one.
-Seen = tuple[bytes | None, Sequence[tuple[str, bytes | None]], int | None]
 #: Called before the same messages are delivered, for whom their values do not suffice.
 Look = Callable[[list[Seen]], None]
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 import logging
 import random
 from bisect import bisect_left
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -173,7 +173,6 @@ class _Group:
 
     entries: tuple[str, ...]
     reader: TableReader
-    routes: tuple[tuple[str, Route | None], ...]
     shards: tuple[str, ...]
     sharding: Sharding | None
     whose: Loaders | None = None
@@ -234,7 +233,11 @@ def audit(
         for source, found in zip(sources, logs, strict=True):
             groups = _groups(configuration, source, sources, readers, unaudited | by_keys)
             judge = _judging(configuration, source, spread, stack, is_gentle=recent is not None)
-            auditor = _Auditor(source, found, groups, chunk_offsets, judge)
+            routes = {
+                topic: {entry.name: entry.route for entry in configuration.tables_of(topic)}
+                for topic in groups
+            }
+            auditor = _Auditor(source, found, groups, routes, chunk_offsets, judge)
             partitions += auditor.run() if recent is None else auditor.run_recent(recent.pace)
             left_out += auditor.left_out
         unproven = unproven_duplicates(configuration, sources, logs) if proves_duplicates else []
@@ -400,19 +403,22 @@ def _group(
     names = tuple(entry.name for entry in entries)
     shardings = {(entry.sharding, configuration.shards_of(entry)) for entry in entries}
     sharding = entries[0].sharding if shardings == {(entries[0].sharding, shards)} else None
-    routes = tuple((entry.name, entry.route) for entry in entries)
     counts_rows = any(entry.rows == "many" for entry in entries)
-    return _Group(names, reader, routes, shards, sharding, counts_rows=counts_rows)
+    return _Group(names, reader, shards, sharding, counts_rows=counts_rows)
 
 
 class _Auditor:
-    """Audits one connector."""
+    """Audits one connector.
+
+    :param routes: of all entries, by topic and name.
+    """
 
     def __init__(
         self,
         source: SourceReader,
         logs: list[PartitionLog],
         groups: dict[str, list[_Group]],
+        routes: Mapping[str, Mapping[str, Route | None]],
         chunk_offsets: int,
         judge: JudgeAll,
     ) -> None:
@@ -420,6 +426,7 @@ class _Auditor:
         self._source = source
         self._logs = logs
         self._groups = groups
+        self._routes = routes
         self._chunk_offsets = chunk_offsets
         self._judge = judge
         self.left_out = 0
@@ -505,7 +512,7 @@ class _Auditor:
                     group.reader.facts.database,
                     group.reader.facts.table,
                     group.shards,
-                    group.routes,
+                    group.entries,
                     self._dead(log.source, group, begin, end),
                     {name: log.empty[name] for name in group.entries if name in log.empty},
                     group.whose,
@@ -514,7 +521,8 @@ class _Auditor:
                 )
                 for group in self._groups[log.source.topic]
             )
-            yield Piece(log.source, begin, end, assigned, log.settled or 0, tables)
+            routes = self._routes[log.source.topic]
+            yield Piece(log.source, begin, end, assigned, log.settled or 0, routes, tables)
 
     def _duplicates(
         self, log: PartitionLog, group: _Group, begin: int, end: int

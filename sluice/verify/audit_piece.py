@@ -16,10 +16,10 @@ from sluice.clickhouse.access import ClickHouseAccess
 from sluice.core.errors import SluiceError, TransientError
 from sluice.core.load_spec import Route
 from sluice.core.ranges import Interval, Range, TopicPartition
-from sluice.core.routing import Looked, looked, takes
+from sluice.decode.routing import Routes
 from sluice.kafka.clients import KafkaAccess
 from sluice.kafka.errors import RangeVanishedError
-from sluice.kafka.reader import RangeReader, Seen
+from sluice.kafka.reader import RangeReader
 from sluice.verify.audit_chunk import Chunk, Counts, Flags, Held, Tally, Told, counts_of, flags_of
 from sluice.verify.audit_tables import Loaders, TableReader
 
@@ -30,7 +30,7 @@ _NO_LIMIT = 1 << 62
 class PieceTable:
     """A table that the piece's topic is loaded into.
 
-    :param entries: that load messages into it, with their routes.
+    :param entries: that load messages into it.
     :param dead: sorted offsets of dead letters within the piece.
     :param shards: names of those that hold it.
     :param empty: by entry, offsets of messages that made no row there and need not.
@@ -43,7 +43,7 @@ class PieceTable:
     database: str
     table: str
     shards: tuple[str, ...]
-    entries: tuple[tuple[str, Route | None], ...]
+    entries: tuple[str, ...]
     dead: NDArray[np.uint64]
     empty: Mapping[str, tuple[Interval, ...]] = field(default_factory=dict)
     whose: Loaders | None = None
@@ -57,6 +57,7 @@ class Piece:
 
     :param assigned: the offsets whose rows must be there.
     :param settled: everything below this offset is settled.
+    :param routes: of all entries of the topic, also of those that are not audited here.
     """
 
     source: TopicPartition
@@ -64,6 +65,7 @@ class Piece:
     end: int
     assigned: tuple[Interval, ...]
     settled: int
+    routes: Mapping[str, Route | None]
     tables: tuple[PieceTable, ...]
 
 
@@ -138,22 +140,20 @@ class Judge:
         """
         source, begin, end = piece.source, piece.begin, piece.end
         valued = np.zeros(end - begin, np.bool_)
-        seen: list[Looked] = []
+        routes = Routes(piece.routes)
 
-        def look(messages: list[Seen]) -> None:
-            seen[:] = [looked(key, headers) for key, headers, _ in messages]
-
-        def deliver(_: list[bytes], offsets: Sequence[int]) -> None:
+        def deliver(values: list[bytes], offsets: Sequence[int]) -> None:
             valued[np.array(offsets, np.int64) - begin] = True
-            for offset, message in zip(offsets, seen, strict=False):
+            if not routes.looks:
+                return
+            for offset, message in zip(offsets, routes.read(values), strict=True):
                 for table, wanted in zip(piece.tables, copies, strict=True):
-                    wanted[offset - begin] = sum(takes(*entry, message) for entry in table.entries)
+                    taken = (routes.takes(entry, message) for entry in table.entries)
+                    wanted[offset - begin] = sum(taken)
 
-        entries = [entry for table in piece.tables for entry in table.entries]
-        looks = len(entries) > 1 or any(route is not None for _, route in entries)
         try:
             result = self._reader.read(
-                Range(source, begin, end), _NO_LIMIT, deliver, look if looks else None
+                Range(source, begin, end), _NO_LIMIT, deliver, routes.look if routes.looks else None
             )
         except RangeVanishedError as error:
             raise TransientError(

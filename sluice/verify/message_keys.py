@@ -77,7 +77,7 @@ class MessageKeys:
 
         rest = {} if only is None else {table.entry: only}
         try:
-            router = Router(origins, [table], rest, make_buffer)
+            router = Router(origins, [table], rest, make_buffer, self._spec.tables_of(source.topic))
             feed(router)
             with router.messages_of(table.entry) as buffer:
                 if not buffer.messages:

@@ -8,23 +8,21 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 import numpy as np
 
 from sluice.core.ledger import Rest
 from sluice.core.load_spec import Route, TableSpec
 from sluice.core.ranges import Interval, contains
-from sluice.core.routing import Looked, looked, takes
-from sluice.decode.envelope.walk import envelope_tables
+from sluice.core.routing import Looked, Seen
 from sluice.decode.formats import framing_of
 from sluice.decode.messages.buffer import MessageBuffer
 from sluice.decode.messages.facts import MessageFacts, Origins, looks_beside
 from sluice.decode.messages.framing import Framing
 from sluice.decode.messages.marked import subset
-from sluice.kafka.reader import Seen
+from sluice.decode.routing import Routes
 
-_NOTHING = Looked()
 #: The value that is read for a tombstone.
 _NO_FIELDS = b"{}"
 
@@ -57,9 +55,10 @@ class Router:
     What is called an offset here is the message's place (`core.bundles.place_of`).
 
     :param origins: where the messages come from.
-    :param tables: the topic's entries.
+    :param tables: the entries that get messages.
     :param rest: of a probe's record, which is alone, by entry; empty for a whole range.
     :param make_buffer: an empty buffer of this framing.
+    :param of_topic: all entries of the topic, if `tables` are some of them.
     """
 
     def __init__(
@@ -68,6 +67,7 @@ class Router:
         tables: Sequence[TableSpec],
         rest: Rest,
         make_buffer: Callable[[Framing], MessageBuffer],
+        of_topic: Sequence[TableSpec] = (),
     ) -> None:
         views: dict[tuple[object, ...], View] = {}
         for table in tables:
@@ -79,10 +79,10 @@ class Router:
                 views[key] = View(make_buffer(framing), table.route, wanted, deletes)
             views[key].entries.append(table.entry)
         self.views = list(views.values())
+        self._routes = Routes({each.entry: each.route for each in (*of_topic, *tables)})
         self._facts = any(looks_beside(table) for table in tables)
-        #: Whether keys and headers are needed; with one entry, none of them changes a route.
-        self.looks = self._facts or len(tables) > 1 or any(table.route for table in tables)
-        self._reads_envelopes = any(t.route and t.route.by == "envelope" for t in tables)
+        #: Whether keys and headers are needed.
+        self.looks = self._facts or self._routes.looks
         if self._facts:
             for view in self.views:
                 view.buffer.facts = MessageFacts(origins, [], [], [], [])
@@ -93,7 +93,6 @@ class Router:
         #: Messages that were delivered, so far.
         self.values = 0
         self._all_have_a_place = any(view.route is None for view in self.views)
-        self._looked: list[Looked] = []
         self._seen: list[Seen] = []
 
     @property
@@ -114,18 +113,14 @@ class Router:
     def look(self, messages: list[Seen]) -> None:
         """What decides about the messages that are delivered next, in their order."""
         self._seen = messages
-        self._looked = [looked(key, headers) for key, headers, _ in messages]
+        self._routes.look(messages)
 
     def deliver(self, values: list[bytes], offsets: Sequence[int]) -> None:
         """Take the messages of one poll; None is the value of a tombstone that was asked for."""
         dead = {place for place, value in enumerate(values) if value is None}
+        messages = self._routes.read(values)
         if dead:
             values = [_NO_FIELDS if value is None else value for value in values]
-        messages = self._looked or [_NOTHING] * len(values)
-        if self._reads_envelopes:
-            tables = envelope_tables(values)
-            messages = [replace(m, envelope=t) for m, t in zip(messages, tables, strict=True)]
-        self._looked = []
         self.values += len(values)
         has_place = [self._all_have_a_place and message.only is None for message in messages]
         for view in self.views:
@@ -168,7 +163,7 @@ class Router:
             if place in dead and not view.tombstones:
                 has_place[place] = True
                 continue
-            if not any(takes(entry, view.route, message) for entry in view.entries):
+            if not any(self._routes.takes(entry, message) for entry in view.entries):
                 continue
             has_place[place] = True
             if view.rest is not None and not contains(view.rest, offsets[place]):

@@ -17,6 +17,7 @@ from sluice.core.errors import InDoubtError, SluiceError, TerminalError
 from sluice.core.receipts import Failed, Loaded, NeedsReservation
 from sluice.driver.probing import DoubledRowsError
 from sluice.driver.specs import read_spec
+from sluice.producer import SQLBatchRequest
 from sluice.testbed.local.children import free_ports
 from sluice.testbed.local.running import ClickHouse, running_clickhouse
 from tests.support.losing import run_losing
@@ -246,25 +247,24 @@ def test_a_refusal_of_the_second_shard_is_not_taken_for_nothing_stored(shards: S
     assert shards.count("refused") == 1_500
 
 
+def without_second_shard(sent: Task) -> Task:
+    """The same, while the second shard is away."""
+    (nowhere,) = free_ports(1)
+    clickhouse = sent.configuration.clickhouse
+    shards = tuple(
+        replace(shard, replicas=(f"http://127.0.0.1:{nowhere}",)) if shard.name == "s2" else shard
+        for shard in clickhouse.shards
+    )
+    away = replace(sent.configuration, clickhouse=replace(clickhouse, shards=shards))
+    return replace(sent, configuration=away)
+
+
 def test_a_probe_finds_the_union_and_only_the_rest_is_loaded(shards: Shards) -> None:
     """The second shard lacks its block, and one offset of the first is there as well."""
     shards.create("union")
     truth = produced(shards, "union")
     sent = task(shards, "union", truth)
-    (nowhere,) = free_ports(1)
-    away = replace(
-        sent.configuration,
-        clickhouse=replace(
-            sent.configuration.clickhouse,
-            shards=tuple(
-                replace(shard, replicas=(f"http://127.0.0.1:{nowhere}",))
-                if shard.name == "s2"
-                else shard
-                for shard in sent.configuration.clickhouse.shards
-            ),
-        ),
-    )
-    failed = replace(sent, configuration=away).load()
+    failed = without_second_shard(sent).load()
     assert isinstance(failed.outcome, Failed), failed
     assert shards.count("union") == 1_500
     found = sent.probe()
@@ -286,3 +286,41 @@ def test_a_probe_finds_the_union_and_only_the_rest_is_loaded(shards: Shards) -> 
     error: SluiceError | None = sent.probe().error
     assert isinstance(error, DoubledRowsError)
     assert "offsets [4, 5) of orders-union[0] have rows in the shards s1 and s2" in str(error)
+
+
+@pytest.mark.parametrize(
+    ("table", "route"),
+    [
+        ("by_envelope", '{ envelope = "" }'),
+        ("by_header", '{ header = "" }'),
+        ("by_key", '{ key_prefix = "by_key" }'),
+    ],
+)
+def test_a_probe_finds_what_is_missing_of_the_messages_that_a_route_takes(
+    shards: Shards, table: str, route: str
+) -> None:
+    """The second shard lacks its block, and two of three messages are of another table."""
+    shards.execute(f"CREATE TABLE {table} (id UInt64, {LINEAGE}) {ENGINE}")
+    topic, producer = f"orders-{table}", shards.world.producer()
+    shards.world.create_topic(topic, partitions=1)
+    for number in range(300):
+        name = table if number % 3 == 0 else "another"
+        value = SQLBatchRequest(name, f"INSERT INTO {name} (id) VALUES (?)", [(number,)]).encode()
+        producer.produce(topic, value, name, headers=[("table", name)])
+    producer.flush()
+    more = 'format = "SQLBatchRequest"\nrows = "many"\nsharding = { by = "offset", stripe = 1 }'
+    path = shards.configure(
+        {table: [topic]}, connector='unrouted = "skip"', table_settings=f"{more}\nroute = {route}"
+    )
+    configuration = load(path, {})
+    sent = Task(configuration, topic, 300, read_spec(configuration, "dc1"))
+    assert isinstance(without_second_shard(sent).load().outcome, Failed)
+    mine = range(0, 300, 3)
+    even, odd = ([number for number in mine if number % 2 == place] for place in (0, 1))
+    assert shards.rows(table) == [{0: [(number, number) for number in even]}, {}]
+    found = sent.probe()
+    assert found.error is None
+    assert found.rest == {table: tuple((number, number + 1) for number in odd)}
+    assert isinstance(sent.load(rest=found.rest).outcome, Loaded)
+    assert shards.rows(table)[1] == {0: [(number, number) for number in odd]}
+    assert sent.probe().rest == {table: ()}

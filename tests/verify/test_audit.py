@@ -17,12 +17,14 @@ import pytest
 
 from sluice.clickhouse.http import Server
 from sluice.config import Configuration
+from sluice.core.dead_letters import TABLE_HEADER
 from sluice.core.errors import ConfigurationError
 from sluice.core.receipts import DeadLetter
 from sluice.core.records import Kind, Record, encode
 from sluice.core.tokens import row_source, source_number
 from sluice.kafka.dead_letters import wrap
 from sluice.kafka.log import SourceLog
+from sluice.producer import SQLBatchRequest
 from sluice.verify.audit import AuditReport, TableAudit, audit
 from tests.config.support import load_text
 from tests.support.kafka import Kafka, numbered
@@ -436,3 +438,54 @@ def test_entries_and_connectors_that_rows_tell_apart_are_judged_each_for_itself(
     scene.load(topic, [0], by="")  # from before the column was added: nobody knows whose
     with pytest.raises(ConfigurationError, match="dc1 and dc2 both load"):
         audit(configuration)
+
+
+def test_entries_that_are_routed_by_envelope(embedded_scene: Scene) -> None:
+    scene, names = embedded_scene, ("sales", "returns", "sales", "returns", "sales")
+    topic = scene.kafka.topic()
+    values = [
+        SQLBatchRequest(name, f"INSERT INTO {name} (id) VALUES (?)", [(number,)]).encode()
+        for number, name in enumerate(names)
+    ]
+    scene.kafka.produce(topic, values)
+    entry = f'topics = ["{topic}"]\nformat = "SQLBatchRequest"\nrows = "many"\n'
+    tables = ""
+    for name, offsets in (("sales", (0, 2)), ("returns", (1, 3))):
+        scene.create(name)
+        scene.load(topic, offsets, table=name)
+        tables += f'[[table]]\nname = "{name}"\n{entry}route = {{ envelope = "" }}\n'
+    scene.settle(topic, 5)
+    configuration = scene.configuration(topic, tables)
+
+    def audited() -> list[tuple[object, ...]]:
+        (partition,) = audit(configuration, 2).partitions
+        return [(t.entries, t.loaded, t.missing_at, t.doubled_at) for t in partition.tables]
+
+    returns = (("returns",), 2, [], [])
+    assert audited() == [returns, (("sales",), 2, [(4, 5)], [])]
+    scene.load(topic, [4], table="sales")
+    assert audited() == [returns, (("sales",), 3, [], [])]
+    scene.load(topic, [4], table="sales")
+    assert audited() == [returns, (("sales",), 3, [], [(4, 5)])]
+
+
+def test_what_came_back_for_an_entry_that_is_not_audited_is_not_missing_in_others(
+    embedded_scene: Scene,
+) -> None:
+    scene = embedded_scene
+    scene.create()
+    scene.create("bare", lineage="")
+    topic = scene.kafka.topic()
+    scene.kafka.produce(topic, numbered(2))
+    producer = scene.kafka.writer()
+    producer.begin_transaction()
+    producer.produce(topic, b'{"id":1}', headers=[(TABLE_HEADER, b"bare")])
+    producer.commit_transaction(30)
+    entry = f'topics = ["{topic}"]\n'
+    tables = f'[[table]]\nname = "orders"\n{entry}'
+    tables += f'[[table]]\nname = "bare"\nlineage = false\n{entry}'
+    scene.load(topic, [0, 1])
+    scene.settle(topic, 3)
+    report = audit(scene.configuration(topic, tables))
+    assert report.unaudited == ("bare",)
+    assert sums(report) == (3, 2, 0, 0, 0, 0, 0)

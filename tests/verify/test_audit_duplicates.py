@@ -11,9 +11,13 @@ import pytest
 from sluice.claims.owners import read_offsets, written_offsets
 from sluice.clickhouse.http import Server
 from sluice.config import load
+from sluice.core.dead_letters import TABLE_HEADER
+from sluice.core.ranges import TopicPartition
 from sluice.core.rests import INTERVALS_MAX, read
 from sluice.verify.audit import audit
 from sluice.verify.audit_source import Duplicates, History, offsets_of
+from sluice.verify.message_keys import MessageKeys
+from sluice.worker.routing import Router
 from tests.cli.support import run
 from tests.ops.claims_scene import WINDOW_SECONDS, Claiming
 from tests.support.kafka import Kafka
@@ -117,3 +121,21 @@ def test_offsets_are_read_as_they_were_written(step: int, count: int) -> None:
     value = written_offsets(offsets)
     assert read_offsets(value).tolist() == offsets.tolist()
     assert sum(end - begin for begin, end in read(value)) == count
+
+
+def test_a_message_that_came_back_for_another_entry_has_no_key(claiming: Claiming) -> None:
+    claiming.server.execute(f"CREATE TABLE {claiming.database}.bids AS {claiming.database}.orders")
+    bids = f'[[table]]\nname = "bids"\ntopics = ["{claiming.topic}"]\n'
+    text = claiming.path.read_text().replace("[[table]]", f"{bids}[[table]]", 1)
+    claiming.path.write_text(text)
+    claiming.configuration = load(claiming.path, {})
+    (table,) = (each for each in claiming.spec.tables if each.entry == "orders")
+
+    def feed(router: Router) -> None:
+        assert router.looks
+        router.look([(None, (), 0), (None, ((TABLE_HEADER, b"bids"),), 0)])
+        router.deliver([b'{"id": 1, "note": "x"}'] * 2, range(2))
+
+    keys = MessageKeys(claiming.spec, table)
+    keyed = keys.of(TopicPartition(claiming.topic, 0), claiming.topic_id, feed)
+    assert keyed.offsets.tolist() == [0]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -11,6 +12,7 @@ from sluice.core.ledger import Rest
 from sluice.core.load_spec import Column, Mapped, Route, TableSpec
 from sluice.decode.messages.buffer import MessageBuffer
 from sluice.decode.messages.facts import alone
+from sluice.producer import SQLBatchRequest
 from sluice.worker.routing import Router
 
 Headers = tuple[tuple[str, bytes | None], ...]
@@ -35,8 +37,10 @@ def a_table(entry: str, route: Route | None = None) -> TableSpec:
     )
 
 
-def a_router(*tables: TableSpec, rest: Rest | None = None) -> Router:
-    return Router(alone("t", 3), tables, rest or {}, MessageBuffer)
+def a_router(
+    *tables: TableSpec, rest: Rest | None = None, of_topic: Sequence[TableSpec] = ()
+) -> Router:
+    return Router(alone("t", 3), tables, rest or {}, MessageBuffer, of_topic)
 
 
 def put(router: Router, *messages: tuple[int, bytes | None, Headers]) -> None:
@@ -98,6 +102,36 @@ def test_a_key_prefix_chooses_and_one_message_may_go_to_several() -> None:
     assert offsets(router, "long") == [1, 5]
     assert offsets(router, "short") == [1, 2, 5]
     assert router.unrouted == [3, 4]
+
+
+def test_a_message_itself_names_the_table() -> None:
+    tables = [replace(a_table(name), route=Route("envelope", "", name)) for name in ("one", "two")]
+    router = a_router(*tables)
+    values = [SQLBatchRequest(name, "", [(1,)]).encode() for name in ("two", "one", "three", "")]
+    for first in (0, 10):  # each poll for itself
+        router.look([(b"one", (("table", b"one"),), 1)] * 5)
+        router.deliver([*values, b"one"], range(first, first + 5))
+    for entry, found in (("one", [1, 11]), ("two", [0, 10])):
+        with router.messages_of(entry) as buffer:
+            assert buffer.offsets.tolist() == found
+    assert router.unrouted == [2, 3, 4, 12, 13, 14]
+
+
+def test_who_does_not_look_is_told_so() -> None:
+    router = a_router(by_header("one"))
+    put(router, (1, None, (("table", b"one"),)))
+    with pytest.raises(ValueError, match="argument 2 is longer"):
+        router.deliver([b"{}"], [2])
+
+
+def test_some_entries_of_a_topic_are_given_what_all_of_them_would_leave_them() -> None:
+    only, one, two = (("sluice.table", b"two"),), a_table("one"), a_table("two")
+    router = a_router(one, of_topic=(one, two))
+    put(router, (1, None, ()), (2, None, only))
+    assert offsets(router, "one") == [1]
+    router = a_router(one, of_topic=(by_header("one"), two))  # its own route counts
+    put(router, (1, None, ()))
+    assert offsets(router, "one") == [1]
 
 
 def test_an_entry_without_a_route_leaves_nothing_unrouted() -> None:
