@@ -10,7 +10,7 @@ import logging
 import time
 from collections.abc import Iterable, Iterator
 from contextlib import closing
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from uuid import uuid4
 
@@ -357,7 +357,9 @@ class ClaimsOfLetters:
             for table in self._spec.tables:
                 if table.entry == entry:
                     registry = registry_access(self._configuration)
-                    self._hashing[entry] = MessageKeys(self._spec, table, registry)
+                    # The copy is for this entry, whatever its route takes by now.
+                    mine = replace(table, route=None)
+                    self._hashing[entry] = MessageKeys(self._spec, mine, registry)
         return self._hashing.get(entry)
 
 

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from sluice.clickhouse.http import Server
+from sluice.config import load
 from sluice.core.dead_letters import DUPLICATE, PARKED
 from sluice.core.errors import SluiceError
 from sluice.ops.claims import holders
@@ -62,6 +63,21 @@ def test_a_parked_message_gives_its_claim_up_before_it_comes_again(
     assert len(letters.written()) == 3
     # The event at 60 is another message's, and nobody was asked about the one at 70
     assert letters.held(50, 60, 70, 80) == [False, True, True, False]
+
+
+def test_a_message_that_its_route_takes_no_more_gives_its_claim_up(
+    letters: ClaimingLetters,
+) -> None:
+    """It comes back for its entry only, which takes it all the same."""
+    letters.claim(50, offset=5)
+    letters.park(5, b'{"id": 50, "note": "x"}')
+    before, text = letters.configuration, letters.path.read_text()
+    routed = text.replace("deduplicate =", 'route = { header = "vip" }\ndeduplicate =', 1)
+    letters.path.write_text(routed)
+    letters.configuration = load(letters.path, {})
+    assert letters.replay().replayed == 1
+    letters.configuration = before
+    assert letters.held(50) == [False]
 
 
 def test_what_cannot_be_decoded_has_no_claim(letters: ClaimingLetters) -> None:
