@@ -331,6 +331,7 @@ def make_configuration(world: World, member: str = "") -> Configuration:
                 name=entry,
                 target=f"d.{name}",
                 topics=plan.topics_of(entry),
+                route=plan.routes.get(entry),
                 format="AvroConfluent" if entry in plan.registered else "JSONEachRow",
                 lineage=plan.has_lineage,
                 unknown_fields="ignore" if plan.dynamic is None else "refuse",

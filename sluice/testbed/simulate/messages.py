@@ -7,7 +7,8 @@ fields it has and which schema it names follows from its number.
 from __future__ import annotations
 
 import random
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 
 from sluice.core.dynamic import DynamicColumns
 from sluice.testbed.simulate.clickhouse import ROW_NUMBERS
@@ -23,6 +24,8 @@ AGAIN_NUMBERS = 1 << 20
 VALUES = 6
 #: So many messages long a schema is named.
 _SCHEMA_AGE = 8
+#: What messages say that entries with a route take, and others.
+ROUTED, _NOT_ROUTED = "mine", "other"
 #: Which new fields get columns, in worlds that give them any (R14).
 RULES = DynamicColumns(allow=("new.*",), deny=("old.*",))
 
@@ -80,6 +83,23 @@ def schema_of(number: int) -> int | None:
     """The number of the schema that a message names; None: it names none."""
     # Below zero: of an aborted transaction.
     return 1 + number // _SCHEMA_AGE if number > 0 and number % 2 == 1 else None
+
+
+def is_routed(number: int) -> bool:
+    """Whether entries with a route take a message."""
+    return number % 3 != 0
+
+
+def with_route(stored: Stored, number: int) -> Stored:
+    """A message whose key and headers say whether a route takes it; its value does anyway."""
+    name = (ROUTED if is_routed(number) else _NOT_ROUTED).encode()
+    return replace(stored, key=name, headers=(*stored.headers, ("table", name)))
+
+
+def envelope_tables(messages: Sequence[bytes]) -> list[bytes | None]:
+    """Stands for `sluice.decode.envelope.walk.envelope_tables`."""
+    numbers = (judge(value, 0, False).number if value else 0 for value in messages)
+    return [ROUTED.encode() if is_routed(number) else None for number in numbers]
 
 
 def make_message(

@@ -13,6 +13,7 @@ from sluice.clickhouse import access, http, probe, statements
 from sluice.core.decided import Decided
 from sluice.core.load_spec import LoadSpec
 from sluice.core.planning import RANGES_OF_TASK, share_of_task
+from sluice.decode import routing
 from sluice.decode.schema import registry
 from sluice.driver import (
     bundling,
@@ -26,7 +27,7 @@ from sluice.driver import (
 )
 from sluice.driver import fleet as driver_fleet
 from sluice.kafka import ledger, reader, recorder, tail, transactions
-from sluice.testbed.simulate import clients, columns, decoding, driver, fleet, store, wire
+from sluice.testbed.simulate import clients, columns, decoding, driver, fleet, messages, store, wire
 from sluice.testbed.simulate.parts import Parts
 from sluice.testbed.simulate.planting import patched
 from sluice.testbed.simulate.spark import Worker, bundle_loader
@@ -202,6 +203,7 @@ def _of_spark(parts: Parts) -> list[tuple[Any, str, Any]]:
         (loading, "send_parallel", decoding.sending_parallel(world)),
         (loading, "time", _clock(world)),
         (loading, "without_rows", decoding.without_rows),
+        (routing, "envelope_tables", messages.envelope_tables),
         (loading, "end_of_rows", partial(loading.end_of_rows, rows_max=world.plan.rows_max)),
         (registry, "_sources", {}),
         (tasks, "load_bundle", bundle_loader(world)),

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import random
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from sluice.core.claims import Deduplicate, WhatOfDuplicates
 from sluice.core.dynamic import DynamicColumns
 from sluice.core.flights import INFLIGHT_INSERTS_MAX
-from sluice.core.load_spec import Commit
+from sluice.core.load_spec import Commit, Route
 from sluice.core.ranges import TopicPartition
 from sluice.testbed.simulate.clickhouse import TableShape
-from sluice.testbed.simulate.messages import AGAIN, RULES
+from sluice.testbed.simulate.messages import AGAIN, ROUTED, RULES
 
 #: The two tables: one takes every topic, the other one topic and has ClickHouse partitions.
 TABLES = ("plain", "parted")
@@ -27,6 +27,13 @@ _LAST_DIGITS = (0, 9)
 _AT_THE_END = 99
 #: Seeds whose worlds stage blocks, by their last digit, and the table that they do so of at least.
 _LAST_DIGIT_OF_STAGED, _STAGED = 8, "plain"
+#: Seeds in whose worlds entries have routes, by their last digit.
+_LAST_DIGIT_OF_ROUTED = 4
+_WAYS = (
+    Route("header", "", ROUTED),
+    Route("key-prefix", "", ROUTED[:3]),
+    Route("envelope", "", ROUTED),
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,6 +99,7 @@ class Plan:
     :param claims: None where nobody deduplicates.
     :param staged: the tables whose blocks are staged (R21).
     :param commit: of the load spec; "bundle" where all tables are staged.
+    :param routes: of table entries that take some messages of their topic only.
     :param members: of a fleet that shares the partitions; 0: whoever starts has all of them.
     :param wrong: how often what members know of each other is late, lost or wrong.
     """
@@ -135,6 +143,7 @@ class Plan:
     claims: ClaimsPlan | None = None
     staged: tuple[str, ...] = ()
     commit: Commit = "table"
+    routes: dict[str, Route] = field(default_factory=dict)
     members: int = 0
     wrong: float = 0.0
     letter_bytes_max: int = 6_000
@@ -345,6 +354,16 @@ def draw_staged(seed: int, rng: random.Random, plan: Plan) -> None:
     plan.is_quorum = False
     plan.has_lineage = plan.has_lineage or not plan.tokens
     plan.registered = tuple(name for name in plan.registered if name not in plan.staged)
+
+
+def draw_routes(seed: int, rng: random.Random, plan: Plan) -> None:
+    """Which entries have a route in a world with this plan, which it changes. The first table takes
+    all messages, so that each of them is taken by an entry.
+
+    :param rng: of these things alone, so that other worlds are what they are without them.
+    """
+    if seed % 10 == _LAST_DIGIT_OF_ROUTED:
+        plan.routes = {entry: rng.choice(_WAYS) for entry in plan.entries if entry != "plain"}
 
 
 def _staged(rng: random.Random, plan: Plan, shape: TableShape) -> TableShape:

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import itertools
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import replace
 from types import SimpleNamespace
@@ -20,6 +20,8 @@ from sluice.core.ledger import LedgerView, Rest
 from sluice.core.load_spec import TableSpec
 from sluice.core.ranges import Range
 from sluice.core.receipts import Failed
+from sluice.core.routing import Looked, looked
+from sluice.decode.routing import Routes
 from sluice.driver import changes, dispatching, monitor, probing, report_handler, schema_decision
 from sluice.driver import staging as collecting
 from sluice.driver.changes import SchemaChanges
@@ -83,6 +85,19 @@ def schemas_are_judged_without_a_look(real: Any, self: Any, state: Any, *more: A
     if state.has_to_be_probed:
         state.stage = Answered(state.outdated)
     return effects
+
+
+class _Blind(Routes):
+    """To it a message has neither key nor headers, and its value names no table."""
+
+    def read(self, values: Sequence[bytes | None]) -> list[Looked]:
+        return [looked(None, (), None) for _ in values]
+
+
+@TABLE_BUGS.plant
+def probe_does_not_read_what_routes_go_by() -> AbstractContextManager[None]:
+    """A probe does not see which messages a route takes, so that none of them is missing."""
+    return patched((probing, "Routes", _Blind))
 
 
 @TABLE_BUGS.instead_of(probing, "present_offsets")

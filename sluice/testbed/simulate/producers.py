@@ -7,7 +7,7 @@ import json
 from sluice.core.ranges import TopicPartition
 from sluice.testbed.simulate.claims import Events
 from sluice.testbed.simulate.kafka import Stored, Transaction
-from sluice.testbed.simulate.messages import make_message, schema_of
+from sluice.testbed.simulate.messages import make_message, schema_of, with_route
 from sluice.testbed.simulate.registry import Registry
 from sluice.testbed.simulate.world import World
 
@@ -38,6 +38,8 @@ class Producers:
                 self._events.add(self.messages, world.now)
             oversize = world.plan.letter_bytes_max + 2_000
             stored, fault = make_message(world.rng, self.messages, world.now, oversize)
+            if world.plan.routes:
+                stored = with_route(stored, self.messages)
             if fault is not None:
                 world.faults.note(fault)
             schema = schema_of(self.messages)
@@ -78,8 +80,9 @@ class Producers:
         log = world.broker.log(source)
         transaction = Transaction("foreign", 0)
         for _ in range(rng.randrange(1, 5)):
-            stored, _ = make_message(rng, -world.named(), world.now, 100)
-            log.append(stored, transaction)
+            number = -world.named()
+            stored, _ = make_message(rng, number, world.now, 100)
+            log.append(with_route(stored, number) if world.plan.routes else stored, transaction)
             self.add(source, rng.randrange(2))
         self._open.append((source, transaction))
         delay_ms = rng.randrange(rng.choice((3_000, 60_000, 400_000)))

@@ -7,7 +7,7 @@ from typing import Any
 
 from sluice.core.errors import TransientError
 from sluice.testbed.simulate.faults import REGISTRY
-from sluice.testbed.simulate.messages import judge, rows_of, schema_of
+from sluice.testbed.simulate.messages import is_routed, judge, rows_of, schema_of
 from sluice.testbed.simulate.plan import PARKABLE
 from sluice.testbed.simulate.world import World
 
@@ -76,6 +76,8 @@ class Registry:
         """What may become of a message in a table entry: rows, dead letters and parked messages;
         and what its rows say."""
         world = self._world
+        if entry in world.plan.routes and not is_routed(judge(value, 0, False).number):
+            return {(0, 0, 0)}, set()
         is_many = world.clickhouse.of_name(world.plan.entries[entry])[0].shape.is_many
         schema = None
         found: set[tuple[int, int, int]] = set()

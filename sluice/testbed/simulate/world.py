@@ -12,7 +12,7 @@ from sluice.core.records import Record
 from sluice.testbed.simulate.clickhouse import ClickHouse, Host, Table, TableShape
 from sluice.testbed.simulate.faults import ANYWHERE, INSERT, OF_CLAIMS, STATEMENT, Faults
 from sluice.testbed.simulate.kafka import Broker, Log, Transaction, record_of
-from sluice.testbed.simulate.plan import Plan, draw_claims, draw_plan, draw_staged
+from sluice.testbed.simulate.plan import Plan, draw_claims, draw_plan, draw_routes, draw_staged
 from sluice.testbed.simulate.processes import DriverProcess, WorkerProcess
 from sluice.testbed.simulate.scheduler import START_MS, KilledError, Process, Scheduler
 
@@ -87,6 +87,7 @@ class World:
             draw_staged(seed, staged_rng, self.plan)
         if self.plan.staged:
             self.faults.add(staged_rng, STATEMENT)
+        draw_routes(seed, random.Random(f"{seed}/routes"), self.plan)
         if self.plan.is_calm:
             self.faults.rate *= CALM_RATE
         self.scheduler = Scheduler()

@@ -75,6 +75,7 @@ CAUGHT_BY = {
     "schemas-are-judged-without-a-look": 141,
     "merged-rows-are-counted": 33,
     "windows-of-views-do-not-count": 17,
+    "probe-does-not-read-what-routes-go-by": 14,
     "probe-counts-everybodys-rows": 11,
     "ledger-is-read-to-its-stable-end": 38,
     "renewals-are-young": 1,
@@ -151,6 +152,7 @@ NOTICED_WITH: tuple[tuple[Iterable[str], Callable[[Plan], bool]], ...] = (
     (CLAIM_BUGS, lambda plan: plan.claims is not None),
     (REPLACING_BUGS, lambda plan: any(shape.replaces for shape in plan.tables)),
     (STAGING_BUGS, lambda plan: bool(plan.staged)),
+    (("probe-does-not-read-what-routes-go-by",), lambda plan: bool(plan.routes)),
 )
 
 
