@@ -441,7 +441,7 @@ class TableConfiguration(Section):
     def _without_new_fields(self) -> Iterator[str]:
         """What keeps Sluice from seeing new fields, or from knowing what they are."""
         if self.format != "JSONEachRow":
-            yield f'needs format = "JSONEachRow": a message in {self.format} names no new fields'
+            yield f'needs format = "JSONEachRow": new fields of {self.format} get no columns'
             return
         if self.unknown_fields != "refuse":
             yield (
