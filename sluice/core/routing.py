@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 from sluice.core.dead_letters import TABLE_HEADER
@@ -37,10 +37,10 @@ def looked(key: bytes | None, headers: Headers, envelope: bytes | None) -> Looke
     return Looked(only.decode(errors="replace") if only else None, key or b"", headers, envelope)
 
 
-def takes(entry: str, route: Route | None, message: Looked) -> bool:
-    """Whether an entry takes a message."""
+def takes(entries: Collection[str], route: Route | None, message: Looked) -> bool:
+    """Whether one of these entries, which have this route, takes a message."""
     if message.only is not None:
-        return message.only == entry
+        return message.only in entries
     return matches(route, message)
 
 

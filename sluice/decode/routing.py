@@ -47,4 +47,4 @@ class Routes:
 
     def takes(self, entry: str, message: Looked) -> bool:
         """Whether an entry takes a message."""
-        return takes(entry, self._entries[entry], message)
+        return takes((entry,), self._entries[entry], message)

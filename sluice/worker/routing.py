@@ -15,7 +15,7 @@ import numpy as np
 from sluice.core.ledger import Rest
 from sluice.core.load_spec import Route, TableSpec
 from sluice.core.ranges import Interval, contains
-from sluice.core.routing import Looked, Seen
+from sluice.core.routing import Looked, Seen, takes
 from sluice.decode.formats import framing_of
 from sluice.decode.messages.buffer import MessageBuffer
 from sluice.decode.messages.facts import MessageFacts, Origins, looks_beside
@@ -163,7 +163,7 @@ class Router:
             if place in dead and not view.tombstones:
                 has_place[place] = True
                 continue
-            if not any(self._routes.takes(entry, message) for entry in view.entries):
+            if not takes(view.entries, view.route, message):
                 continue
             has_place[place] = True
             if view.rest is not None and not contains(view.rest, offsets[place]):
