@@ -10,6 +10,7 @@ from sluice.core.load_spec import Route
 from sluice.core.routing import Looked, Seen, looked, takes
 from sluice.decode.envelope.walk import envelope_tables
 
+_NOBODY: Seen = (None, (), None)
 _NOTHING = looked(None, (), None)
 
 
@@ -22,14 +23,21 @@ class Routes:
     def __init__(self, entries: Mapping[str, Route | None]) -> None:
         self._entries = entries
         ways = {route.by for route in entries.values() if route is not None}
-        #: Whether keys and headers are needed; with one entry, none of them changes a route.
+        #: Whether keys and headers may matter; with one entry, none of them changes a route.
         self.looks = len(entries) > 1 or bool(ways)
+        #: Whether they do, even if no message says which one entry it is for.
+        self.needs_headers = bool(ways - {"envelope"})
         self._reads_envelopes = "envelope" in ways
         self._seen: Sequence[Seen] = ()
 
     def look(self, messages: Sequence[Seen]) -> None:
         """What Kafka says of the messages that are read next, in their order."""
         self._seen = messages
+
+    def look_at_none(self, count: int) -> None:
+        """So many messages are read next, of which none says which one entry it is for, and no
+        other key or header is needed."""
+        self._seen = [_NOBODY] * count
 
     def read(self, values: Sequence[bytes | None]) -> list[Looked]:
         """What decides about the messages of one poll; None is the value of a tombstone.

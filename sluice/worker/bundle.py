@@ -326,9 +326,14 @@ def fetch(
         Wanted(member.block_range, member.record.epoch, place_of(number, 0))
         for number, member in enumerate(bundle.members)
     ]
-    reader = cache.reader(environment, looks=router.looks)
+    reader = cache.reader(environment, looks=router.needs_headers)
     try:
         results = _read(reader, wanted, bundle, router, clocks)
+        if router.looks and not isinstance(reader, RangeReader) and reader.has_addressed:
+            # A dead letter came back: which one entry it is for, only its headers say.
+            router.start_over()
+            reader = cache.reader(environment, looks=True)
+            results = _read(reader, wanted, bundle, router, clocks)
     except UnreadRangeError as unread:
         return Reading((), unread=(unread.number, unread.reason))
     heavy_at, total = results[-1].heavy_at, sum(result.bytes for result in results)
@@ -344,11 +349,12 @@ def _read(
 ) -> tuple[ReadResult, ...]:
     view, bytes_max = router.only_view, bundle.bytes_max
     if isinstance(reader, RangeReader):
-        deliver = clocks.checking(view.buffer.add if view else router.deliver)
+        takes = router.deliver if view is None or router.looks else view.buffer.add
+        deliver = clocks.checking(takes)
         look = router.look if router.looks else None
         return reader.read_ranges(
             wanted, bytes_max, deliver, look, tombstones=router.takes_tombstones
         )
     if view is None:
-        return reader.read_ranges(wanted, bytes_max, clocks.checking(router.deliver))
+        return reader.read_ranges(wanted, bytes_max, clocks.checking(router.deliver_unseen))
     return reader.read_text(wanted, bytes_max, clocks.checking(view.buffer.add_text))

@@ -496,7 +496,7 @@ class _Loading:
         letters: list[tuple[DeadLetter, ...]] = [() for _ in bundle.members]
         if self.faults:
             began = time.monotonic()
-            reader = self.cache.reader(self.environment, looks=router.looks)
+            reader = self.cache.reader(self.environment, looks=router.needs_headers)
             letters = self._dead_letters(reader, faults)
             self.clocks.letters = time.monotonic() - began
         unrouted = bundle.divided(router.unrouted)

@@ -81,8 +81,10 @@ class Router:
         self.views = list(views.values())
         self._routes = Routes({each.entry: each.route for each in (*of_topic, *tables)})
         self._facts = any(looks_beside(table) for table in tables)
-        #: Whether keys and headers are needed.
+        #: Whether keys and headers may matter.
         self.looks = self._facts or self._routes.looks
+        #: Whether they do, even if no message says which one entry it is for.
+        self.needs_headers = self._facts or self._routes.needs_headers
         if self._facts:
             for view in self.views:
                 view.buffer.facts = MessageFacts(origins, [], [], [], [])
@@ -97,9 +99,9 @@ class Router:
 
     @property
     def only_view(self) -> View | None:
-        """The one view that takes everything, if there is no choice."""
+        """The one view that takes everything but what is for one entry, if there is no choice."""
         (first, *others) = self.views
-        return first if not others and first.takes_all and not self.looks else None
+        return first if not others and first.takes_all and not self.needs_headers else None
 
     def view_of(self, entry: str) -> View:
         """The view with an entry's messages."""
@@ -114,6 +116,20 @@ class Router:
         """What decides about the messages that are delivered next, in their order."""
         self._seen = messages
         self._routes.look(messages)
+
+    def start_over(self) -> None:
+        """Forget what was delivered. None of the entries asks for what Kafka says of a message."""
+        for view in self.views:
+            view.buffer.clear()
+            view.excluded.clear()
+        self.unrouted.clear()
+        self.values = 0
+
+    def deliver_unseen(self, values: list[bytes], offsets: Sequence[int]) -> None:
+        """Take the messages of one poll, whose keys and headers are not needed."""
+        if self.looks:
+            self._routes.look_at_none(len(values))
+        self.deliver(values, offsets)
 
     def deliver(self, values: list[bytes], offsets: Sequence[int]) -> None:
         """Take the messages of one poll; None is the value of a tombstone that was asked for."""

@@ -6,7 +6,14 @@ import time
 
 import pytest
 
-from tests.support.world import Truth, World, assert_dead_letters, assert_exact, order
+from sluice.config import load
+from sluice.core.dead_letters import TABLE_HEADER
+from sluice.core.receipts import Loaded
+from sluice.driver.specs import read_spec
+from sluice.producer import SQLBatchRequest
+from sluice.worker import loading
+from tests.support.range_task import Task
+from tests.support.world import LINEAGE, Truth, World, assert_dead_letters, assert_exact, order
 
 WIRE = 'reader = "native"\n'
 
@@ -48,3 +55,43 @@ def test_messages_that_grow(world: World) -> None:
     assert driver.wait() == 0, driver.text()[-4000:]
     assert_exact(world, "wire", truth)
     assert [entry for entry in world.ledger() if entry.get("kind") == "shorten"]
+
+
+@pytest.mark.parametrize("comes_back", [False, True], ids=["", "a dead letter comes back"])
+@pytest.mark.parametrize(
+    "route",
+    ["", 'route = { envelope = "" }'],
+    ids=["several entries", "by envelope"],
+)
+def test_headers_are_read_only_where_a_message_is_for_one_entry(
+    world: World, route: str, comes_back: bool
+) -> None:
+    """What is for the entry two only is named in a header, whatever its envelope names."""
+    topic = f"shared-{len(route)}-{comes_back}"
+    world.create_topic(topic, 1)
+    producer, wanted = world.producer(), dict[str, list[int]](one=[], two=[])
+    for number in range(300):
+        name = ("one", "two", "none")[number % 3]
+        value = SQLBatchRequest(name, f"INSERT INTO {name} (id) VALUES (?)", [(number,)]).encode()
+        is_for_two = comes_back and number % 100 == 0
+        told = [("trace", b"x"), (TABLE_HEADER, b"two")] if is_for_two else [("trace", b"x")]
+        producer.produce(topic, value, headers=told)
+        for table in wanted:
+            takes = name == table if route else True
+            if (table == "two") if is_for_two else takes:
+                wanted[table].append(number)
+    producer.flush()
+    for table in wanted:
+        world.execute(f"CREATE TABLE {table} (id UInt64, {LINEAGE}) ENGINE = MergeTree ORDER BY id")
+    settings = f'format = "SQLBatchRequest"\nrows = "many"\n{route}'
+    connector = f'{WIRE}unrouted = "skip"'
+    path = world.configure(
+        {table: [topic] for table in wanted}, connector=connector, table_settings=settings
+    )
+    configuration = load(path, {})
+    loading._cache.readers.clear()
+    sent = Task(configuration, topic, 300, read_spec(configuration, "dc1"))
+    assert isinstance(sent.load().outcome, Loaded)
+    for table, numbers in wanted.items():
+        assert world.rows(table)[0] == [(number, number) for number in numbers]
+    assert {looks for _, looks in loading._cache.readers} == {False, comes_back}

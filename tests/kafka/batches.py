@@ -19,12 +19,14 @@ class Entry:
     """A message: its offset, and what it holds; no value is a tombstone.
 
     :param at_ms: -1: it has no timestamp.
+    :param headers: their names and values.
     """
 
     offset: int
     value: bytes | None
     key: bytes | None = None
     at_ms: int = -1
+    headers: tuple[tuple[bytes, bytes | None], ...] = ()
 
 
 def varint(value: int) -> bytes:
@@ -50,6 +52,11 @@ def record(
 ) -> bytes:
     body = b"\0" + varint(after_ms) + varint(delta) + _sized(key) + _sized(value) + headers
     return varint(len(body)) + body
+
+
+def _headers(entry: Entry) -> bytes:
+    pairs = (_sized(name) + _sized(value) for name, value in entry.headers)
+    return varint(len(entry.headers)) + b"".join(pairs)
 
 
 def sealed(
@@ -87,7 +94,7 @@ def batch(
     last = entries[-1].offset if last is None else last
     first_ms = entries[0].at_ms if entries else 0
     records = b"".join(
-        record(x.offset - base, x.key, x.value, after_ms=x.at_ms - first_ms) for x in entries
+        record(x.offset - base, x.key, x.value, _headers(x), x.at_ms - first_ms) for x in entries
     )
     if codec:
         records = bytes(pa.compress(records, codec=codec, asbytes=True))

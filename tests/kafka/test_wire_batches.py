@@ -14,6 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import sluice.kafka.reader as contract
+from sluice.core.dead_letters import TABLE_HEADER
 from sluice.core.errors import SluiceError
 from sluice.core.ranges import Range
 from sluice.decode.messages.buffer import MessageBuffer, has_long_run
@@ -90,9 +91,30 @@ def test_lz4_that_does_not_fit_is_left_to_its_library(missing: int) -> None:
 values = st.one_of(
     st.none(),
     st.binary(max_size=30),
-    st.sampled_from([b'{"a":1}', b'{"a":[1]}', b"{}", b'{"a":"{"}', b"{\n}", b"}{", b'{"n":12}']),
+    st.sampled_from(
+        [
+            b'{"a":"sluice.table"}',
+            b'{"a":1}',
+            b'{"a":[1]}',
+            b"{}",
+            b'{"a":"{"}',
+            b"{\n}",
+            b"}{",
+            b'{"n":12}',
+        ]
+    ),
     st.integers(0, 25).map(lambda digits: b'{"n":%s}' % (b"7" * digits)),
     st.integers(250, 350).map(lambda size: b'{"s":"%s"}' % (b"x" * size)),
+)
+
+
+#: As those of a message that is for one table entry only, or is not.
+headers = st.sampled_from(
+    (
+        *((), (), (), ((b"sluice.table", b"orders"),)),
+        ((b"trace", b"ssssluice.tabl"), (b"s", None)),
+        ((b"trace", None), (b"s", b"slu"), (b"sluice.table", b"")),
+    )
 )
 
 
@@ -123,7 +145,7 @@ def logs(draw: st.DrawFn) -> tuple[MemoryLog, list[Entry]]:
             offset += draw(st.sampled_from([0, 0, 0, 1, 3]))
             key = draw(st.sampled_from([None, b"", b"key"]))
             at_ms = draw(st.integers(-1, 99)) if appended_ms < 0 else appended_ms
-            entries.append(Entry(offset, draw(values), key, at_ms))
+            entries.append(Entry(offset, draw(values), key, at_ms, draw(headers)))
             offset += 1
         offset += draw(st.sampled_from([0, 0, 2])) + (0 if entries else 1)
         codec = draw(st.sampled_from(["", *CODECS])) if entries else ""
@@ -154,7 +176,12 @@ def test_any_log_is_read_as_it_is(made: tuple[MemoryLog, list[Entry]], data: st.
         patch.setattr(wire_reader, "TEXT_BYTES", data.draw(st.sampled_from([1, 60, 1 << 18])))
         patch.setattr(wire_reader, "WINDOW_BYTES", data.draw(st.sampled_from([1, 60, 1 << 18])))
         patch.setattr(wire_reader, "MESSAGES_MAX", data.draw(st.sampled_from([1, 3, 16_384])))
-        result, pieces = read(log, begin, end, limit)
+        reader = reader_of(log)
+        wanted = [Wanted(Range(SOURCE, begin, end))]
+        (result,), pieces = read_ranges(reader, wanted, limit)
+        has_addressed = reader.has_addressed
+        read_ranges(reader, [Wanted(Range(SOURCE, begin, begin))])
+        assert not reader.has_addressed  # it is about what was read last
     inside = [entry for entry in entries if begin <= entry.offset < end]
     total = 0
     for count, entry in enumerate(inside):
@@ -163,6 +190,9 @@ def test_any_log_is_read_as_it_is(made: tuple[MemoryLog, list[Entry]], data: st.
             assert result.heavy_at == entry.offset
             return
     assert result.heavy_at is None
+    assert has_addressed == any(
+        dict(x.headers).get(TABLE_HEADER.encode()) is not None for x in inside
+    )
     expected = [(x.offset, x.value) for x in inside if x.value is not None]
     assert content(pieces) == expected
     assert (result.messages, result.bytes) == (len(inside), total)

@@ -71,6 +71,7 @@ struct parser {
     int64_t messages;
     int64_t bytes; /* keys and values */
     int64_t tombstones;
+    int64_t addressed; /* messages whose headers may name the one table entry that they are for */
     int64_t heavy_at; /* an offset of the range */
     /* what is held for delivery */
     uint8_t *text;
@@ -418,9 +419,25 @@ static int read_record(struct parser *s, const uint8_t *p, const uint8_t *stop, 
     p += r->key;
     if (!varint(&p, r->next, &r->value) || r->value < -1 || r->value > r->next - p)
         return BROKEN_RECORD;
-    r->data = p; /* headers follow the value; nobody wants them here */
+    r->data = p; /* headers follow the value */
     if (r->delta < s->delta_min || r->delta > s->last_offset - s->base_offset)
         return BROKEN_OFFSET;
+    return 0;
+}
+
+/* What names that entry: core/dead_letters.py. */
+static const char TABLE_HEADER[] = "sluice.table";
+enum { TABLE_HEADER_BYTES = sizeof TABLE_HEADER - 1 };
+
+/* Whether the headers of a record may have it: whether its bytes stand anywhere in them. */
+static int is_addressed(const struct record *r) {
+    const uint8_t *p = r->data + (r->value < 0 ? 0 : r->value);
+    while (r->next - p >= TABLE_HEADER_BYTES) {
+        p = memchr(p, TABLE_HEADER[0], (size_t)(r->next - p) - TABLE_HEADER_BYTES + 1);
+        if (p == NULL) return 0;
+        if (memcmp(p, TABLE_HEADER, TABLE_HEADER_BYTES) == 0) return 1;
+        p++;
+    }
     return 0;
 }
 
@@ -448,6 +465,7 @@ static int take_message(struct parser *s, const struct record *r, int64_t offset
     int64_t at_ms = s->appended_ms;
     if (at_ms < 0) at_ms = (int64_t)((uint64_t)s->first_ms + (uint64_t)r->after_ms);
     if (at_ms >= 0 && at_ms < s->oldest_ms) s->oldest_ms = at_ms;
+    s->addressed += is_addressed(r);
     s->messages++;
     s->bytes += size;
     s->position = offset + 1;

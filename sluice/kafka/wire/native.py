@@ -62,6 +62,7 @@ class Parser(ctypes.Structure):
         ("messages", ctypes.c_int64),
         ("bytes", ctypes.c_int64),
         ("tombstones", ctypes.c_int64),
+        ("addressed", ctypes.c_int64),
         ("heavy_at", ctypes.c_int64),
         ("text", ctypes.c_void_p),
         ("text_capacity", ctypes.c_int64),

@@ -127,13 +127,18 @@ class WireReader:
                 self._take_memory(TEXT_BYTES, WINDOW_BYTES)
         return tuple(results)
 
+    @property
+    def has_addressed(self) -> bool:
+        """Whether headers of what was read last may say which one table entry a message is for."""
+        return bool(self._parser.addressed)
+
     def close(self) -> None:
         """Close every connection."""
         self._cluster.close()
 
     def _begin(self, bytes_max: int) -> None:
         parser = self._parser
-        parser.messages = parser.bytes = parser.tombstones = 0
+        parser.messages = parser.bytes = parser.tombstones = parser.addressed = 0
         parser.bytes_max = bytes_max
         self._library.sluice_delivered(byref(parser))
 
