@@ -18,7 +18,7 @@ from itertools import groupby, zip_longest
 import confluent_kafka as ck
 
 from sluice.core.errors import SluiceError
-from sluice.core.ranges import EPOCH_UNKNOWN, Range, TopicPartition
+from sluice.core.ranges import EPOCH_UNKNOWN, EpochOffset, Range, TopicPartition
 from sluice.core.receipts import DeadLetter, DeadLetterReason
 from sluice.core.routing import Seen
 from sluice.kafka.clients import KafkaAccess, make_consumer
@@ -116,11 +116,13 @@ class ReadResult:
 
 class RangeReader:
     """Reads ranges. Consumers of single ranges are kept: a range that continues the last one of
-    its partition finds its messages prefetched. Not thread-safe."""
+    its partition finds its messages prefetched, if the same leader vouched for both: the log of a
+    later one may hold other messages there (R16). Not thread-safe."""
 
     def __init__(self, access: KafkaAccess) -> None:
         self._access = access
-        self._consumers: OrderedDict[TopicPartition, tuple[ck.Consumer, int]] = OrderedDict()
+        #: With where each stands, and the epoch of the last range that it read.
+        self._consumers = OrderedDict[TopicPartition, tuple[ck.Consumer, EpochOffset]]()
         self._polls: dict[TopicPartition, int] = {}
         #: Of the last range that was read, if its topic had bad messages before.
         self._originals: tuple[Range | None, Originals | None] = None, None
@@ -174,7 +176,7 @@ class RangeReader:
         sources = [one.block_range.source for one in wanted]
         poll = min(self._polls.get(source, FIRST_POLL_MESSAGES) for source in sources)
         fetch_bytes = _fetch_bytes(poll)
-        consumer = self._consumer_at([one.block_range for one in wanted], fetch_bytes)
+        consumer = self._consumer_at(wanted, fetch_bytes)
         reading = _Reading(
             consumer, wanted, bytes_max, deliver, look, originals, poll, tombstones=tombstones
         )
@@ -192,7 +194,7 @@ class RangeReader:
             if not is_kept:
                 consumer.close()
         if is_kept:
-            self._keep(first.source, consumer, reading.positions[0])
+            self._keep(first.source, consumer, EpochOffset(reading.positions[0], wanted[0].epoch))
         return results
 
     def dead_letters(
@@ -220,13 +222,14 @@ class RangeReader:
         while self._consumers:
             self._consumers.popitem()[1][0].close()
 
-    def _consumer_at(self, ranges: Sequence[Range], fetch_bytes: int) -> ck.Consumer:
+    def _consumer_at(self, wanted: Sequence[Wanted], fetch_bytes: int) -> ck.Consumer:
         """Of one range, the one that was kept, if it stands where the range begins. Else a new one:
         a fetch of what was assigned before still waits, holds up the others, and may tell of an
         offset that was never asked for."""
+        ranges = [one.block_range for one in wanted]
         if len(ranges) == 1:
-            kept, position = self._consumers.pop(ranges[0].source, (None, -1))
-            if kept is not None and position == ranges[0].begin:
+            kept, stands = self._consumers.pop(ranges[0].source, (None, None))
+            if kept is not None and stands == EpochOffset(ranges[0].begin, wanted[0].epoch):
                 return kept
             if kept is not None:
                 kept.close()
@@ -234,8 +237,8 @@ class RangeReader:
         consumer.assign([_at(each.source, each.begin) for each in ranges])
         return consumer
 
-    def _keep(self, source: TopicPartition, consumer: ck.Consumer, position: int) -> None:
-        self._consumers[source] = (consumer, position)
+    def _keep(self, source: TopicPartition, consumer: ck.Consumer, stands: EpochOffset) -> None:
+        self._consumers[source] = (consumer, stands)
         while len(self._consumers) > CONSUMERS_MAX:
             self._consumers.popitem(last=False)[1][0].close()
 

@@ -18,7 +18,7 @@ from sluice.kafka.clients import KafkaAccess, make_admin
 from sluice.kafka.errors import RangeVanishedError, UnreadRangeError
 from sluice.kafka.log import SourceLog, find_cuts
 from sluice.kafka.reader import Wanted
-from sluice.kafka.readers import make_reader
+from sluice.kafka.readers import Reader, make_reader
 from sluice.testbed.local.running import Broker
 from tests.support.world import Truth, World, assert_exact, wait_for
 
@@ -119,6 +119,37 @@ def test_it_was_cut_while_a_driver_ran(fragile_world: World) -> None:
     assert_exact(world, "orders", before)
     assert_exact(world, "others", others)
     assert_no_range_is_read(world, source, recorded)
+
+
+@pytest.mark.parametrize("name", ["librdkafka", "native"])
+def test_nothing_is_read_that_came_before_the_log_was_cut(fragile_world: World, name: str) -> None:
+    """A consumer that goes on with the next range has its messages already: those that were cut off
+    since, while the leader that vouches for this range has others there."""
+    world = fragile_world
+    world.create_topic("orders", 1)
+    fill(world, Truth())
+    source, access = TopicPartition("orders", 0), KafkaAccess("dc1", world.broker.brokers, {}, name)
+    before, kept = _end(world, source), make_reader(access)
+    assert len(_values(kept, Range(source, 0, 400), before.epoch)) == 400
+    world.broker.stop()
+    cut_log(world.broker, "orders", CUT)
+    world.broker.start()
+    world.produce("orders", 900, Truth(), partitions=1, first=10_000)
+    wait_for(lambda: _end(world, source).offset == CUT + 900, 30, "the second filling")
+    now, new = _end(world, source), make_reader(access)
+    assert now.epoch > before.epoch
+    following = Range(source, 400, 800)
+    assert find_cuts(access, {source: EpochOffset(following.begin, before.epoch)}) == {}
+    assert _values(kept, following, now.epoch) == _values(new, following, now.epoch)
+    kept.close()
+    new.close()
+
+
+def _values(reader: Reader, block_range: Range, epoch: int) -> list[bytes]:
+    values: list[bytes] = []
+    wanted = [Wanted(block_range, epoch)]
+    reader.read_ranges(wanted, 1 << 30, lambda found, _: values.extend(found))
+    return values
 
 
 def assert_no_range_is_read(world: World, source: TopicPartition, recorded: EpochOffset) -> None:

@@ -13,7 +13,7 @@ from sluice.core.bundles import OFFSET_BITS
 from sluice.core.errors import SluiceError
 from sluice.core.ranges import Range, TopicPartition
 from sluice.kafka import reader as reader_module
-from sluice.kafka.errors import RangeVanishedError, UnreadRangeError
+from sluice.kafka.errors import RangeVanishedError, StalledError, UnreadRangeError
 from sluice.kafka.reader import ReadResult, Wanted
 from tests.kafka.test_reader import NO_LIMIT, Reading, counts
 from tests.support.kafka import Kafka, numbered
@@ -249,3 +249,21 @@ def test_a_later_epoch_is_noticed_in_every_range(kafka: Kafka, reading: Reading)
     with is_unread(1, RangeVanishedError) as caught:
         reading.reader.read_ranges([Wanted(first, 0), Wanted(second, -2)], NO_LIMIT, take)
     assert str(second) in str(caught.value) and "leader epoch" in str(caught.value)
+
+
+def test_a_leader_of_an_earlier_epoch_than_the_one_that_vouched_is_not_read(
+    kafka: Kafka, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A broker that was cut off takes itself for the leader that it was. What it has beyond the
+    offset where the next leader began is nobody's any more."""
+    monkeypatch.setattr(reader_module, "STALL_SECONDS", 0.3)
+    reading = Reading(kafka, "native")
+    topic = kafka.topic()
+    kafka.produce(topic, numbered(5))
+    (block_range,) = ranges_of(topic, (0, 5))
+    with is_unread(0, StalledError) as caught:
+        reading.reader.read_ranges([Wanted(block_range, 1)], NO_LIMIT, reading._take)
+    assert reading.values == [] and "UNKNOWN_LEADER_EPOCH" in str(caught.value)
+    reading.reader.read_ranges([Wanted(block_range, 0)], NO_LIMIT, reading._take)
+    assert reading.values == numbered(5)
+    reading.reader.close()

@@ -14,7 +14,8 @@ from dataclasses import dataclass, field
 from operator import attrgetter
 
 from sluice.core.errors import TransientError
-from sluice.core.ranges import Range, TopicPartition
+from sluice.core.ranges import TopicPartition
+from sluice.kafka.reader import Wanted
 from sluice.kafka.wire import messages
 from sluice.kafka.wire.cluster import Cluster
 from sluice.kafka.wire.connection import Connection
@@ -89,6 +90,8 @@ class Part:
 class _Fetching:
     """How far one range is fetched.
 
+    :param epoch: that the leader has to be of at least: a broker that was cut off takes itself for
+        the leader that it was, and has what others do not have any more.
     :param queue: of its leader; None: nothing is to be asked, or it is not known whom.
     :param least_bytes: what is asked for at least; more each time that nothing comes.
     """
@@ -97,7 +100,7 @@ class _Fetching:
     source: TopicPartition
     following: int
     end: int
-    epoch: int = -1
+    epoch: int
     queue: _BrokerQueue | None = None
     is_asked: bool = False
     asked_bytes: int = 0
@@ -121,12 +124,16 @@ class Fetches:
     to start over, or closes it."""
 
     def __init__(
-        self, library: CDLL, cluster: Cluster, sizes: Sizes, ranges: Sequence[Range]
+        self, library: CDLL, cluster: Cluster, sizes: Sizes, wanted: Sequence[Wanted]
     ) -> None:
         self._library = library
         self._cluster = cluster
         self._sizes = sizes
-        self._all = [_Fetching(n, r.source, r.begin, r.end) for n, r in enumerate(ranges)]
+        ranges = [one.block_range for one in wanted]
+        self._all = [
+            _Fetching(number, r.source, r.begin, r.end, one.epoch)
+            for number, (r, one) in enumerate(zip(ranges, wanted, strict=True))
+        ]
         self._queues: dict[int, _BrokerQueue] = {}
         self._held_bytes = 0
         self._largest = c_int64()
@@ -196,7 +203,7 @@ class Fetches:
             except (OSError, TransientError):
                 unreachable.add(leader.broker)
                 continue
-            fetching.queue, fetching.epoch = queue, leader.epoch
+            fetching.queue, fetching.epoch = queue, max(leader.epoch, fetching.epoch)
             queue.waiting.append(fetching)
         for queue in self._queues.values():
             queue.waiting = deque(sorted(queue.waiting, key=attrgetter("number")))

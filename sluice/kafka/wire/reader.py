@@ -106,8 +106,7 @@ class WireReader:
         self, wanted: Sequence[Wanted], bytes_max: int, deliver: DeliverText
     ) -> tuple[ReadResult, ...]:
         """As `read_ranges`, in large pieces without an object for each message."""
-        ranges = [one.block_range for one in wanted]
-        fetches = Fetches(self._library, self._cluster, self._sizes, ranges)
+        fetches = Fetches(self._library, self._cluster, self._sizes, wanted)
         self._begin(bytes_max)
         results: list[ReadResult] = []
         try:
