@@ -137,6 +137,11 @@ class DeadLetter(NamedTuple):
         """Where the message stood at first: its origin, or itself."""
         return self.origin or Origin(self.topic, self.partition, self.offset, self.timestamp_ms)
 
+    @property
+    def weight(self) -> int:
+        """About what it takes in a transaction, with its headers."""
+        return len(self.value or b"") + 1024
+
 
 @pickled_by_fields
 @value

@@ -33,6 +33,7 @@ from sluice.core.ledger import LedgerView
 from sluice.core.load_spec import SOURCE, LoadSpec
 from sluice.core.planning import Limits
 from sluice.core.ranges import TopicPartition
+from sluice.core.transaction_size import TransactionSize
 from sluice.driver.applying import (
     Applying,
     answer,
@@ -157,6 +158,8 @@ class ConnectorRun:
         self.doing = "waiting for its turn"
         self.error: SluiceError | None = None
         self.is_ended = False
+        #: Kept where it starts anew since a transaction that was too heavy fenced it.
+        self.transaction_size = TransactionSize()
         self.loop: ConnectorLoop | None = None
         #: Where the driver is a member of a fleet, once it has looked who else is.
         self.fleet: FleetMember | None = None
@@ -400,6 +403,7 @@ class _Assembly:
             ),
             transaction_timeout_ms=TRANSACTION_MS_SHARED if is_shared else TRANSACTION_MS,
             is_shared=is_shared,
+            size=run.transaction_size,
         )
         self.monitor = WindowMonitor(self.clickhouse, self.spec, now_ms)
         self.monitor.start()
@@ -558,6 +562,7 @@ class _Assembly:
             version=self.run.version_number,
             see_specs=self.applying.see_specs,
             read_new=self.new_partitions.ask,
+            transaction_size=self.names.size,
         )
         self.applying.hear(decided)
         self.schema.start()

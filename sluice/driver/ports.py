@@ -20,6 +20,7 @@ from sluice.core.load_spec import LoadSpec
 from sluice.core.ranges import EpochOffset, Range, TopicPartition
 from sluice.core.records import Record
 from sluice.core.replicas import ReplicaHealth
+from sluice.core.transaction_size import TransactionSize
 from sluice.driver.effects import Wanted
 from sluice.driver.parking import Parking
 from sluice.driver.state import Holds, PartitionState
@@ -415,6 +416,7 @@ class LoopParts:
     :param see_specs: told the load specs that are left, when some are needed no more.
     :param read_new: asks for what the ledger says of partitions that the loop does not have; a
         `NewPartitionsRead` tells. Where there are `shares`, others have them.
+    :param transaction_size: what one transaction may carry; the `log` teaches it.
     """
 
     log: IntentLog
@@ -442,3 +444,4 @@ class LoopParts:
     version: int = 0
     see_specs: Callable[[Collection[LoadSpec]], None] = lambda specs: None
     read_new: Callable[[list[TopicPartition]], None] | None = None
+    transaction_size: TransactionSize = field(default_factory=TransactionSize)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
 from sluice.core.budget import TargetShard, WindowState, room
@@ -33,9 +33,6 @@ from sluice.driver.state import Holds, PartitionState
 
 #: Entries reserved for a block of a partitioned table before any was seen.
 FIRST_RESERVATION = 8
-
-#: Dead letters of one transaction; ranges beyond it are settled by the next ones.
-DEAD_LETTER_BYTES_MAX = 64 * 1024 * 1024
 
 #: A look at the windows is too old to repeat a range on after so long: a driver that slept
 #: would repeat on what the windows held before it slept, and with a new lease.
@@ -635,20 +632,36 @@ def too_small(
     )
 
 
-def bounded(updates: list[RecordUpdate]) -> list[RecordUpdate]:
+def bounded(updates: list[RecordUpdate], bytes_max: int) -> list[RecordUpdate]:
     """As many updates as one transaction can take with their dead letters; at least one that
     has any, and those that settle a bundle all or none. The others are planned again in the next
-    round."""
+    round. Of what has more alone, messages beyond that become pointers to where they stand.
+
+    :param bytes_max: of all dead letters; see `core.transaction_size`.
+    """
     groups: dict[str | int, list[RecordUpdate]] = {}
     for place, update in enumerate(updates):
         groups.setdefault(update.settles or place, []).append(update)
     taken: list[RecordUpdate] = []
     size = 0
     for group in groups.values():
-        dead_letters = (letter for update in group for letter in update.dead_letters)
-        weight = sum(len(letter.value or b"") + 1024 for letter in dead_letters)
-        if size and weight and size + weight > DEAD_LETTER_BYTES_MAX:
+        weight = sum(letter.weight for update in group for letter in update.dead_letters)
+        if size and weight and size + weight > bytes_max:
             continue
         size += weight
-        taken += group
+        taken += _cut(group, bytes_max) if weight > bytes_max else group
     return taken
+
+
+def _cut(group: list[RecordUpdate], bytes_max: int) -> Iterator[RecordUpdate]:
+    left = bytes_max
+    for update in group:
+        dead_letters: list[DeadLetter] = []
+        for letter in update.dead_letters:
+            size = len(letter.value or b"")
+            if size > left:
+                dead_letters.append(letter._replace(value=None, truncated=True))
+            else:
+                left -= size
+                dead_letters.append(letter)
+        yield replace(update, dead_letters=tuple(dead_letters))

@@ -132,6 +132,7 @@ class RoundRecorder:
         self.checkpoints = Checkpoints(states, recorded)
         self._name = name
         self._log, self._tracing = parts.log, parts.tracing
+        self._size = parts.transaction_size
         self._is_shared = parts.fleet is not None
         self._now_ms = parts.now_ms
         self._states = states
@@ -155,7 +156,7 @@ class RoundRecorder:
         """
         initialised = self._log.initialised
         try:
-            updates = self._unchanged(bounded(updates), now_ms)
+            updates = self._unchanged(bounded(updates, self._size.bytes_max), now_ms)
             # What a member planned before its id was initialised again is planned anew (R24).
             is_planned_anew = self._is_shared and self._log.initialised != initialised
             if not updates or is_planned_anew:

@@ -14,7 +14,7 @@ import os
 import threading
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 import confluent_kafka as ck
@@ -24,6 +24,7 @@ from sluice.core.ledger import Commit, encode_entries
 from sluice.core.ranges import TopicPartition
 from sluice.core.receipts import DeadLetter
 from sluice.core.records import Record, encode
+from sluice.core.transaction_size import TransactionSize
 from sluice.kafka.dead_letters import wrap
 from sluice.kafka.errors import FencedError, UnknownCommitError, kafka_error
 
@@ -100,6 +101,7 @@ class RecorderNames:
 
     :param owner: last part of the own transactional id; unique for each driver process.
     :param dead_letter_bytes_max: max.message.bytes of the dead-letter topic.
+    :param size: learns what one transaction may carry.
     """
 
     group: str
@@ -115,6 +117,7 @@ class RecorderNames:
     transaction_timeout_ms: int = 60_000
     #: With other members of a fleet, who may give back what they have taken over (R25).
     is_shared: bool = False
+    size: TransactionSize = field(default_factory=TransactionSize, compare=False)
 
     def topic_of(self, letter: DeadLetter) -> str:
         """Where a dead letter goes: none is lost for a topic that is not named any more."""
@@ -159,9 +162,31 @@ def transact(
     :raises FencedError: this id was initialised again.
     :raises UnknownCommitError: nobody knows.
     """
-    in_transaction(
-        producer, "recording intents", lambda: _send(producer, content, group_metadata), stop
-    )
+    began, is_committed = time.monotonic(), False
+    try:
+        in_transaction(
+            producer, "recording intents", lambda: _send(producer, content, group_metadata), stop
+        )
+        is_committed = True
+    finally:
+        _learn(content, time.monotonic() - began, is_committed=is_committed)
+
+
+def _learn(content: Content, seconds: float, *, is_committed: bool) -> None:
+    """What the next transactions may carry. Says why one was not committed, where that is likely to
+    be its own time-out: the error is the same as that of one which a successor has fenced (H4)."""
+    names, timeout_seconds = content.names, content.names.transaction_timeout_ms / 1000
+    carried = sum(letter.weight for letter in content.commit.dead_letters)
+    names.size.learn(carried, seconds, timeout_seconds, is_committed=is_committed)
+    if carried and not is_committed and seconds >= min(timeout_seconds, HANG_SECONDS):
+        _logger.warning(
+            "%s.%s: a transaction with %.1f MB of dead letters was not committed in %.0f s, and "
+            "Kafka ends one after %.0f s: the brokers are away, or the way to them is too slow for "
+            "so much. The next ones carry %.1f MB at most. Try: whether brokers throttle this user "
+            "(quotas), and `sluice dead-letters list --summary`",
+            *(names.group, names.owner, carried / 1e6, seconds, timeout_seconds),
+            names.size.bytes_max / 1e6,
+        )
 
 
 def in_transaction(

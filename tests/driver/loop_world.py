@@ -33,6 +33,7 @@ from sluice.core.ranges import (
 from sluice.core.receipts import DeadLetter, Loaded, Outcome, Receipt, TaskReport
 from sluice.core.records import Kind, Record
 from sluice.core.tokens import block_token
+from sluice.core.transaction_size import TransactionSize
 from sluice.driver.effects import Wanted
 from sluice.driver.loop import ConnectorLoop
 from sluice.driver.observing import NewPartitionsRead
@@ -150,7 +151,7 @@ class World(Inbox, Sources):
         self.own = {at.entry: table for at, table in self.tables.items()}
         self.group, self.ledger = dict[TopicPartition, Record](), list[LedgerEntry]()
         self.dead_letters, self.commits = list[DeadLetter](), list[Commit]()
-        self.initialised = 1
+        self.initialised, self.epoch, self.transaction_size = 1, EPOCH_UNKNOWN, TransactionSize()
         self.jobs, self.cancelled = list[Job](), list[tuple[int, Job]]()
         self.environments: list[TaskEnvironment] = []
         self.probes, self.probed_in_parts = list[tuple[int, Range]](), list[Collection[str]]()
@@ -168,7 +169,6 @@ class World(Inbox, Sources):
         self.want_columns: Callable[[Wanted], None] | None = None
         self.inflight_inserts_max, self.schema_patience_ms = INFLIGHT_INSERTS_MAX, PATIENCE_MS
         self.shards: dict[str, tuple[str, ...]] = {"s1": ("http://h",)}
-        self.epoch = EPOCH_UNKNOWN
         self.leaders: dict[TopicPartition, int] = {}
         self.cut_at: dict[TopicPartition, int] = {}
         self.asked_epochs: list[dict[TopicPartition, EpochOffset]] = []
@@ -399,6 +399,7 @@ class World(Inbox, Sources):
                 decided=Decided(self.frozen),
                 tracing=self.tracing,
                 read_new=read_new,
+                transaction_size=self.transaction_size,
             ),
             self.planner,
             environment,

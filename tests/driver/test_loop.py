@@ -14,7 +14,7 @@ from sluice.core.errors import InDoubtError, OwnerChangedError, TransientError
 from sluice.core.lease import LeaseOverError, has_expired
 from sluice.core.planning import Limits
 from sluice.core.ranges import TopicPartition
-from sluice.core.receipts import Failed, Loaded, NeedsReservation, TooHeavy
+from sluice.core.receipts import DeadLetter, Failed, Loaded, NeedsReservation, TooHeavy
 from sluice.driver.dispatching import PATIENCE_MS
 from sluice.driver.ports import ClusterRead
 from sluice.driver.record_updates import RecordPlanner
@@ -37,6 +37,22 @@ def test_ranges_follow_one_another_and_the_last_one_is_settled() -> None:
         ("SETTLE", 25, 25),
     ]
     assert world.rows_of(P0) == [1] * 25
+
+
+def test_no_transaction_has_more_dead_letters_than_it_may_carry() -> None:
+    sources = [TopicPartition("a", number) for number in range(4)]
+    world = World(sources)
+    world.ends = dict.fromkeys(sources, 10)
+    letter = DeadLetter("a", 0, 3, None, None, b"v", (), "syntax", "e", "t")
+    world.transaction_size.bytes_max = 4 * letter.weight
+
+    def script(world: World, assignment: Assignment) -> Answer:
+        return replace(world.load(assignment), dead_letters=(letter,) * 2)
+
+    world.script = script
+    run(world)
+    assert [len(commit.dead_letters) for commit in world.commits if commit.dead_letters] == [4, 4]
+    assert len(world.dead_letters) == 8
 
 
 def test_too_heavy_after_a_lost_job_is_shortened_and_loses_nothing() -> None:

@@ -12,7 +12,6 @@ from sluice.core.planning import Limits
 from sluice.core.ranges import TopicPartition
 from sluice.core.receipts import DeadLetter, Loaded, Receipt
 from sluice.core.records import Kind
-from sluice.driver import record_updates as steps_module
 from sluice.driver.record_updates import (
     Budget,
     RecordPlanner,
@@ -150,11 +149,8 @@ def test_a_settled_range_of_which_an_insert_may_come_says_so(
         assert (late_inserts[0]["deadline_ms"], late_inserts[0]["marks"]) == (until_ms, {"t/s1": 7})
 
 
-def test_dead_letters_of_one_transaction_are_bounded(
-    world: World, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_dead_letters_of_one_transaction_are_bounded(world: World) -> None:
     """At least one range that has any is settled; those without any always are."""
-    monkeypatch.setattr(steps_module, "DEAD_LETTER_BYTES_MAX", 3 * 1024)
     record = world.settled(P0).record
 
     def step(partition: int, dead_letters: int) -> RecordUpdate:
@@ -164,12 +160,31 @@ def test_dead_letters_of_one_transaction_are_bounded(
 
     def taken(*dead_letters: int) -> list[int]:
         steps = [step(place, count) for place, count in enumerate(dead_letters)]
-        return [each.source.partition for each in bounded(steps)]
+        return [each.source.partition for each in bounded(steps, 3 * 1024)]
 
     assert taken(5, 0, 1) == [0, 1]
     assert taken(1, 2, 1, 0) == [0, 1, 3]
     assert taken(2, 2, 1) == [0, 2]
     assert taken(0, 4) == [0, 1]
+
+
+def test_what_no_transaction_can_carry_is_settled_with_pointers(world: World) -> None:
+    """Else it would be written again and again."""
+    record, values = world.settled(P0).record, (b"a" * 600, b"b" * 600, None, b"c" * 300)
+
+    def step(partition: int, bundle: str, *some: bytes | None) -> RecordUpdate:
+        source, letters = TopicPartition("a", partition), tuple(map(letter, some))
+        return RecordUpdate(source, record, Background(), False, (), letters, bundle)
+
+    def written(*steps: RecordUpdate) -> list[tuple[bytes | None, bool]]:
+        taken = bounded(list(steps), 1000)
+        return [(one.value, one.truncated) for update in taken for one in update.dead_letters]
+
+    whole = [(value, False) for value in values]
+    expected = [whole[0], (None, True), whole[2], whole[3]]
+    assert written(step(0, "", *values)) == expected
+    assert written(step(0, "bundle", *values[:1]), step(1, "bundle", *values[1:])) == expected
+    assert written(step(0, "", b"a" * 1000)) == [(b"a" * 1000, False)]
 
 
 def budget(

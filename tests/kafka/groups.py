@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import uuid
 from dataclasses import replace
+from typing import Any
 
 from sluice.core.ledger import Background, Commit, CommittedOffset, record_entry
 from sluice.core.ranges import TopicPartition
 from sluice.core.receipts import DeadLetter
 from sluice.core.records import Kind, Record, encode
+from sluice.core.transaction_size import TransactionSize
 from sluice.kafka.recorder import Recorder, RecorderNames
 from tests.support.kafka import Kafka
 
@@ -50,7 +52,12 @@ class Group:
         self._reader: Recorder | None = None
 
     def recorder(
-        self, owner: str, timeout_ms: int = 60_000, *, is_shared: bool = False
+        self,
+        owner: str,
+        timeout_ms: int = 60_000,
+        *,
+        is_shared: bool = False,
+        size: TransactionSize | None = None,
     ) -> Recorder:
         """A driver's recorder."""
         names = RecorderNames(
@@ -61,14 +68,15 @@ class Group:
             dead_letter_bytes_max=self.dead_letters_max,
             transaction_timeout_ms=timeout_ms,
             is_shared=is_shared,
+            size=size or TransactionSize(),
         )
         recorder = Recorder(self.kafka.access(), names, now_ms=lambda: NOW)
         self._recorders.append(recorder)
         return recorder
 
-    def owning(self, owner: str, timeout_ms: int = 60_000) -> Recorder:
+    def owning(self, owner: str, timeout_ms: int = 60_000, **more: Any) -> Recorder:
         """A recorder that has taken everything over; each partition is settled where it was."""
-        recorder = self.recorder(owner, timeout_ms)
+        recorder = self.recorder(owner, timeout_ms, **more)
         taken = recorder.take_over(self.sources)
         recorder.finish_take_over(taken, self.first(recorder))
         return recorder

@@ -11,6 +11,7 @@ import time
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from pathlib import Path
 
 import confluent_kafka as ck
 import pytest
@@ -18,12 +19,19 @@ import pytest
 from sluice.core.errors import ForeignHandsError, OwnerChangedError, TransientError
 from sluice.core.ledger import Commit, CommittedOffset
 from sluice.core.ranges import TopicPartition
-from sluice.core.records import Kind, encode
+from sluice.core.records import Kind, Record, encode
+from sluice.core.transaction_size import TransactionSize
 from sluice.kafka import recorder as recorder_module
 from sluice.kafka import transactions as transactions_module
+from sluice.kafka.clients import KafkaAccess
 from sluice.kafka.dead_letters import read_dead_letters
 from sluice.kafka.errors import FencedError, KafkaUnavailableError, UnknownCommitError
 from sluice.kafka.recorder import Recorder
+from sluice.testbed.chaos.proxy import Kind as Throttled
+from sluice.testbed.chaos.proxy import LinkFault, Proxy
+from sluice.testbed.chaos.requests import kafka_requests
+from sluice.testbed.chaos.stage import ProxiedBroker
+from sluice.testbed.local.running import Broker, running_program
 from tests.kafka.groups import SETTLED, Group, intend, letter
 from tests.support.kafka import Kafka
 
@@ -200,6 +208,71 @@ def test_fenced_by_its_own_time_out_it_goes_on(
     driver.record(group.commit(record), dict.fromkeys(group.sources, before))
     assert group.holds(record)
     assert group.ledger_kinds() == [("a", "settle"), ("a", "intend")]
+
+
+class Behind(Kafka):
+    """A broker that Sluice reaches by a proxy only."""
+
+    def __init__(self, broker: Broker, way: Proxy) -> None:
+        super().__init__(broker)
+        self.way = way
+
+    def access(self, connector: str = "dc1") -> KafkaAccess:
+        return KafkaAccess(connector, f"127.0.0.1:{self.way.port}")
+
+
+@pytest.fixture
+def slow_group(tmp_path: Path) -> Iterator[Group]:
+    """Its recorders write no more than a megabyte a second."""
+    with (
+        Proxy(kafka_requests(frozenset())) as way,
+        running_program(ProxiedBroker(tmp_path / "kafka", way)) as broker,
+    ):
+        group = Group(Behind(broker, way))
+        way.strike(LinkFault(Throttled.THROTTLE, bytes_per_second=1_000_000))
+        yield group
+        group.close()
+
+
+@pytest.mark.parametrize("is_shared", [False, True])
+def test_dead_letters_that_no_transaction_can_carry_in_time_come_by_several(
+    slow_group: Group, caplog: pytest.LogCaptureFixture, *, is_shared: bool
+) -> None:
+    """They were written again and again, and each time their owner was fenced by its own time-out:
+    in a fleet the next one loaded them anew, and was fenced, too."""
+    group, size = slow_group, TransactionSize()
+    letters = [letter(offset, os.urandom(500_000)) for offset in range(18)]
+    names = iter(f"owner-{number}" for number in range(20))
+
+    def owning() -> tuple[Recorder, Record]:
+        driver = group.owning(next(names), timeout_ms=4000, is_shared=is_shared, size=size)
+        return driver, replace(SETTLED, owner=driver.names.owner)
+
+    driver, before = owning()
+    carried, outcomes = list[int](), list[str]()
+    while sum(carried) < len(letters):
+        assert len(outcomes) < 20
+        left = letters[sum(carried) :]
+        taken = left[: max(1, size.bytes_max // left[0].weight)]
+        record = replace(before, begin=before.begin + 1, end=before.end + 1)
+        try:
+            driver.record(group.commit(record, *taken), dict.fromkeys(group.sources, before))
+            before = record
+            carried.append(len(taken))
+            outcomes.append("")
+        except OwnerChangedError as error:
+            outcomes.append(str(error))
+            assert is_shared
+            driver, before = owning()
+        except TransientError as error:
+            outcomes.append(str(error))
+    first = "owner-0 was fenced" if is_shared else "the transaction was not committed"
+    assert outcomes == [first, *("" for _ in carried)]
+    found = [message.value() for message in group.kafka.read(group.dead_letters)]
+    assert found == [each.value for each in letters]
+    (words,) = [each for each in caplog.messages if "dead letters was not committed in" in each]
+    assert "owner-0: a transaction with 8.0 MB" in words and "ends one after 4 s" in words
+    assert "quotas" in words
 
 
 def test_fenced_by_itself_and_overwritten_by_foreign_hands(
