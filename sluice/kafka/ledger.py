@@ -81,7 +81,9 @@ def read_view(
         more, where what is read tells of longer leases than today's. None: possible late inserts
         are of no interest.
     :param uncommitted: partitions of which the group holds nothing. A checkpoint that says that
-        they have no record is enough; for the others a record is looked for to the very beginning.
+        they have no record is enough, with a record of another partition of the topic if there is
+        one anywhere: a new partition of a known topic begins at its beginning. For the others a
+        record is looked for to the very beginning.
     """
     wanted, uncommitted = set(sources), set(uncommitted)
     low, high = _ends(access, topic, is_stable=False)
@@ -101,8 +103,10 @@ def read_view(
         if view.recorded is not None or view.complete:
             view.recorded = (view.recorded or frozenset()) | view.records.keys()
         new = set() if view.recorded is None else uncommitted - view.recorded
+        known = {source.topic for source in new} & {s.topic for s in view.recorded or ()}
         needed = {specs_of(str(entry["metadata"])) for entry in view.records.values()} - {None}
         found = wanted <= view.records.keys() | new and needed <= view.specs.keys()
+        found = found and known <= {source.topic for source in view.records}
         is_past = since_ms is None or times.oldest_ms < since_ms
         if view.complete or (found and is_past):
             return view

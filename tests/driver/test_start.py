@@ -17,6 +17,7 @@ from sluice.core.ledger import (
     Commit,
     LedgerEntry,
     LedgerView,
+    checkpoint_entries,
     late_insert_entry,
     record_entry,
     spec_entry,
@@ -338,6 +339,31 @@ def test_what_was_read_ahead_is_only_read_on(two: Group) -> None:
     (state,) = started.states
     assert (state.record.kind, state.record.spec) == (Kind.RENEW, recorded.digest())
     assert started.late_inserts == [PossibleLateInsert(insert_counters, NOW + 60_000)]
+
+
+def test_a_new_partition_of_a_topic_that_stopped_long_ago_begins_at_its_beginning(
+    two: Group, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Checkpoints name its other partitions, and have no record of them. It is taken over alone,
+    and what it held before that is not passed over."""
+    monkeypatch.setattr(ledger, "FIRST_CHUNK_MESSAGES", 1)
+    today, access = spec_of("a", "b", topic=two.topic), two.kafka.access()
+    leave_in_doubt(two, today)
+    busy = TopicPartition(two.kafka.topic(), 0)
+    entry = record_entry(busy, replace(SETTLED, owner="busy"), BACKGROUND)
+    recorder = two.recorder("busy")
+    checkpoint = checkpoint_entries([entry], [two.sources[0]])
+    for more in ((), checkpoint, ()):
+        commit = Commit({busy: replace(SETTLED, owner="busy")}, (*more, entry))
+        recorder.finish_take_over(recorder.take_over([busy]), commit)
+    two.kafka.produce(two.topic, numbered(20), 1)
+
+    def read(sources: list[TopicPartition], uncommitted: list[TopicPartition]) -> LedgerView:
+        return read_view(access, two.ledger, sources, lambda _: None, None, uncommitted)
+
+    parts = replace(start_parts(two, today, why=None), read_ledger=read, start="latest")
+    (state,) = take_over(parts, [two.sources[1]]).states
+    assert (state.stopped, state.settled) == (None, 0)
 
 
 def test_what_somebody_else_recorded_since_it_was_read_ahead_is_read_anew(two: Group) -> None:
