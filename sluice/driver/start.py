@@ -431,6 +431,7 @@ def _decide(
         # A record from before there were any: what its leader has now counts from now on.
         record = replace(record, epoch=item.end.epoch)
     state.record = replace(record, batch=started.batch)
+    state.sent = record.in_doubt  # perhaps, and who sent it is not here to say so
     if not state.record.in_doubt:
         state.background = Background(since_ms=now_ms)
     state.see_end(item.end, now_ms)

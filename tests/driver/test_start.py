@@ -28,6 +28,7 @@ from sluice.core.ranges import Range, TopicPartition
 from sluice.core.records import Kind, encode
 from sluice.driver.beginning import Predecessor
 from sluice.driver.discovering import retired
+from sluice.driver.dispatching import assigned
 from sluice.driver.inheriting import Heir
 from sluice.driver.record_updates import RecordPlanner
 from sluice.driver.start import (
@@ -63,7 +64,7 @@ def spec_of(*entries: str, topic: str) -> LoadSpec:
 
 
 def leave_in_doubt(
-    group: Group, recorded: LoadSpec, *more: LedgerEntry, partition: int = 0
+    group: Group, recorded: LoadSpec, *more: LedgerEntry, partition: int = 0, owner: str = "old"
 ) -> None:
     """A driver recorded a range of two entries, and is gone.
 
@@ -71,9 +72,9 @@ def leave_in_doubt(
     """
     group.kafka.produce(group.topic, numbered(20), partition)
     topic_id = group.kafka.log.topics([group.topic])[group.topic][0]
-    record = intend("old", 0, 10, topic_id=topic_id, spec=recorded.digest())
+    record = intend(owner, 0, 10, topic_id=topic_id, spec=recorded.digest())
     source = group.sources[partition]
-    old = group.recorder("old")
+    old = group.recorder(owner)
     entries = (
         spec_entry(recorded.digest(), recorded.canonical()),
         record_entry(source, record, BACKGROUND),
@@ -364,6 +365,19 @@ def test_a_new_partition_of_a_topic_that_stopped_long_ago_begins_at_its_beginnin
     parts = replace(start_parts(two, today, why=None), read_ledger=read, start="latest")
     (state,) = take_over(parts, [two.sources[1]]).states
     assert (state.stopped, state.settled) == (None, 0)
+
+
+def test_what_was_in_doubt_when_it_was_adopted_is_not_sent_as_the_first_one(group: Group) -> None:
+    """An heir that was to probe it recorded it as it was, and did not hear of its commit."""
+    recorded = spec_of("a", "b", topic=group.topic)
+    leave_in_doubt(group, recorded, owner="new")
+    parts = start_parts(group, recorded, why=None)
+    heir = Heir(parts, lambda _: LedgerView(), lambda: group.sources, list, lambda _: None)
+    (state,) = heir._adopt(group.sources, 1, is_unsure=True).states
+    assert (state.record.owner, state.record.attempt) == ("new", 1)
+    assert state.stopped is None and not state.has_to_be_probed
+    assert not assigned(state, NOW, looks_for_fields=False).is_first
+    heir.close()
 
 
 def test_what_somebody_else_recorded_since_it_was_read_ahead_is_read_anew(two: Group) -> None:
