@@ -28,7 +28,7 @@ Owners = NDArray[np.uint8]
 
 
 def topic_bytes(topic_id: str) -> bytes:
-    """The 8 bytes of a short topic id (`kafka.log.short_topic_id`).
+    """The 8 bytes of a short topic id (`core.topics.short_topic_id`).
 
     :raises TerminalError: it is none.
     """

@@ -76,4 +76,7 @@ class OwnerChangedError(TerminalError):
 class ForeignHandsError(TerminalError):
     """A committed offset is not what this owner wrote (R5)."""
 
-    hint = "Find who commits in this consumer group, stop it, then run `sluice adopt`."
+    hint = (
+        "Find who commits in this consumer group, stop it, then run `sluice adopt`. (Kafka forgets "
+        "what is committed of a topic that is deleted.)"
+    )

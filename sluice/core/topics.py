@@ -1,7 +1,9 @@
-"""Which topics an entry takes: by their names, or by a regular expression over whole names."""
+"""Which topics an entry takes: by their names, or by a regular expression over whole names. And how
+a record names a topic: by its id."""
 
 from __future__ import annotations
 
+import base64
 import re
 from collections.abc import Iterable
 from functools import lru_cache
@@ -34,3 +36,13 @@ def takes(topics: Iterable[str], pattern: str, topic: str) -> bool:
 def is_reserved(topic: str) -> bool:
     """Whether a topic is somebody's bookkeeping, so that only its name takes it."""
     return _RESERVED.fullmatch(topic) is not None
+
+
+def short_topic_id(most: int, least: int) -> str:
+    """11 characters of a topic id: its lower 64 bits, base64url without padding (H12).
+
+    :param most: most significant 64 bits, signed as librdkafka gives them.
+    :param least: least significant 64 bits, likewise.
+    """
+    mixed = (least ^ (most * 0x9E3779B97F4A7C15)) & 0xFFFFFFFFFFFFFFFF
+    return base64.urlsafe_b64encode(mixed.to_bytes(8, "big")).decode().rstrip("=")

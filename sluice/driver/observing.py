@@ -20,6 +20,7 @@ from sluice.driver.ports import ConfigurationRead, FindCuts, SourceOffsets, Topi
 from sluice.driver.start import ReadAhead, Started
 from sluice.driver.state import PartitionState
 from sluice.driver.stopped import PartitionStoppedError, cut_below
+from sluice.kafka.errors import recreated
 from sluice.kafka.log import TopicMissingError
 from sluice.spark.jobs import Inbox
 
@@ -218,12 +219,7 @@ class TopicObserver:
     def _look_at(self, topic: str, states: list[PartitionState], identity: str) -> Iterator[Effect]:
         for state in states:
             if state.record.topic_id != identity:
-                message = (
-                    f"{state.source}: the topic was deleted and created again "
-                    f"(its id is {identity} now)"
-                )
-                hint = "`sluice adopt --offset 0` loads the new one from its beginning."
-                yield from _stop_going(state, PartitionStoppedError(message, hint))
+                yield from _stop_going(state, recreated(state.source, identity))
 
     def _new_of(self, topic: str, states: list[PartitionState], count: int) -> list[TopicPartition]:
         if any(state.retiring for state in states):

@@ -342,9 +342,10 @@ def _load_specs(parts: StartParts, view: LedgerView, started: Started) -> None:
 def _observe(
     parts: StartParts, taken: TakeOver, view: LedgerView, sources: list[TopicPartition]
 ) -> list[Observed]:
+    # First: what is told after that of a topic that was made anew is not loaded under its old id.
+    topics = parts.log.topics({source.topic for source in sources})
     begins = parts.log.begins(sources)
     ends = parts.log.epoch_ends(sources)
-    topics = parts.log.topics({source.topic for source in sources})
     records: dict[TopicPartition, Record] = {}
     for source, found in taken.found.items():
         try:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import confluent_kafka as ck
 
 from sluice.core.errors import InDoubtError, SluiceError, TerminalError, TransientError
+from sluice.core.ranges import TopicPartition
 
 FENCED_CODES = frozenset(
     {
@@ -68,6 +69,19 @@ class RangeVanishedError(TerminalError):
     """Offsets of a range are no longer in the log."""
 
     hint = "Messages expired or the log was truncated: `sluice adopt` or `sluice rewind` decides."
+
+
+class RecreatedTopicError(TerminalError):
+    """A topic was deleted and created again: other messages have the offsets (H12)."""
+
+    hint = "`sluice adopt --offset 0` loads the new one from its beginning."
+
+
+def recreated(source: TopicPartition, topic_id: str) -> RecreatedTopicError:
+    """The error of a partition that was recorded under another id than its topic has now."""
+    return RecreatedTopicError(
+        f"{source}: the topic was deleted and created again (its id is {topic_id} now)"
+    )
 
 
 class StalledError(TransientError):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import base64
 import logging
 import time
 from collections.abc import Iterable, Mapping
@@ -13,6 +12,7 @@ from confluent_kafka.admin import AdminClient, OffsetSpec
 
 from sluice.core.errors import SluiceError, TerminalError
 from sluice.core.ranges import EPOCH_UNKNOWN, EpochOffset, TopicPartition
+from sluice.core.topics import short_topic_id
 from sluice.kafka.clients import KafkaAccess, make_consumer
 from sluice.kafka.errors import KafkaUnavailableError, kafka_error
 from sluice.kafka.topics import cluster_metadata
@@ -38,16 +38,6 @@ class TopicMissingError(TerminalError):
     """A configured topic does not exist."""
 
     hint = "Create the topic, or take it out of `topics` in the connector and its tables."
-
-
-def short_topic_id(most: int, least: int) -> str:
-    """11 characters of a topic id: its lower 64 bits, base64url without padding (H12).
-
-    :param most: most significant 64 bits, signed as librdkafka gives them.
-    :param least: least significant 64 bits, likewise.
-    """
-    mixed = (least ^ (most * 0x9E3779B97F4A7C15)) & 0xFFFFFFFFFFFFFFFF
-    return base64.urlsafe_b64encode(mixed.to_bytes(8, "big")).decode().rstrip("=")
 
 
 def _plain(ends: Mapping[TopicPartition, EpochOffset]) -> dict[TopicPartition, int]:

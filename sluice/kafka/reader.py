@@ -10,7 +10,7 @@ from __future__ import annotations
 import time
 from bisect import bisect_left
 from collections import OrderedDict
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from itertools import groupby, zip_longest
@@ -21,13 +21,14 @@ from sluice.core.errors import SluiceError
 from sluice.core.ranges import EPOCH_UNKNOWN, EpochOffset, Range, TopicPartition
 from sluice.core.receipts import DeadLetter, DeadLetterReason
 from sluice.core.routing import Seen
-from sluice.kafka.clients import KafkaAccess, make_consumer
+from sluice.kafka.clients import KafkaAccess, make_admin, make_consumer
 from sluice.kafka.errors import (
     RangeVanishedError,
     StalledError,
     UnreadRangeError,
     kafka_error,
 )
+from sluice.kafka.log import SourceLog
 from sluice.kafka.originals import Originals
 
 #: Messages in one poll: what a poll brings stays in the processor's cache; 5,000 cost a
@@ -127,6 +128,7 @@ class RangeReader:
         #: Of the last range that was read, if its topic had bad messages before.
         self._originals: tuple[Range | None, Originals | None] = None, None
         self._had_bad: set[str] = set()
+        self._log: SourceLog | None = None
 
     def read(
         self,
@@ -216,6 +218,15 @@ class RangeReader:
             if dead_letters is not None:
                 return dead_letters
         return read_originals(self._access, block_range, wanted, bytes_max)
+
+    def topic_ids(self, sources: Iterable[TopicPartition]) -> dict[TopicPartition, str]:
+        """The short ids of their topics, as a broker knows them now; those of topics that are gone
+        are left out."""
+        sources = list(sources)
+        if self._log is None:
+            self._log = SourceLog(make_admin(self._access))
+        told = self._log.topics({source.topic for source in sources}, partial=True)
+        return {source: told[source.topic][0] for source in sources if source.topic in told}
 
     def close(self) -> None:
         """Close every consumer."""

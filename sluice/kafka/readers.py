@@ -1,10 +1,15 @@
-"""What reads ranges and the ends of logs, by the reader in the connector's section."""
+"""What reads ranges and the ends of logs, by the reader in the connector's section; and whether
+what was read is of the topic that was meant."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, TypeAlias
 
+from sluice.core.errors import SluiceError
+from sluice.core.ranges import TopicPartition
 from sluice.kafka.clients import KafkaAccess
+from sluice.kafka.errors import KafkaUnavailableError, UnreadRangeError, recreated
 from sluice.kafka.reader import RangeReader
 
 if TYPE_CHECKING:
@@ -35,3 +40,22 @@ def make_ends(access: KafkaAccess) -> StableEnds | None:
 
         return StableEnds(access)
     return None
+
+
+def require_topics(reader: Reader, recorded: Sequence[tuple[TopicPartition, str]]) -> None:
+    """What was read of these partitions is of the topics that their records name (H12). No id comes
+    back, so a topic that has it now had it when it was read.
+
+    :param recorded: each with the short id of its record's topic.
+    :raises UnreadRangeError: of the first that is not, or of which nobody tells.
+    """
+    try:
+        found = reader.topic_ids([source for source, _ in recorded])
+    except SluiceError as error:
+        raise UnreadRangeError(0, error) from None
+    for number, (source, topic_id) in enumerate(recorded):
+        if source not in found:
+            gone = f"reading {source}: its topic is gone, or not known to its broker yet"
+            raise UnreadRangeError(number, KafkaUnavailableError(gone))
+        if found[source] != topic_id:
+            raise UnreadRangeError(number, recreated(source, found[source]))

@@ -26,7 +26,7 @@ from sluice.core.tokens import block_token, row_source
 from sluice.decode.messages.facts import Origin, Origins
 from sluice.kafka.errors import UnreadRangeError
 from sluice.kafka.reader import RangeReader, ReadResult, Wanted
-from sluice.kafka.readers import Reader
+from sluice.kafka.readers import Reader, require_topics
 from sluice.worker.assignment import Assignment, TaskEnvironment
 from sluice.worker.routing import Router
 from sluice.worker.stage_clocks import StageClocks
@@ -277,6 +277,14 @@ class Bundle:
                     own[entry] = intervals_of(offsets)
         return found
 
+    def require_topics(self, reader: Reader) -> None:
+        """See `sluice.kafka.readers.require_topics`; called after its messages were read.
+
+        :raises UnreadRangeError: with the number of a member.
+        """
+        members = self.members
+        require_topics(reader, [(m.block_range.source, m.record.topic_id) for m in members])
+
     @property
     def _borders(self) -> NDArray[np.uint64]:
         numbers = range(len(self.members) + 1)
@@ -334,6 +342,7 @@ def fetch(
             router.start_over()
             reader = cache.reader(environment, looks=True)
             results = _read(reader, wanted, bundle, router, clocks)
+        bundle.require_topics(reader)
     except UnreadRangeError as unread:
         return Reading((), unread=(unread.number, unread.reason))
     heavy_at, total = results[-1].heavy_at, sum(result.bytes for result in results)

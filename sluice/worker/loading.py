@@ -52,6 +52,7 @@ from sluice.decode.messages.fault import NO_ROUTE
 from sluice.decode.schema.registry import UnknownSchemasError
 from sluice.decode.text.fields import new_fields
 from sluice.decode.values.steps import TooLargeError
+from sluice.kafka.errors import UnreadRangeError
 from sluice.kafka.reader import RangeReader, read_originals
 from sluice.kafka.readers import Reader
 from sluice.worker.asking import ask_for_fields, asked_for_columns, asked_for_schemas, words_of
@@ -482,6 +483,10 @@ class _Loading:
                 dead_letters = read_originals(environment.kafka, member.block_range, wanted, left)
             left -= sum(len(letter.value or b"") for letter in dead_letters)
             found.append(dead_letters)
+        try:
+            self.bundle.require_topics(reader)  # the originals were read after the rest
+        except UnreadRangeError as unread:
+            raise unread.reason from None
         return found
 
     def loaded(self, reading: Reading, router: Router) -> tuple[Loaded, ...]:

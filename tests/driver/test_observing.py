@@ -13,11 +13,13 @@ from sluice.core.budget import TargetShard
 from sluice.core.errors import OwnerChangedError, TransientError
 from sluice.core.ledger import Background
 from sluice.core.ranges import EpochOffset, TopicPartition
+from sluice.core.receipts import Failed, Outcome
 from sluice.core.records import Kind
 from sluice.driver.beginning import StartRefusedError
 from sluice.driver.start import Started
 from sluice.driver.state import PossibleLateInsert
-from sluice.worker.assignment import Job
+from sluice.kafka.errors import recreated
+from sluice.worker.assignment import Assignment, Job
 from tests.driver.loop_world import START_MS, World, kinds, table_spec
 
 P0, P1 = TopicPartition("a", 0), TopicPartition("a", 1)
@@ -67,6 +69,39 @@ def test_a_topic_that_is_created_again_while_the_loop_runs_is_not_read() -> None
     loop.run({P0: 40}, 5.0)
     assert "created again" in str(loop.states[P0].stopped)
     assert kinds(world, P0)[-1] == ("SETTLE", 20, 20)
+
+
+@pytest.mark.parametrize("end", [0, 20])
+def test_a_topic_that_is_made_anew_between_two_looks_is_refused_by_whoever_reads_it(
+    end: int,
+) -> None:
+    """Its end never was below what is recorded, so that only its id tells."""
+    world = World([P0, OTHER])
+    world.ends.update({P0: end, OTHER: 20})
+    world.script = load_what_was_meant
+    loop = world.loop()
+
+    def again() -> None:
+        world.ids["a"] = "BBBBBBBBBBB"
+        world.ends.update({P0: 40, OTHER: 40})
+
+    world.at(31_000, again)  # a moment after a look at the topics
+    world.at(45_000, loop.stopping.set)
+    loop.run(None, 5.0)
+    stopped = loop.states[P0].stopped
+    assert stopped is not None and stopped.hint.startswith("`sluice adopt --offset 0`")
+    assert "created again (its id is BBBBBBBBBBB now)" in str(stopped)
+    assert world.rows_of(P0) == [1] * end + [0] * (40 - end)
+    assert world.rows_of(OTHER) == [1] * 40
+    assert [k for k in kinds(world, P0) if k[2] > end] == [("INTEND", end, end + 10)]
+
+
+def load_what_was_meant(world: World, assignment: Assignment) -> Outcome:
+    """As a worker does: it reads, and asks for the id then."""
+    source, now = assignment.block_range.source, world.ids[assignment.block_range.source.topic]
+    if assignment.record.topic_id == now:
+        return world.load(assignment)
+    return Failed(recreated(source, now), inserted_nothing=True)
 
 
 def test_a_log_that_was_cut_and_filled_again_while_the_loop_runs_is_not_read() -> None:

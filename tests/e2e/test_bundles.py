@@ -22,7 +22,7 @@ from sluice.worker.assignment import Assignment, TaskEnvironment
 from sluice.worker.tasks import load_task
 from sluice.worker.worker_cache import WorkerCache
 from tests.e2e.test_shards import BY_USER, Shards, assert_spread, second_clickhouse, shards
-from tests.support.range_task import time_ms
+from tests.support.range_task import time_ms, topic_id_of
 from tests.support.world import Truth, World, assert_exact
 
 __all__ = ["second_clickhouse", "shards"]  # fixtures
@@ -51,7 +51,8 @@ class Bundled:
 
     def members(self, ends: Sequence[int]) -> list[Assignment]:
         ranges = [Range(TopicPartition(self.topic, p), 0, end) for p, end in enumerate(ends)]
-        name = bundle_name(Member(each, "topicid", 0) for each in ranges)
+        topic_id = topic_id_of(self.configuration, self.topic)
+        name = bundle_name(Member(each, topic_id, 0) for each in ranges)
         digest, deadline_ms = self.spec.digest(), time_ms() + 60_000
         return [
             Assignment(
@@ -64,7 +65,7 @@ class Bundled:
                     each.end,
                     "a",
                     0,
-                    "topicid",
+                    topic_id,
                     digest,
                     1,
                     deadline_ms,

@@ -76,7 +76,7 @@ def test_a_foreign_commit_stops_that_partition_only(world: World) -> None:
     driver = world.run(configuration)
     for table, rows in (("foreigners", 8_000), ("expired", 2_000), ("again", 1_000)):
         world.wait_for_rows(table, rows, driver)
-    wait_for(lambda: _is_idle(world), 30, "the settles")
+    wait_for(lambda: is_idle(world), 30, "the settles")
     _commit(world, "orders-foreign", 1, 5)
     world.produce("orders-foreign", 8_000, truth, first=8_000)
     world.wait_for_rows("foreigners", 14_000, driver)
@@ -114,7 +114,7 @@ def test_a_foreign_commit_stops_that_partition_only(world: World) -> None:
     assert_exact(world, "foreigners", truth)
 
 
-def _is_idle(world: World) -> bool:
+def is_idle(world: World) -> bool:
     """Nothing that was recorded is in doubt."""
     last = {(each["topic"], each["partition"]): each["kind"] for each in world._records()}
     return set(last.values()) == {"settle"}

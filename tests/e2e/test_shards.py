@@ -214,7 +214,7 @@ def test_a_block_in_doubt_is_repeated_with_that_of_the_other_shard_and_counts_on
     name = shards.world.name
     for shard, receipt in receipts.items():
         where = f"orders-doubt/0/doubt+default.doubt/{shard}/0-3000"
-        assert receipt.token == f"{name}/0/dc1/topicid/{where}"
+        assert receipt.token == f"{name}/0/dc1/{sent.topic_id}/{where}"
     assert receipts["s1"].checksum != receipts["s2"].checksum
 
 

@@ -22,9 +22,10 @@ from sluice.core.ledger import (
 )
 from sluice.core.ranges import Range, TopicPartition
 from sluice.core.records import encode
+from sluice.core.topics import short_topic_id
 from sluice.kafka import ledger as ledger_module
 from sluice.kafka.ledger import entries, read_on, read_view
-from sluice.kafka.log import TopicMissingError, short_topic_id
+from sluice.kafka.log import TopicMissingError
 from sluice.kafka.offsets import look, owner_in
 from sluice.kafka.topics import OWN_TOPIC_SETTINGS, describe_topic, ensure_own_topic
 from tests.kafka.groups import NOW, SETTLED, Group, intend

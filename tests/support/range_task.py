@@ -6,6 +6,7 @@ import queue
 import time
 from collections.abc import Collection
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 
 from sluice.config import Configuration
 from sluice.core.ledger import Rest, Stored
@@ -16,12 +17,20 @@ from sluice.core.records import Kind, Record
 from sluice.driver.ports import ProbeEnded, ProbeFound, Sought
 from sluice.driver.probing import ClickHouseProber
 from sluice.driver.specs import access_of, kafka_access
+from sluice.kafka.clients import make_admin
+from sluice.kafka.log import SourceLog
 from sluice.worker.assignment import Assignment, TaskEnvironment
 from sluice.worker.loading import load_bundle
 
 
 def time_ms() -> int:
     return time.time_ns() // 1_000_000
+
+
+def topic_id_of(configuration: Configuration, topic: str) -> str:
+    """The short id of a topic."""
+    log = SourceLog(make_admin(kafka_access(configuration, "dc1")))
+    return log.topics([topic])[topic][0]
 
 
 @dataclass
@@ -40,6 +49,11 @@ class Task:
     def block_range(self) -> Range:
         return Range(TopicPartition(self.topic, 0), 0, self.end)
 
+    @cached_property
+    def topic_id(self) -> str:
+        """As the broker says it."""
+        return topic_id_of(self.configuration, self.topic)
+
     def record(self, reservation: int = 1, rest: Rest | None = None) -> Record:
         digest, deadline_ms = self.spec.digest(), time_ms() + 60_000
         record = Record(
@@ -50,7 +64,7 @@ class Task:
             self.end,
             "a",
             self.generation,
-            "topicid",
+            self.topic_id,
             digest,
             reservation,
             deadline_ms,

@@ -30,7 +30,7 @@ from sluice.worker.worker_cache import WorkerCache
 from tests.claims.memory import Kept, MemoryStore
 from tests.driver.loop_world import table_spec
 from tests.worker.test_loading import NOWHERE
-from tests.worker.test_loading_tables import Listed
+from tests.worker.test_loading_tables import TOPIC_ID, Listed
 
 SINCE_MS, WINDOW = 1_000_000_000, 3_600
 ACCESS = StoreAccess("redis://nowhere:1/0")
@@ -97,7 +97,7 @@ class Task:
         spec = LoadSpec("p", "dc1", decoder_version(), 1 << 20, self.tables)
         environment = replace(NOWHERE, specs={spec.digest(): spec.canonical()}, claims=ACCESS)
         record = Record(
-            *(Kind.INTEND, 7, 1, 0, end, "me", self.generation, "Zm9vYmFyYmE"),
+            *(Kind.INTEND, 7, 1, 0, end, "me", self.generation, TOPIC_ID),
             *(spec.digest(), 1, 1 << 50),
         )
         cache = WorkerCache()

@@ -5,7 +5,7 @@ blocks go nowhere."""
 from __future__ import annotations
 
 import gzip
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -30,6 +30,7 @@ from sluice.core.receipts import (
 )
 from sluice.core.records import Kind, Record
 from sluice.decode.version import decoder_version
+from sluice.kafka.errors import RecreatedTopicError
 from sluice.kafka.reader import RangeReader, ReadResult, Wanted
 from sluice.worker import loading, staging
 from sluice.worker.assignment import Assignment
@@ -62,13 +63,24 @@ def by_header(entry: str) -> Route:
 Message = tuple[bytes | None, str]
 
 
+TOPIC_ID = "Zm9vYmFyYmE"
+
+
 class Listed(RangeReader):
-    """Gives messages of a list, of which each stands at the offset of its place."""
+    """Gives messages of a list, of which each stands at the offset of its place.
+
+    `now` are the ids of the topic that has the name after each reading; the last one stays.
+    """
 
     def __init__(self, messages: Sequence[Message], heavy_at: int | None = None) -> None:
         self.messages = messages
         self.heavy_at = heavy_at
         self.kept: Mapping[int, bytes] = {}
+        self.now = [TOPIC_ID]
+
+    def topic_ids(self, sources: Iterable[TopicPartition]) -> dict[TopicPartition, str]:
+        now = self.now.pop(0) if len(self.now) > 1 else self.now[0]
+        return dict.fromkeys(sources, now)
 
     def read_ranges(  # type: ignore[override]
         self,
@@ -133,7 +145,7 @@ class Task:
             dead_letter_bytes_max=self.letter_bytes_max,
         )
         record = Record(
-            Kind.INTEND, 7, 1, 0, end, "me", 0, "topicid", spec.digest(), self.reservation, 1 << 50
+            Kind.INTEND, 7, 1, 0, end, "me", 0, TOPIC_ID, spec.digest(), self.reservation, 1 << 50
         )
         shop = WorkerCache()
         key = f"{environment.kafka.connector}@{environment.kafka.brokers}"
@@ -197,6 +209,21 @@ def test_each_entry_has_its_own_rows_and_dead_letters(monkeypatch: pytest.Monkey
         (2, "one"),
         (2, "two"),
     ]
+
+
+@pytest.mark.parametrize("after", [0, 1])
+def test_what_was_read_of_a_topic_that_was_made_anew_is_no_row_and_no_dead_letter(
+    monkeypatch: pytest.MonkeyPatch, after: int
+) -> None:
+    """The originals of bad messages are read after the others were inserted."""
+    listed = Listed([(good(1), ""), (b"{", "")])
+    listed.now = [*[TOPIC_ID] * after, "another"]
+    task = Task((a_table("one"),), listed)
+    outcome = task.load(monkeypatch)
+    assert isinstance(outcome, Failed) and isinstance(outcome.error, RecreatedTopicError)
+    assert "its id is another now" in str(outcome.error)
+    assert task.inserted == [("one", "s1", 1)] * after
+    assert outcome.inserted_nothing == (not after)
 
 
 @pytest.mark.parametrize("unrouted", ["ignore", "dead-letter"])

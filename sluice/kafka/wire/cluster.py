@@ -8,6 +8,7 @@ import confluent_kafka as ck
 
 from sluice.core.errors import SluiceError
 from sluice.core.ranges import TopicPartition
+from sluice.core.topics import short_topic_id
 from sluice.kafka.clients import KafkaAccess
 from sluice.kafka.errors import KafkaUnavailableError, kafka_error
 from sluice.kafka.wire import messages
@@ -120,6 +121,25 @@ class Cluster:
                 raise kafka_error(f"asking for the ends of {source}", code)
             found.append(int(told[0]["offset"]))
         return found[0], found[1]
+
+    def topic_ids(self, sources: Iterable[TopicPartition]) -> dict[TopicPartition, str]:
+        """The short ids of their topics, each told by the partition's leader now; those of topics
+        that are gone are left out. Brokers before 2.8 have no ids, which is an id, too."""
+        led: dict[Leader, list[TopicPartition]] = {}
+        for source in sources:
+            led.setdefault(Leader(self.leader(source).broker, 0), []).append(source)
+        found: dict[TopicPartition, str] = {}
+        for leader, some in led.items():
+            connection = self.connection(leader)
+            if connection.versions[messages.METADATA][1] < messages.METADATA_WITH_IDS:
+                found |= dict.fromkeys(some, short_topic_id(0, 0))
+                continue
+            body = messages.topic_ids_body({source.topic for source in some})
+            answer = connection.ask(messages.METADATA, body, messages.METADATA_WITH_IDS)
+            told = messages.read_topic_ids(answer)
+            ids = {topic: short_topic_id(*both) for topic, both in told.items()}
+            found |= {source: ids[source.topic] for source in some if source.topic in ids}
+        return found
 
     def close(self) -> None:
         """Close every connection; the next call opens what it needs."""

@@ -49,12 +49,16 @@ class Connection:
             self.close()
             raise
 
-    def send(self, kind: int, body: bytes) -> None:
-        """Send a request; `receive` brings the answer."""
+    def send(self, kind: int, body: bytes, version: int | None = None) -> None:
+        """Send a request; `receive` brings the answer.
+
+        :param version: another one than all brokers know.
+        """
         self._correlation = (self._correlation + 1) & 0x7FFFFFFF
         self._pending.append((kind, self._correlation))
         try:
-            self._socket.sendall(messages.request(kind, self._correlation, self._client, body))
+            whole = messages.request(kind, self._correlation, self._client, body, version)
+            self._socket.sendall(whole)
         except OSError as error:
             raise ConnectionError(f"{self.name}: {error}") from None
 
@@ -86,9 +90,9 @@ class Connection:
         """Whether an answer is still to come, in whole or in part."""
         return bool(self._pending)
 
-    def ask(self, kind: int, body: bytes) -> Cursor:
+    def ask(self, kind: int, body: bytes, version: int | None = None) -> Cursor:
         """Send, and wait for the answer."""
-        self.send(kind, body)
+        self.send(kind, body, version)
         return Cursor(self.receive())
 
     def close(self) -> None:

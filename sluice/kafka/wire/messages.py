@@ -1,6 +1,7 @@
 """Kafka's requests and answers, as far as reading needs them. No I/O.
 
-All are of versions before the flexible ones, which every broker from 2.3 to 4.x knows.
+All are of versions before the flexible ones, which every broker from 2.3 to 4.x knows, but for the
+one that tells the ids of topics.
 """
 
 from __future__ import annotations
@@ -30,6 +31,9 @@ VERSIONS = {
     SASL_AUTHENTICATE: 0,
     ADD_OFFSETS: 0,
 }
+#: Of METADATA, the first that tells the ids of topics; brokers from 2.8 on have any. In flexible
+#: versions lengths are varints, one larger, and a list of tags ends each part, the head too.
+METADATA_WITH_IDS = 10
 NAMES = {FETCH: "Fetch", LIST_OFFSETS: "ListOffsets", METADATA: "Metadata"}
 
 READ_COMMITTED = 1
@@ -102,6 +106,34 @@ class Cursor:
         begin = self.skip(max(count, 0) * layout.itemsize)
         return np.frombuffer(self._data[begin : self.at], layout)
 
+    def varint(self) -> int:
+        """Unsigned, seven bits in a byte, the lowest first."""
+        value = shift = 0
+        while True:
+            byte = self._data[self.skip(1)]
+            value |= (byte & 0x7F) << shift
+            shift += 7
+            if byte < 0x80:
+                return value
+            if shift > 28:
+                raise BrokenAnswerError("an answer holds a length that is none")
+
+    def length(self) -> int:
+        """Of what is flexible; null is empty."""
+        return max(self.varint() - 1, 0)
+
+    def flexible_text(self) -> str:
+        """A string of a flexible version."""
+        length = self.length()
+        begin = self.skip(length)
+        return bytes(self._data[begin : self.at]).decode("utf-8", "replace")
+
+    def skip_tags(self) -> None:
+        """Step over what older clients need not know."""
+        for _ in range(self.varint()):
+            self.varint()
+            self.skip(self.varint())
+
     def array(self, element: Callable[[], T]) -> list[T]:
         """An array; null is empty."""
         count = self.number("i")
@@ -122,9 +154,15 @@ def add_offsets_body(transactional_id: str, group: str) -> bytes:
     return text(transactional_id) + struct.pack(">qh", -1, -1) + text(group)
 
 
-def request(kind: int, correlation: int, client: str, body: bytes) -> bytes:
-    """A whole request, its length before it."""
-    head = struct.pack(">hhi", kind, VERSIONS[kind], correlation) + text(client)
+def request(
+    kind: int, correlation: int, client: str, body: bytes, version: int | None = None
+) -> bytes:
+    """A whole request, its length before it.
+
+    :param version: if it is not the one of `VERSIONS`.
+    """
+    version = VERSIONS[kind] if version is None else version
+    head = struct.pack(">hhi", kind, version, correlation) + text(client)
     return struct.pack(">i", len(head) + len(body)) + head + body
 
 
@@ -237,6 +275,59 @@ def read_metadata(cursor: Cursor) -> Metadata:
     cursor.text()
     cursor.number("i")
     return Metadata(brokers, dict(cursor.array(topic)), leaders)
+
+
+def _varint(value: int) -> bytes:
+    found = bytearray()
+    while value > 0x7F:
+        found.append(value & 0x7F | 0x80)
+        value >>= 7
+    return bytes((*found, value))
+
+
+def topic_ids_body(topics: Collection[str]) -> bytes:
+    """Ask for the ids of topics, of which at least one is given; none comes into being. The head's
+    tags come first."""
+    parts = [b"\0", _varint(len(topics) + 1)]
+    for topic in topics:
+        encoded = topic.encode()
+        parts += bytes(16), _varint(len(encoded) + 1), encoded, b"\0"
+    return b"".join(parts) + bytes(4)
+
+
+def read_topic_ids(cursor: Cursor) -> dict[str, tuple[int, int]]:
+    """The ids of the topics that there are, each as two signed numbers."""
+    cursor.skip_tags()
+    cursor.number("i")
+    for _ in range(cursor.length()):
+        cursor.number("i")
+        cursor.flexible_text()
+        cursor.number("i")
+        cursor.flexible_text()
+        cursor.skip_tags()
+    cursor.flexible_text()
+    cursor.number("i")
+    found: dict[str, tuple[int, int]] = {}
+    for left in range(cursor.length(), 0, -1):
+        error, topic = cursor.number("h"), cursor.flexible_text()
+        most, least = cursor.numbers("qq")
+        if not error:
+            found[topic] = most, least
+        if left > 1:  # of the last one nothing more is wanted, however many partitions it has
+            _skip_partitions(cursor)
+    return found
+
+
+def _skip_partitions(cursor: Cursor) -> None:
+    """What follows the id of a topic."""
+    cursor.skip(1)
+    for _ in range(cursor.length()):
+        cursor.skip(14)
+        for _ in ("replicas", "in sync", "offline"):
+            cursor.skip(4 * cursor.length())
+        cursor.skip_tags()
+    cursor.skip(4)
+    cursor.skip_tags()
 
 
 def list_offsets_body(sources: Iterable[TopicPartition], which: int) -> bytes:

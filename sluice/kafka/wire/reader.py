@@ -7,7 +7,7 @@ connections: where a range begins, a fetch begins.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from ctypes import byref
 
 import confluent_kafka as ck
@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 import sluice.kafka.reader as contract
 from sluice.core.errors import SluiceError, TerminalError, TransientError
-from sluice.core.ranges import EPOCH_UNKNOWN, Range
+from sluice.core.ranges import EPOCH_UNKNOWN, Range, TopicPartition
 from sluice.kafka.clients import KafkaAccess
 from sluice.kafka.errors import (
     KafkaUnavailableError,
@@ -130,6 +130,21 @@ class WireReader:
     def has_addressed(self) -> bool:
         """Whether headers of what was read last may say which one table entry a message is for."""
         return bool(self._parser.addressed)
+
+    def topic_ids(self, sources: Iterable[TopicPartition]) -> dict[TopicPartition, str]:
+        """As `RangeReader.topic_ids`, but told by the leader of each: it knows the id of a topic
+        before it has a message of it.
+
+        :raises SluiceError: a leader does not tell.
+        """
+        try:
+            return self._cluster.topic_ids(sources)
+        except OSError as error:
+            self._cluster.close()
+            raise KafkaUnavailableError(f"asking for the ids of topics: {error}") from None
+        except SluiceError:
+            self._cluster.close()
+            raise
 
     def close(self) -> None:
         """Close every connection."""

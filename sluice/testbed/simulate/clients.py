@@ -372,6 +372,20 @@ class SimulatedLog(SourceLog):
         return {source: int(read(world.broker.log(source))) for source in asked}
 
 
+class TopicIds:
+    """What workers ask of topics, after each range that was read. It takes no step: what may happen
+    before it may happen while they read."""
+
+    def __init__(self, world: World) -> None:
+        self._world = world
+
+    def topics(self, names: Iterable[str], *, partial: bool) -> dict[str, tuple[str, int]]:
+        broker = self._world.broker
+        if broker.unreachable_until > self._world.now:
+            raise KafkaUnavailableError("describing topics")
+        return {name: (broker.ids[name], len(broker.topics[name])) for name in names}
+
+
 def finding_cuts(world: World) -> Callable[..., dict[TopicPartition, str]]:
     """Stands for `sluice.kafka.log.find_cuts`."""
 

@@ -71,8 +71,7 @@ class Insertion:
         assert isinstance(block, Block)
         self._parts = parts
         self._world = world = parts.world
-        self._connection = connection
-        self._host = connection.host
+        self._connection, self._host = connection, connection.host
         self.block = block
         self.table: Table = self._host.tables[table_in(keys["query"])]
         self._check_columns(keys["query"])
@@ -111,6 +110,7 @@ class Insertion:
         #: A plain table's server dies when it knows the block, and does not have it yet.
         self._dies_between = False
         self._parts.claim_rules.inserts(self._records, block.entry)
+        parts.invariants.blocks.inserts(block, self._records, self.table)
         self._mine = self._parts.inserters.insert_begins(self._records, self.table, block.entry)
 
     def _check_columns(self, query: str) -> None:

@@ -20,6 +20,7 @@ from sluice.kafka.tail import LogMessage
 from sluice.testbed.simulate.clickhouse import Block, Row, Table
 from sluice.testbed.simulate.inserters import SKEW_MS, Inserter, Inserters, Key, key_of
 from sluice.testbed.simulate.kafka import Transaction, record_of
+from sluice.testbed.simulate.messages import message_of
 from sluice.testbed.simulate.processes import DriverProcess, Records, in_words
 from sluice.testbed.simulate.reservations import Looks, ReservationRules, driver_of
 from sluice.testbed.simulate.scheduler import Process
@@ -130,6 +131,19 @@ class BlockRules:
         #: What a token names, and what was stored under it.
         self._tokens: dict[str, object] = {}
         self._stored: dict[str, tuple[str, tuple[str, ...], tuple[Row, ...]]] = {}
+
+    def inserts(self, block: Block, records: Records, table: Table) -> None:
+        """Each row is of the topic that its record names, whichever has the name now (H12)."""
+        of = self._world.messages_of
+        ended = {s: of[r.topic_id] for s, r in records.items() if r.topic_id in of}
+        for row in block.rows if ended else ():
+            number = message_of(row.number, block.entry, is_many=table.shape.is_many)
+            if row.source in ended and number >= 0 and number not in ended[row.source]:
+                self._world.violate(
+                    f"{row.source} {row.offset}: message {number} is inserted for "
+                    f"{records[row.source]}, which is of another topic of this name (H12)"
+                )
+                return
 
     def stored(self, table: Table, block: Block, records: Records, token: str) -> None:
         """A block is about to be stored: its token names it alone (R7)."""

@@ -68,6 +68,12 @@ def rows_of(judged: Judged, entry: str, *, is_many: bool) -> list[tuple[int, int
     return [(first + row, (judged.value + row) % VALUES) for row in range(judged.number % 4)]
 
 
+def message_of(row: int, entry: str, *, is_many: bool) -> int:
+    """The number of the message that a row of this number is of."""
+    number = row - (AGAIN_NUMBERS if entry == AGAIN else 0)
+    return number // ROW_NUMBERS if is_many else number
+
+
 def field_of(number: int) -> str | None:
     """The field that a message has and that no table has from the beginning; None for most."""
     if number < 0:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 
 from sluice.core.ranges import EpochOffset, TopicPartition
@@ -448,12 +449,20 @@ class KafkaFaults:
         log.begin = world.rng.randrange(log.begin, log.end + 1)
 
     def _create_again(self) -> None:
+        """Empty, or with as many messages in a moment as nobody could tell from the old one's."""
         world = self._world
         topic = world.rng.choice(sorted(world.broker.ids))
-        sources = [source for source in world.sources() if source.topic == topic]
+        before = {s: world.broker.log(s).end for s in world.sources() if s.topic == topic}
         self._excuse("topic created again", *(TopicPartition(topic, n) for n in range(9)))
-        world.broker.ids[topic] = world.topic_id(f"B{world.named():010d}")
-        world.broker.topics[topic] = [Log() for _ in sources]
+        old = world.broker.ids[topic]
+        world.broker.ids[topic] = new = world.topic_id(f"B{world.named():010d}")
+        world.broker.topics[topic] = [Log() for _ in before]
+        last = self._producers.messages
+        world.messages_of[old] = range(world.messages_of.get(old, range(0)).start, last + 1)
+        world.messages_of[new] = range(last + 1, sys.maxsize)
+        for source, end in before.items():
+            if world.rng.random() < 0.7:
+                self._producers.add(source, end + world.rng.randrange(1, 9))
 
     def _lose_ledger(self) -> None:
         world = self._world

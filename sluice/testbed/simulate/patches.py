@@ -121,6 +121,8 @@ def _of_kafka(world: World) -> list[tuple[Any, str, Any]]:
         (tail, "time", clock),
         (ledger, "FIRST_CHUNK_MESSAGES", LEDGER_CHUNK),
         (reader, "make_consumer", make_consumer),
+        (reader, "make_admin", lambda access: None),
+        (reader, "SourceLog", lambda admin: clients.TopicIds(world)),
         (reader, "time", clock),
     ]
 

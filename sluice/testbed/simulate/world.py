@@ -100,6 +100,8 @@ class World:
         self.excused: dict[TopicPartition, str] = {}
         #: Partitions whose logs lost their ends.
         self.cut_logs: set[TopicPartition] = set()
+        #: By topic id, where a topic was created again: the numbers of its messages.
+        self.messages_of: dict[str, range] = {}
         #: When somebody else committed an offset.
         self.foreign_commits: dict[TopicPartition, int] = {}
         self.drivers: dict[DriverProcess, None] = {}
