@@ -483,10 +483,7 @@ class _Loading:
                 dead_letters = read_originals(environment.kafka, member.block_range, wanted, left)
             left -= sum(len(letter.value or b"") for letter in dead_letters)
             found.append(dead_letters)
-        try:
-            self.bundle.require_topics(reader)  # the originals were read after the rest
-        except UnreadRangeError as unread:
-            raise unread.reason from None
+        _require_topics_still(self.bundle, reader)
         return found
 
     def loaded(self, reading: Reading, router: Router) -> tuple[Loaded, ...]:
@@ -539,6 +536,14 @@ class _Loading:
             {offset: self.faults[next(reasons)] for offset in offsets}
             for offsets in self.bundle.divided(places)
         ]
+
+
+def _require_topics_still(bundle: Bundle, reader: Reader) -> None:
+    """Originals are read after the rest."""
+    try:
+        bundle.require_topics(reader)
+    except UnreadRangeError as unread:
+        raise unread.reason from None
 
 
 def _duplicates_of_members(
