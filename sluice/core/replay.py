@@ -1,11 +1,12 @@
 """What a driver does with a partition when it takes it over: one exhaustive table.
 
-Every combination of facts meets exactly one rule; a test walks all of them. A field that a
+Every combination of facts meets exactly one rule; a test walks all of them. A fact that a
 rule leaves out does not matter to it.
 """
 
 from __future__ import annotations
 
+from collections.abc import Set
 from dataclasses import dataclass, fields
 from enum import Enum
 
@@ -99,143 +100,52 @@ class Decision(Enum):
         return self.name.startswith("STOP")
 
 
-_VALID = frozenset({Committed.SETTLED, Committed.IN_DOUBT})
+Fact = Committed | Ledger | Topic | Log | Memory | Executable | Probe
 
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """A decision and, for each fact, the values under which it is taken; empty means any."""
+    """A decision, and the values of the facts under which it is taken.
+
+    :param when: several values of one fact: any of them; a fact without one does not matter.
+    """
 
     decision: Decision
-    committed: frozenset[Committed] = frozenset()
-    ledger: frozenset[Ledger] = frozenset()
-    topic: frozenset[Topic] = frozenset()
-    log: frozenset[Log] = frozenset()
-    memory: frozenset[Memory] = frozenset()
-    executable: frozenset[Executable] = frozenset()
-    probe: frozenset[Probe] = frozenset()
+    when: Set[Fact]
 
     def matches(self, facts: Facts) -> bool:
         """Whether this rule speaks about these facts."""
-        for fact in fields(Facts):
-            allowed = getattr(self, fact.name)
-            if allowed and getattr(facts, fact.name) not in allowed:
-                return False
-        return True
+        matter = {type(value) for value in self.when}
+        given: list[Fact] = [getattr(facts, field.name) for field in fields(facts)]
+        return all(value in self.when for value in given if type(value) in matter)
 
 
-_SAME_TOPIC = frozenset({Topic.NEW, Topic.KNOWN})
-_GROUP_AND_LEDGER_AGREE = {
-    "ledger": frozenset({Ledger.AGREES}),
-    "topic": _SAME_TOPIC,
-}
+_NEVER_RECORDED: frozenset[Fact] = frozenset({Committed.ABSENT, Ledger.ABSENT})
+_VALID: frozenset[Fact] = frozenset({Committed.SETTLED, Committed.IN_DOUBT})
+_AGREE: frozenset[Fact] = frozenset({Ledger.AGREES, Topic.NEW, Topic.KNOWN})
+_IN_DOUBT: frozenset[Fact] = frozenset({Committed.IN_DOUBT, *_AGREE, Log.COVERS})
+_REMEMBERED: frozenset[Fact] = frozenset({*_IN_DOUBT, Memory.HOLDS})
+_OVERRUN: frozenset[Fact] = frozenset({*_IN_DOUBT, Memory.OVERRUN})
 
 REPLAY_RULES: tuple[Rule, ...] = (
     # Never recorded: "never existed" is judged by ledger and group together.
-    Rule(
-        Decision.START,
-        committed=frozenset({Committed.ABSENT}),
-        ledger=frozenset({Ledger.ABSENT}),
-        topic=frozenset({Topic.NEW}),
-    ),
-    Rule(
-        Decision.START_AT_ZERO,
-        committed=frozenset({Committed.ABSENT}),
-        ledger=frozenset({Ledger.ABSENT}),
-        topic=frozenset({Topic.KNOWN}),
-        log=frozenset({Log.COVERS, Log.END_LOST}),
-    ),
-    Rule(
-        Decision.STOP_LOG_BEGIN,
-        committed=frozenset({Committed.ABSENT}),
-        ledger=frozenset({Ledger.ABSENT}),
-        topic=frozenset({Topic.KNOWN}),
-        log=frozenset({Log.BEGIN_LOST}),
-    ),
-    Rule(
-        Decision.STOP_RECREATED,
-        committed=frozenset({Committed.ABSENT}),
-        ledger=frozenset({Ledger.ABSENT}),
-        topic=frozenset({Topic.RECREATED}),
-    ),
+    Rule(Decision.START, {*_NEVER_RECORDED, Topic.NEW}),
+    Rule(Decision.START_AT_ZERO, {*_NEVER_RECORDED, Topic.KNOWN, Log.COVERS, Log.END_LOST}),
+    Rule(Decision.STOP_LOG_BEGIN, {*_NEVER_RECORDED, Topic.KNOWN, Log.BEGIN_LOST}),
+    Rule(Decision.STOP_RECREATED, {*_NEVER_RECORDED, Topic.RECREATED}),
     # Recorded once, and the group's copy is gone: expired, reset or deleted (H3).
-    Rule(
-        Decision.STOP_OFFSETS_LOST,
-        committed=frozenset({Committed.ABSENT}),
-        ledger=frozenset({Ledger.AGREES, Ledger.DIFFERS}),
-    ),
-    Rule(Decision.STOP_FOREIGN, committed=frozenset({Committed.INVALID})),
-    Rule(
-        Decision.STOP_LEDGER,
-        committed=_VALID,
-        ledger=frozenset({Ledger.ABSENT, Ledger.DIFFERS}),
-    ),
-    Rule(
-        Decision.STOP_RECREATED,
-        committed=_VALID,
-        ledger=frozenset({Ledger.AGREES}),
-        topic=frozenset({Topic.RECREATED}),
-    ),
-    Rule(
-        Decision.STOP_LOG_BEGIN,
-        committed=_VALID,
-        log=frozenset({Log.BEGIN_LOST}),
-        **_GROUP_AND_LEDGER_AGREE,  # type: ignore[arg-type]
-    ),
-    Rule(
-        Decision.STOP_LOG_END,
-        committed=_VALID,
-        log=frozenset({Log.END_LOST}),
-        **_GROUP_AND_LEDGER_AGREE,  # type: ignore[arg-type]
-    ),
-    Rule(
-        Decision.CONSUME,
-        committed=frozenset({Committed.SETTLED}),
-        log=frozenset({Log.COVERS}),
-        **_GROUP_AND_LEDGER_AGREE,  # type: ignore[arg-type]
-    ),
-    Rule(
-        Decision.REPLAY,
-        committed=frozenset({Committed.IN_DOUBT}),
-        log=frozenset({Log.COVERS}),
-        memory=frozenset({Memory.HOLDS}),
-        executable=frozenset({Executable.YES}),
-        **_GROUP_AND_LEDGER_AGREE,  # type: ignore[arg-type]
-    ),
-    Rule(
-        Decision.PROBE,
-        committed=frozenset({Committed.IN_DOUBT}),
-        log=frozenset({Log.COVERS}),
-        memory=frozenset({Memory.OVERRUN}),
-        probe=frozenset({Probe.POSSIBLE}),
-        **_GROUP_AND_LEDGER_AGREE,  # type: ignore[arg-type]
-    ),
-    Rule(
-        Decision.PROBE,
-        committed=frozenset({Committed.IN_DOUBT}),
-        log=frozenset({Log.COVERS}),
-        memory=frozenset({Memory.HOLDS}),
-        executable=frozenset({Executable.NO}),
-        probe=frozenset({Probe.POSSIBLE}),
-        **_GROUP_AND_LEDGER_AGREE,  # type: ignore[arg-type]
-    ),
-    Rule(
-        Decision.STOP_RESOLVE,
-        committed=frozenset({Committed.IN_DOUBT}),
-        log=frozenset({Log.COVERS}),
-        memory=frozenset({Memory.OVERRUN}),
-        probe=frozenset({Probe.IMPOSSIBLE}),
-        **_GROUP_AND_LEDGER_AGREE,  # type: ignore[arg-type]
-    ),
-    Rule(
-        Decision.STOP_RESOLVE,
-        committed=frozenset({Committed.IN_DOUBT}),
-        log=frozenset({Log.COVERS}),
-        memory=frozenset({Memory.HOLDS}),
-        executable=frozenset({Executable.NO}),
-        probe=frozenset({Probe.IMPOSSIBLE}),
-        **_GROUP_AND_LEDGER_AGREE,  # type: ignore[arg-type]
-    ),
+    Rule(Decision.STOP_OFFSETS_LOST, {Committed.ABSENT, Ledger.AGREES, Ledger.DIFFERS}),
+    Rule(Decision.STOP_FOREIGN, {Committed.INVALID}),
+    Rule(Decision.STOP_LEDGER, {*_VALID, Ledger.ABSENT, Ledger.DIFFERS}),
+    Rule(Decision.STOP_RECREATED, {*_VALID, Ledger.AGREES, Topic.RECREATED}),
+    Rule(Decision.STOP_LOG_BEGIN, {*_VALID, *_AGREE, Log.BEGIN_LOST}),
+    Rule(Decision.STOP_LOG_END, {*_VALID, *_AGREE, Log.END_LOST}),
+    Rule(Decision.CONSUME, {Committed.SETTLED, *_AGREE, Log.COVERS}),
+    Rule(Decision.REPLAY, {*_REMEMBERED, Executable.YES}),
+    Rule(Decision.PROBE, {*_OVERRUN, Probe.POSSIBLE}),
+    Rule(Decision.PROBE, {*_REMEMBERED, Executable.NO, Probe.POSSIBLE}),
+    Rule(Decision.STOP_RESOLVE, {*_OVERRUN, Probe.IMPOSSIBLE}),
+    Rule(Decision.STOP_RESOLVE, {*_REMEMBERED, Executable.NO, Probe.IMPOSSIBLE}),
 )
 
 
