@@ -25,7 +25,7 @@ _ALWAYS = {
     "insert_deduplicate": "1",
     "deduplicate_insert": "enable",
     "deduplicate_blocks_in_dependent_materialized_views": "1",
-    # No limit; `spark.inserting` puts the block's reservation here.
+    # No limit; `worker.inserting` puts the block's reservation here.
     "max_partitions_per_insert_block": "0",
     "throw_on_max_partitions_per_insert_block": "1",
     "min_insert_block_size_rows": _BLOCK_ROWS_MAX,

@@ -69,8 +69,6 @@ OBSERVE_EVERY_MS_MAX = 1_000
 OBSERVE_DELAY_SHARE = 10
 OBSERVE_SHARE = 10
 OBSERVE_PAUSE_MS_MAX = 5_000
-#: Ranges that one probe looks for: what it asks of the servers is asked once for all of them.
-PROBED_TOGETHER_MAX = 100
 #: The wall clock may go back by so much without being noticed.
 CLOCK_STEP_MS = 5_000
 

@@ -26,7 +26,7 @@ class Keep:
 class Change:
     """The range may be sent again, under another load spec.
 
-    :param kind: of the record that says so: RETEXT or WIDEN.
+    :param kind: of the record that says so: CHANGE_SPEC or ADD_COLUMNS.
     """
 
     kind: Kind
