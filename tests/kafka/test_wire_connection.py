@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import ctypes
 import socket
 import struct
 from collections.abc import Callable
@@ -10,6 +11,7 @@ from collections.abc import Callable
 import pytest
 
 import sluice.kafka.reader as contract
+from sluice.core import compiled
 from sluice.core.errors import ConfigurationError
 from sluice.core.ranges import Range
 from sluice.kafka.clients import KafkaAccess
@@ -330,12 +332,22 @@ def test_addresses() -> None:
     ]
 
 
-def test_a_missing_compiled_part_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(native, "library_path", lambda: None)
+@pytest.mark.parametrize(
+    ("module", "name", "value", "why"),
+    [
+        (compiled, "EXTENSION_SUFFIXES", (), "it was not built"),
+        (native, "Parser", ctypes.c_int64, "another version"),
+    ],
+)
+def test_a_compiled_part_that_is_missing_or_does_not_fit_is_told(
+    monkeypatch: pytest.MonkeyPatch, module: object, name: str, value: object, why: str
+) -> None:
+    monkeypatch.setattr(module, name, value)
     native.library.cache_clear()
     try:
         with pytest.raises(ConfigurationError) as caught:
             WireReader(KafkaAccess("dc1", "localhost:9092"))
     finally:
         native.library.cache_clear()
-    assert "compiled part" in str(caught.value) and "librdkafka" in caught.value.hint
+    assert "compiled part" in str(caught.value) and why in str(caught.value)
+    assert "librdkafka" in caught.value.hint

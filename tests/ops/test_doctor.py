@@ -15,6 +15,7 @@ import pytest
 from sluice.clickhouse.access import ClickHouseAccess
 from sluice.clickhouse.http import Server
 from sluice.config import Configuration
+from sluice.core import compiled
 from sluice.core.load_spec import Column
 from sluice.kafka.wire import native
 from sluice.ops import doctor, doctor_clickhouse, doctor_decode
@@ -364,7 +365,7 @@ def test_a_reader_that_was_not_built_is_refused(
         ("ok", "librdkafka"),
         ("ok", "native"),
     ]
-    monkeypatch.setattr(native, "library_path", lambda: None)
+    monkeypatch.setattr(compiled, "EXTENSION_SUFFIXES", ())
     native.library.cache_clear()
     (said,) = doctor._look_at_reader(connector)
     native.library.cache_clear()

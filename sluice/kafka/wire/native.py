@@ -8,10 +8,9 @@ from __future__ import annotations
 
 import ctypes
 from functools import cache
-from importlib.machinery import EXTENSION_SUFFIXES
-from pathlib import Path
 
-from sluice.core.errors import ConfigurationError
+from sluice.core import compiled
+from sluice.core.errors import ConfigurationError, TerminalError
 
 #: What `sluice_next` returns; batches.c says what to do then.
 INPUT_DONE, FULL, COMPRESSED, RANGE_DONE, HEAVY, MORE = range(6)
@@ -82,34 +81,22 @@ def address_of(memory: bytearray | memoryview) -> int:
     return ctypes.addressof(ctypes.c_char.from_buffer(memory))
 
 
-def library_path() -> Path | None:
-    """The compiled library, None if the installation has none."""
-    for suffix in EXTENSION_SUFFIXES:
-        path = Path(__file__).with_name(f"_batches{suffix}")
-        if path.exists():
-            return path
-    return None
-
-
 @cache
 def library() -> ctypes.CDLL:
     """The loaded library.
 
     :raises ConfigurationError: it was not built, or does not fit this machine.
     """
-    path = library_path()
-    if path is None:
-        raise ConfigurationError(
-            'reader = "native" needs a compiled part that this installation does not have',
-            'Install Sluice again where gcc or clang is, or set reader = "librdkafka".',
-        )
     try:
-        loaded = ctypes.CDLL(str(path))
-        size = ctypes.c_int64.in_dll(loaded, "sluice_parser_bytes").value
-    except (OSError, ValueError) as error:
-        raise _misfit(path, str(error)) from None
-    if size != ctypes.sizeof(Parser):
-        raise _misfit(path, "it was built from another version")
+        loaded = compiled.library(__file__, "_batches")
+        if ctypes.c_int64.in_dll(loaded, "sluice_parser_bytes").value != ctypes.sizeof(Parser):
+            raise ValueError("the compiled part _batches was built from another version")
+    except (TerminalError, ValueError) as error:
+        raise ConfigurationError(
+            f'reader = "native": {error}',
+            "Install Sluice again where it is to run, from source with gcc or clang, or set "
+            'reader = "librdkafka".',
+        ) from None
     loaded.sluice_next.argtypes = [ctypes.POINTER(Parser)]
     loaded.sluice_next.restype = ctypes.c_int64
     loaded.sluice_seal.argtypes = [ctypes.POINTER(Parser)]
@@ -124,10 +111,3 @@ def library() -> ctypes.CDLL:
     loaded.sluice_crc32c.argtypes = [ctypes.c_void_p, ctypes.c_int64, ctypes.c_int64]
     loaded.sluice_crc32c.restype = ctypes.c_uint32
     return loaded
-
-
-def _misfit(path: Path, why: str) -> ConfigurationError:
-    return ConfigurationError(
-        f"{path} cannot be used: {why}",
-        'Install Sluice again where it is to run, or set reader = "librdkafka".',
-    )
