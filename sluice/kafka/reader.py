@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from itertools import groupby, zip_longest
+from typing import TYPE_CHECKING
 
 import confluent_kafka as ck
 
@@ -28,8 +29,10 @@ from sluice.kafka.errors import (
     UnreadRangeError,
     kafka_error,
 )
-from sluice.kafka.log import SourceLog
 from sluice.kafka.originals import Originals
+
+if TYPE_CHECKING:
+    from sluice.kafka.log import SourceLog
 
 #: Messages in one poll: what a poll brings stays in the processor's cache; 5,000 cost a
 #: quarter more [measured].
@@ -224,6 +227,9 @@ class RangeReader:
         are left out."""
         sources = list(sources)
         if self._log is None:
+            # Most workers read by the other reader, and need no admin client.
+            from sluice.kafka.log import SourceLog
+
             self._log = SourceLog(make_admin(self._access))
         told = self._log.topics({source.topic for source in sources}, partial=True)
         return {source: told[source.topic][0] for source in sources if source.topic in told}

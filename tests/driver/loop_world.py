@@ -337,7 +337,17 @@ class World(Inbox, Sources):
     def settled(self, source: TopicPartition, offset: int = 0) -> PartitionState:
         """A partition as a take-over leaves it."""
         record = Record(
-            Kind.SETTLE, 1, 0, offset, offset, "me", 0, TOPIC_ID, self.spec.digest(), 0, 0
+            Kind.SETTLE,
+            1,
+            0,
+            offset,
+            offset,
+            "me",
+            0,
+            self.ids[source.topic],
+            self.spec.digest(),
+            0,
+            0,
         )
         self.group[source] = record
         return PartitionState(source, record, Background(since_ms=self.now), offset, self.now)
