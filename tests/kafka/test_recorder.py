@@ -161,9 +161,9 @@ def test_a_thousand_partitions_in_one_transaction(kafka: Kafka) -> None:
     group = Group(kafka, partitions=1000)
     driver = group.owning("driver-0a1b2c3d")
     record = intend("driver-0a1b2c3d", 0, 250_000)
-    started = time.monotonic()
+    began = time.process_time()
     driver.record(group.commit(record), {})
-    assert time.monotonic() - started < 5
+    assert time.process_time() - began < 2  # of CPU: how long it takes depends on what else runs
     assert driver.differences(dict.fromkeys(group.sources, record)) == {}
     assert len(driver.committed(group.sources)) == 1000
     group.close()

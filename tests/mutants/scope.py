@@ -13,7 +13,6 @@ SCOPE = (
     "core/lease.py",
     "core/ledger.py",
     "core/planning.py",
-    "core/planning.py",
     "core/ranges.py",
     "core/receipts.py",
     "core/records.py",

@@ -195,4 +195,5 @@ def _decision(what: str, answers: str, body: type[BaseModel], planned: str = "")
 
 def _schema(body: type[BaseModel]) -> dict[str, Any]:
     schema = body.model_json_schema()
-    return {name: schema[name] for name in schema.keys() - {"title", "description"}}
+    # In their order: by a set of names, the page differed from process to process.
+    return {name: said for name, said in schema.items() if name not in ("title", "description")}
