@@ -123,6 +123,11 @@ Answer = Outcome | JobLostError | SparkGoneError | None
 Script = Callable[["World", Assignment], Answer]
 
 
+def _settle(world: World, source: TopicPartition, offset: int) -> Record:
+    ids = world.ids[source.topic], world.spec.digest()
+    return Record(Kind.SETTLE, 1, 0, offset, offset, "me", 0, *ids, 0, 0)
+
+
 class World(Inbox, Sources):
     """Every port of a loop."""
 
@@ -336,19 +341,7 @@ class World(Inbox, Sources):
 
     def settled(self, source: TopicPartition, offset: int = 0) -> PartitionState:
         """A partition as a take-over leaves it."""
-        record = Record(
-            Kind.SETTLE,
-            1,
-            0,
-            offset,
-            offset,
-            "me",
-            0,
-            self.ids[source.topic],
-            self.spec.digest(),
-            0,
-            0,
-        )
+        record = _settle(self, source, offset)
         self.group[source] = record
         return PartitionState(source, record, Background(since_ms=self.now), offset, self.now)
 

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from sluice.testbed.local.children import free_ports
-from tests.e2e.test_owners import _commit, _is_idle
+from tests.e2e.test_owners import _commit, is_idle
 from tests.ops.http.scene import ALICE
 from tests.support.world import Truth, World, assert_exact, wait_for
 
@@ -55,7 +55,7 @@ def test_a_partition_goes_on_where_a_person_says_and_the_driver_runs_on(
     world.produce("orders-decided", 1_000, truth, partitions=2)
     driver = world.run(path)
     world.wait_for_rows("decided", 1_000, driver, PATIENCE)
-    wait_for(lambda: _is_idle(world), PATIENCE, "the settles")
+    wait_for(lambda: is_idle(world), PATIENCE, "the settles")
 
     _commit(world, "orders-decided", 1, 5)
     world.produce("orders-decided", 200, truth, partitions=2, first=1_000)
@@ -67,11 +67,11 @@ def test_a_partition_goes_on_where_a_person_says_and_the_driver_runs_on(
     world.wait_for_rows("decided", 1_200, driver, PATIENCE)
     assert_exact(world, "decided", truth)
 
-    wait_for(lambda: _is_idle(world), PATIENCE, "the settles")
+    wait_for(lambda: is_idle(world), PATIENCE, "the settles")
     status, answer = decide("/rewind", 0, to=580)
     assert status == 200, answer
     world.wait_for_rows("decided", 1_220, driver, PATIENCE)
-    wait_for(lambda: _is_idle(world), PATIENCE, "the settles")
+    wait_for(lambda: is_idle(world), PATIENCE, "the settles")
     assert len(world.rows("decided")[0]) == 620 and len(world.rows("decided")[1]) == 600
 
     began = int(time.time() * 1000) - 600_000

@@ -6,6 +6,7 @@ import random
 from dataclasses import replace
 
 from sluice.core.formats import FORMATS, TEXT_FORMATS
+from sluice.core.load_spec import Column
 from tests.decode.envelope_support import COLUMNS as ENVELOPE_COLUMNS
 from tests.decode.envelope_support import some_messages
 from tests.decode.fuzz.schema_subjects import SCHEMA_SUBJECTS
@@ -68,6 +69,11 @@ def _envelope() -> tuple[Subject, ...]:
     return Subject(text, one), Subject(replace(text, bad_rows="drop-row"), one)
 
 
+def _whole() -> tuple[Subject, ...]:
+    text = fuzzed_table("RawBLOB", (Column("id", "Int32"),))
+    return (Subject(text, lambda chance: str(chance.randrange(-99_999, 99_999)).encode()),)
+
+
 def subjects_of(table_format: str) -> tuple[Subject, ...]:
     """The ways in which messages of a format are read."""
     if table_format in TEXT_FORMATS:
@@ -78,6 +84,8 @@ def subjects_of(table_format: str) -> tuple[Subject, ...]:
         return tuple(_behind_header(one) for one in _text("JSONEachRow")[:2])
     if table_format == "SQLBatchRequest":
         return _envelope()
+    if table_format == "RawBLOB":
+        return _whole()
     return SCHEMA_SUBJECTS[table_format]()
 
 
