@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 import confluent_kafka as ck
 
 from sluice.core.errors import SluiceError
-from sluice.core.ranges import EPOCH_UNKNOWN, EpochOffset, Range, TopicPartition
+from sluice.core.ranges import EPOCH_UNKNOWN, Range, TopicPartition
 from sluice.core.receipts import DeadLetter, DeadLetterReason
 from sluice.core.routing import Seen
 from sluice.kafka.clients import KafkaAccess, make_admin, make_consumer
@@ -92,11 +92,13 @@ class Wanted:
 
     :param epoch: of the leader that vouched for the range; see `require_epoch`.
     :param base: is added to the offsets of its messages when they are delivered.
+    :param topic_id: of its record: what was fetched of another topic of the name is not delivered.
     """
 
     block_range: Range
     epoch: int = EPOCH_UNKNOWN
     base: int = 0
+    topic_id: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,8 +127,8 @@ class RangeReader:
 
     def __init__(self, access: KafkaAccess) -> None:
         self._access = access
-        #: With where each stands, and the epoch of the last range that it read.
-        self._consumers = OrderedDict[TopicPartition, tuple[ck.Consumer, EpochOffset]]()
+        #: With where each stands, and the epoch and the topic's id of the last range that it read.
+        self._consumers = OrderedDict[TopicPartition, tuple[ck.Consumer, tuple[int, int, str]]]()
         self._polls: dict[TopicPartition, int] = {}
         #: Of the last range that was read, if its topic had bad messages before.
         self._originals: tuple[Range | None, Originals | None] = None, None
@@ -199,7 +201,9 @@ class RangeReader:
             if not is_kept:
                 consumer.close()
         if is_kept:
-            self._keep(first.source, consumer, EpochOffset(reading.positions[0], wanted[0].epoch))
+            self._keep(
+                first.source, consumer, (reading.positions[0], wanted[0].epoch, wanted[0].topic_id)
+            )
         return results
 
     def dead_letters(
@@ -246,7 +250,9 @@ class RangeReader:
         ranges = [one.block_range for one in wanted]
         if len(ranges) == 1:
             kept, stands = self._consumers.pop(ranges[0].source, (None, None))
-            if kept is not None and stands == EpochOffset(ranges[0].begin, wanted[0].epoch):
+            if kept is not None and stands == (
+                *(ranges[0].begin, wanted[0].epoch, wanted[0].topic_id),
+            ):
                 return kept
             if kept is not None:
                 kept.close()
@@ -254,7 +260,9 @@ class RangeReader:
         consumer.assign([_at(each.source, each.begin) for each in ranges])
         return consumer
 
-    def _keep(self, source: TopicPartition, consumer: ck.Consumer, stands: EpochOffset) -> None:
+    def _keep(
+        self, source: TopicPartition, consumer: ck.Consumer, stands: tuple[int, int, str]
+    ) -> None:
         self._consumers[source] = (consumer, stands)
         while len(self._consumers) > CONSUMERS_MAX:
             self._consumers.popitem(last=False)[1][0].close()

@@ -331,7 +331,7 @@ def fetch(
 ) -> Reading:
     """Read the members in their order, which is the block's, with places instead of offsets."""
     wanted = [
-        Wanted(member.block_range, member.record.epoch, place_of(number, 0))
+        Wanted(member.block_range, member.record.epoch, place_of(number, 0), member.record.topic_id)
         for number, member in enumerate(bundle.members)
     ]
     reader = cache.reader(environment, looks=router.needs_headers)
