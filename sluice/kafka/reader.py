@@ -250,9 +250,8 @@ class RangeReader:
         ranges = [one.block_range for one in wanted]
         if len(ranges) == 1:
             kept, stands = self._consumers.pop(ranges[0].source, (None, None))
-            if kept is not None and stands == (
-                *(ranges[0].begin, wanted[0].epoch, wanted[0].topic_id),
-            ):
+            begins = ranges[0].begin, wanted[0].epoch, wanted[0].topic_id
+            if kept is not None and stands == begins:
                 return kept
             if kept is not None:
                 kept.close()

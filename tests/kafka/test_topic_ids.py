@@ -73,6 +73,27 @@ def test_a_topic_that_was_made_anew_has_other_messages_at_the_offsets(
     require_topics(reader, [(source, now)])
 
 
+def test_what_was_fetched_of_the_topic_of_before_is_not_delivered(kafka: Kafka) -> None:
+    """A consumer that is kept holds messages of a topic whose id nobody can compare any more."""
+    source = TopicPartition(kafka.topic(), 0)
+    kafka.produce(source.topic, numbered(9))
+    access = replace(kafka.access(), reader="librdkafka")
+    found: list[bytes] = []
+    with closing(make_reader(access)) as kept, closing(make_reader(access)) as fresh:
+
+        def go_on(begin: int, end: int) -> None:
+            wanted = Wanted(Range(source, begin, end), epoch=0, topic_id=id_of(kafka, source))
+            kept.read_ranges([wanted], 1 << 30, lambda values, _: found.extend(values))
+
+        go_on(0, 3)
+        kafka.delete_topic(source.topic)
+        kafka.topic(name=source.topic)
+        kafka.produce(source.topic, numbered(9, 100))
+        kafka.until(lambda: read(fresh, source, 5) == numbered(5, 100))
+        go_on(3, 6)
+    assert found == numbered(3) + numbered(3, 103)
+
+
 def test_of_a_topic_that_is_gone_nobody_tells(kafka: Kafka, reader: Reader) -> None:
     """It is no other topic yet, so what follows is not said here: the driver looks for it."""
     source = TopicPartition(kafka.topic(), 0)
