@@ -150,6 +150,14 @@ class GroupWatch:
         owners = self.owner_ids()
         return {source for source, owner in owners.items() if is_incarnation(owner, name)}
 
+    def owned_since(self, name: str, since: float) -> set[TopicPartition]:
+        """What a member, under whatever id, was seen to have got since then."""
+        return {
+            source
+            for source, seen in self._owners.items()
+            if any(at > since and is_incarnation(owner, name) for at, owner in seen)
+        }
+
     def owner_ids(self) -> dict[TopicPartition, str]:
         """By partition, who records next."""
         return {source: seen[-1][1] for source, seen in self._owners.items()}
@@ -164,11 +172,17 @@ class GroupWatch:
             found.append(max(end - begin for begin, end in gaps))
         return found
 
-    def unowned(self, sources: Collection[TopicPartition], since: float) -> list[float]:
-        """For each of these, whose owner ended then: how many seconds later it had another one."""
+    def unowned(self, ended: str, sources: Collection[TopicPartition], since: float) -> list[float]:
+        """For each of these, which a member had that ended then: how many seconds later another
+        one had it."""
         return [
-            next((at for at, _ in self._owners[source] if at > since), time.monotonic()) - since
+            next(
+                (at for at, owner in seen if at > since and not is_incarnation(owner, ended)),
+                time.monotonic(),
+            )
+            - since
             for source in sources
+            for seen in [self._owners[source]]
         ]
 
     def _run(self) -> None:

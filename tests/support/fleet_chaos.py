@@ -105,7 +105,8 @@ class Fleet:
 
         :param told: what happens, in words.
         :param what: what the partitions of a member that does not run from now on count for.
-        :param ended: that member. All others that change their owner count as moved.
+        :param ended: that member. What others hand over to it before they know of its end waits
+            for its successor, too. All others that change their owner count as moved.
         """
         began, before, load = time.monotonic(), self._watch.owner_ids(), os.getloadavg()[0]
         its = self._watch.owned_by(ended) if ended else set()
@@ -113,13 +114,14 @@ class Fleet:
         self.shared()
         seconds = time.monotonic() - began
         time.sleep(SETTLE_SECONDS)
+        its |= self._watch.owned_since(ended, began) if ended else set()
         after = self._watch.owner_ids()
         moved = {source for source, owner in before.items() if after[source] != owner} - its
         pauses = {w: self._watch.pauses(s, began) for w, s in ((what, its), ("moved", moved)) if s}
         for each, found in pauses.items():
             self.figures.pauses[each] += found
         if what in ("killed", "stopped"):
-            self.figures.unowned += self._watch.unowned(its, began)
+            self.figures.unowned += self._watch.unowned(ended, its, began)
         self.figures.loads.append(os.getloadavg()[0])
         longest = ", ".join(f"{len(p)} {w} for {max(p):.1f} s" for w, p in pauses.items())
         print(
