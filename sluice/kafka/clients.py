@@ -24,6 +24,7 @@ _logger = logging.getLogger("sluice.kafka")
 READER_GROUP = "sluice.reader"
 
 _LOGIN_CODES = frozenset({ck.KafkaError._AUTHENTICATION, ck.KafkaError._SSL})
+_LOST_CODES = frozenset({ck.KafkaError._TRANSPORT, ck.KafkaError._ALL_BROKERS_DOWN})
 #: A login that goes on to fail is told again after so long.
 _AGAIN_SECONDS = 60.0
 
@@ -72,10 +73,12 @@ class _Errors:
     """What librdkafka tells of a client on its way, as its `error_cb`.
 
     :param refusal: what it said of a login that failed; "": none did.
+    :param lost: called when a connection to a broker ended that was not meant to, or none began.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, lost: Callable[[], None]) -> None:
         self.refusal = ""
+        self._lost = lost
         self._warned_at = -_AGAIN_SECONDS
 
     def __call__(self, error: ck.KafkaError) -> None:
@@ -87,6 +90,8 @@ class _Errors:
         else:
             # It repeats itself while a broker is away; the callers report what it means.
             _logger.debug("librdkafka: %s", error)
+            if error.code() in _LOST_CODES:
+                self._lost()
 
 
 #: Of admin clients that live.
@@ -98,12 +103,18 @@ def refusal(admin: AdminClient) -> str:
     return _errors[admin].refusal if admin in _errors else ""
 
 
-def _make(kind: Callable[[dict[str, Any]], _Client], access: KafkaAccess, **own: Any) -> _Client:
+def _make(
+    kind: Callable[[dict[str, Any]], _Client],
+    access: KafkaAccess,
+    lost: Callable[[], None] = lambda: None,
+    /,
+    **own: Any,
+) -> _Client:
     """A client of one kind; see `KafkaAccess.client`.
 
     :raises SluiceError: there can be none with these properties.
     """
-    errors = _Errors()
+    errors = _Errors(lost)
     properties = {"log_level": 2, **access.client(**own), "error_cb": errors}
     try:
         client = kind(properties)
@@ -156,17 +167,25 @@ def _consumer(access: KafkaAccess, group: str, own: dict[str, str | int | bool])
     )
 
 
-def make_producer(access: KafkaAccess, transactional_id: str, timeout_ms: int) -> ck.Producer:
+def make_producer(
+    access: KafkaAccess,
+    transactional_id: str,
+    timeout_ms: int,
+    lost: Callable[[], None] = lambda: None,
+) -> ck.Producer:
     """A transactional producer. `retry.backoff.ms` is low because a transaction that
     follows another at once otherwise waits 100 ms for the coordinator [measured].
 
     `linger.ms` gathers dead letters: without it the client sends them nearly one by one while
     they are made, at 11 us of its CPU each instead of 2, and as much of the broker's. A flush
     and a commit do not wait for it [measured].
+
+    :param lost: called, from `poll` and other calls, after a connection to a broker was lost.
     """
     return _make(
         ck.Producer,
         access,
+        lost,
         transactional_id=transactional_id,
         transaction_timeout_ms=timeout_ms,
         retry_backoff_ms=10,

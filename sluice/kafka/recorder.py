@@ -14,6 +14,7 @@ import threading
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import TypeVar
 
 import confluent_kafka as ck
@@ -40,6 +41,9 @@ from sluice.kafka.transactions import (
 
 _logger = logging.getLogger("sluice.kafka")
 
+#: A producer that is younger is kept: a fleet's member reserves nothing for some seconds after each
+#: new one (R24), and some connection may be lost again and again.
+RENEWED_AFTER_SECONDS = 10.0
 #: A fenced owner that still stands in the group waits for the successor's first record.
 SUCCESSOR_PATIENCE_SECONDS, _SUCCESSOR_LOOKS_SECONDS = 3.0, 0.3
 
@@ -61,6 +65,51 @@ class TakeOver:
     producers: dict[str, ck.Producer]
 
 
+class _OwnProducer:
+    """The producer of a recorder's own id.
+
+    :param initialise: the id, with a new producer, which calls what it is given where it has lost a
+        connection to a broker; waits for Kafka without end.
+    """
+
+    def __init__(self, initialise: Callable[[Callable[[], None]], ck.Producer]) -> None:
+        self._initialise = initialise
+        self.now: ck.Producer | None = None
+        #: How often the id was initialised.
+        self.initialised = 0
+        self._lost = threading.Event()
+        self._began = 0.0
+
+    def get(self) -> ck.Producer:
+        """It, initialised."""
+        if self.now is None:
+            self.now = self._initialise(self._lost.set)
+            self.initialised += 1
+            # It has sent no offsets yet, so what it lost before is in the way of none.
+            self.now.poll(0)
+            self._lost.clear()
+            self._began = time.monotonic()
+        return self.now
+
+    def drop(self) -> None:
+        """The next one is made anew."""
+        self.now = None
+
+    def get_without_lost_broker(self, ask: Callable[[], object]) -> ck.Producer:
+        """As `get`. Where it has lost a broker, offsets that it sends may wait for a connection that
+        it has given up (H6), so it is made anew.
+
+        :param ask: raises while Kafka does not answer: nobody is to wait for that in `get`.
+        """
+        if self.now is not None:
+            self.now.poll(0)
+            is_young = time.monotonic() - self._began < RENEWED_AFTER_SECONDS
+            if self._lost.is_set() and not is_young:
+                ask()
+                self.drop()
+        return self.get()
+
+
 class Recorder:
     """The intent log of one loop. One thread uses it at a time; others may `look` where none of
     them `looks_often`."""
@@ -79,9 +128,7 @@ class Recorder:
         self._reader = make_consumer(access, names.group, retry_backoff_ms=10)
         #: A reader of unstable offsets costs connections and threads.
         self._peek = make_unstable_reader(access, names.group) if looks_often else None
-        self._producer: ck.Producer | None = None
-        #: How often this owner's id was initialised: who had fenced it before has fenced nobody.
-        self.initialised = 0
+        self._own = _OwnProducer(partial(self._initialised, names.owner))
         #: Partitions that this driver has recorded, or wanted to.
         self._recorded: set[TopicPartition] = set()
 
@@ -115,7 +162,7 @@ class Recorder:
         :raises OwnerChangedError: the difference is a valid record of another owner, or a later
             one that names this owner (R25): who wrote it has fenced this one.
         """
-        self.own_producer()
+        self._own.get_without_lost_broker(lambda: self.committed(expected))
         found = self.committed(expected)
         different: dict[TopicPartition, str] = {}
         for source, record in expected.items():
@@ -197,7 +244,7 @@ class Recorder:
             except UnknownCommitError as error:
                 _logger.warning("%s; reading what is committed", error)
                 if owner == self.names.owner:  # initialised, nothing of it comes any more
-                    self._producer = None
+                    self._own.drop()
                     self.own_producer()
                 self._find_out_first(records, take_over)
         take_over.producers.clear()
@@ -215,13 +262,13 @@ class Recorder:
         :raises OwnerChangedError: another owner wrote; or this one, a member of a fleet, was
             fenced: whoever did that may have written its id off (R24).
         """
-        assert self._producer is not None, "initialised after the look, it would fence nobody"
+        assert self._own.now is not None, "initialised after the look, it would fence nobody"
         handed = _handed_over(commit, self.names.owner)
         try:
-            self._transact(self._producer, commit)
+            self._transact(self._own.now, commit)
         except (FencedError, UnknownCommitError) as error:
             _logger.warning("%s; reading what is committed", error)
-            self._producer = None
+            self._own.drop()
             if isinstance(error, FencedError):
                 self._wait_for_successor(self._recorded.difference(handed))
                 if self.names.is_shared:
@@ -235,7 +282,7 @@ class Recorder:
 
     def close(self) -> None:
         """Close the clients. An open transaction is left to its time-out."""
-        self._producer = None
+        self._own.drop()
         self._reader.close()
         if self._peek is not None:
             self._peek.close()
@@ -336,20 +383,21 @@ class Recorder:
                 peek.close()
 
     def own_producer(self) -> ck.Producer:
-        """That of this owner's id, which is initialised unless it is: who fences it afterwards
-        fences it for good."""
-        if self._producer is None:
-            self._producer = self._initialised(self.names.owner)
-            self.initialised += 1
-        return self._producer
+        """Initialised unless it is: who fences this owner's id afterwards fences it for good."""
+        return self._own.get()
 
-    def _initialised(self, owner: str) -> ck.Producer:
+    @property
+    def initialised(self) -> int:
+        """How often this owner's id was: who had fenced it before has fenced nobody."""
+        return self._own.initialised
+
+    def _initialised(self, owner: str, lost: Callable[[], None] = lambda: None) -> ck.Producer:
         """A producer that fenced everyone else with this id; waits for Kafka without end."""
         identity = f"{self.names.group}.{owner}"
         producer: ck.Producer | None = None
         while True:
             producer, failure = _initialise(
-                producer or (self._access, identity, self.names.transaction_timeout_ms)
+                producer or (self._access, identity, self.names.transaction_timeout_ms, lost)
             )
             if failure is None:
                 return producer
@@ -364,7 +412,7 @@ class Recorder:
 
 
 def _initialise(
-    producer: ck.Producer | tuple[KafkaAccess, str, int],
+    producer: ck.Producer | tuple[KafkaAccess, str, int, Callable[[], None]],
 ) -> tuple[ck.Producer | None, SluiceError | None]:
     """Initialise a producer, or make one before.
 

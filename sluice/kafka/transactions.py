@@ -1,10 +1,9 @@
 """One Kafka transaction: entries, dead letters and offsets become true together.
 
 The wait for a call that hangs is ended. librdkafka's transaction calls may ignore their time-out:
-after a broker's restart, one of the calls before the commit did not come back for 120 s [measured;
-which one is not known]. Such a call is left alone in its thread and its producer is never used
-again; initialising the same transactional id in a new producer fences it, so whatever it still
-sends is refused.
+after a broker's restart, the send of offsets did not come back for 120 s [measured] (H6). Such a
+call is left alone in its thread and its producer is never used again; initialising the same
+transactional id in a new producer fences it, so whatever it still sends is refused.
 """
 
 from __future__ import annotations

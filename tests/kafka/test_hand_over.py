@@ -61,7 +61,7 @@ def test_both_go_on_at_once(two: Group) -> None:
         load(two, giver, 0, begin)
         load(two, taker, 1, begin)
     assert [owner_of(two, partition) for partition in (0, 1)] == ["a", "b"]
-    assert giver._producer is giver_id  # it was never fenced
+    assert giver._own.now is giver_id  # it was never fenced
 
 
 def test_it_comes_back_the_same_way(two: Group) -> None:
@@ -112,7 +112,7 @@ def test_an_heir_that_sleeps_is_fenced_under_the_other_id_only(two: Group) -> No
     load(two, heir, 1, 0)
     beside = two.recorder("h")
     taken = beside.inherit({"a"}, two.sources)
-    other._producer = None
+    other._own.drop()
     load(two, other, 0, 0)
     with pytest.raises(OwnerChangedError):
         beside.finish_take_over(taken, Commit({two.sources[0]: mine("h")}))

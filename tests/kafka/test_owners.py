@@ -21,7 +21,7 @@ from sluice.core.ranges import TopicPartition
 from sluice.core.records import GENESIS, Record, encode
 from sluice.kafka import recorder as recorder_module
 from sluice.kafka.errors import FencedError, KafkaUnavailableError, UnknownCommitError
-from sluice.kafka.recorder import Recorder, StopRequestedError, TakeOver
+from sluice.kafka.recorder import Recorder, StopRequestedError, TakeOver, _OwnProducer
 from sluice.kafka.transactions import RecorderNames
 from tests.kafka.groups import SETTLED, intend
 
@@ -33,6 +33,13 @@ def at(record: Record) -> CommittedOffset:
     return CommittedOffset(record.begin, encode(record))
 
 
+class Named(str):
+    """A producer."""
+
+    def poll(self, seconds: float) -> None:
+        """It has nothing to tell."""
+
+
 class Scripted(Recorder):
     """A recorder of owner `me` whose group and producers are the test's."""
 
@@ -40,10 +47,11 @@ class Scripted(Recorder):
         self.held = dict(held)
         self.names = RecorderNames("g", "ledger", "letters", "me")
         self._stop = threading.Event()
-        self._producer = None
+        self._own = _OwnProducer(lambda lost: self._initialised("me", lost))
         self._recorded = set(held)
         self.ids_initialised: list[str] = []
-        self.initialised = 0
+        #: Tells that the last producer has lost a broker.
+        self.lost: Callable[[], None] = lambda: None
         self.commits: list[tuple[object, Commit]] = []
         self.failures: list[SluiceError | None] = []
         #: Called before each stable reading.
@@ -59,9 +67,10 @@ class Scripted(Recorder):
     def look(self, sources: Iterable[TopicPartition]) -> Held:
         return {source: self.held.get(source) for source in sources}
 
-    def _initialised(self, owner: str) -> Any:
+    def _initialised(self, owner: str, lost: Callable[[], None] = lambda: None) -> Any:
         self.ids_initialised.append(owner)
-        return f"producer of {owner}"
+        self.lost = lost
+        return Named(f"producer of {owner}")
 
     def _transact(self, producer: Any, commit: Commit) -> None:
         failure = self.failures.pop(0) if self.failures else None
@@ -95,6 +104,22 @@ def test_a_record_of_another_owner_ends_the_driver_and_of_nobody_does_not() -> N
     assert set(Scripted({P0: at(NEXT)}).differences({P0: MINE})) == {P0}
     with pytest.raises(OwnerChangedError, match=r"t\[1\] of group g belongs to other"):
         Scripted({P0: at(MINE), P1: at(OTHER)}).differences(dict.fromkeys((P0, P1), MINE))
+
+
+def test_who_has_lost_a_broker_initialises_once_kafka_answers_and_before_it_looks(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(recorder_module, "RENEWED_AFTER_SECONDS", 0.0)
+    one = Scripted({P0: at(MINE)})
+    looks: list[tuple[int, int]] = []
+    one.before_reading = lambda number: looks.append((number, one.initialised))
+    assert one.differences({P0: MINE}) == {} and one.initialised == 1
+    one.lost()
+    assert one.differences({P0: MINE}) == {} and one.initialised == 2
+    assert looks == [(1, 1), (2, 1), (3, 2)]
+    monkeypatch.setattr(recorder_module, "RENEWED_AFTER_SECONDS", 3600.0)
+    one.lost()
+    assert one.differences({P0: MINE}) == {} and one.initialised == 2, "not again and again"
 
 
 def test_every_old_owner_is_fenced_once_and_then_read() -> None:
@@ -349,7 +374,7 @@ def test_what_the_dead_were_given_last_is_seen_after_they_are_fenced() -> None:
     one = Scripted({P0: at(OLD), P1: at(OTHER)})
     real = one._initialised
 
-    def initialised(owner: str) -> Any:
+    def initialised(owner: str, lost: Callable[[], None] = lambda: None) -> Any:
         one.held[P1] = at(replace(OLD, batch=7))
         return real(owner)
 

@@ -160,8 +160,11 @@ def _source(item: ck.TopicPartition) -> TopicPartition:
 class SimulatedProducer:
     """A transactional producer."""
 
-    def __init__(self, world: World, identity: str, timeout_ms: int) -> None:
+    def __init__(
+        self, world: World, identity: str, timeout_ms: int, lost: Callable[[], None]
+    ) -> None:
         self._world = world
+        self._lost = lost
         self._identity = identity
         self._timeout_ms = timeout_ms
         self._epoch = -1
@@ -213,6 +216,11 @@ class SimulatedProducer:
         if driver.member and self._identity.endswith(driver.owner) and actor != driver.main_actor:
             self._world.violate(f"{driver.name} fences its own loop (R25)")
 
+    def poll(self, timeout: float) -> None:
+        """Tell of a broker that was away since the id was initialised."""
+        if self._world.broker.unreachable_until > self._initialised_at:
+            self._lost()
+
     def begin_transaction(self) -> None:
         """Local only."""
         broker = self._world.broker
@@ -234,9 +242,6 @@ class SimulatedProducer:
             stored = Stored(value, key, tuple(headers), timestamp_ms=world.now)
             world.broker.topics[topic][0].append(stored, transaction)
             transaction.messages.append((topic, stored))
-
-    def poll(self, timeout: float) -> None:
-        """Nothing is queued here."""
 
     def flush(self, timeout: float) -> int:
         """Nothing waits to be sent."""

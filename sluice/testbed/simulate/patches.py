@@ -103,8 +103,10 @@ def _of_kafka(world: World) -> list[tuple[Any, str, Any]]:
     def make_unstable_reader(*_: Any) -> clients.SimulatedConsumer:
         return clients.SimulatedConsumer(world, stable=False)
 
-    def make_producer(access: Any, identity: str, timeout_ms: int) -> clients.SimulatedProducer:
-        return clients.SimulatedProducer(world, identity, timeout_ms)
+    def make_producer(
+        access: Any, identity: str, timeout_ms: int, lost: Callable[[], None]
+    ) -> clients.SimulatedProducer:
+        return clients.SimulatedProducer(world, identity, timeout_ms, lost)
 
     def within(action: str, seconds: float, call: Callable[[], Any]) -> Any:
         return clients.within(world, action, seconds, call)
