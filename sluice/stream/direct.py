@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import partial
 
 import pyarrow as pa
 
@@ -50,20 +51,28 @@ def read_memory(server: Server, facts: TableFacts) -> Memory:
     return Memory(tuple(read_insert_counter(server, table) for table in tables), run)
 
 
-def check_memory(server: Server, facts: TableFacts, mark: Mark) -> None:
-    """Whether a chunk that was inserted since the mark was made is still known.
+def check_run(server: Server, facts: TableFacts, mark: Mark) -> None:
+    """Whether the server has what it knows of chunks that were inserted since the mark was made.
 
     :raises TerminalError: nobody can say so.
     """
-    now = read_memory(server, facts)
-    if mark.run and not is_same_run(mark.run, now.run):
+    if mark.run and not is_same_run(mark.run, read_server_run(server)):
         raise TerminalError(
             f"{facts.url} was restarted while epoch {mark.epoch} was inserted into {facts.target}: "
             "a table that is not replicated may know blocks by then that it does not have",
             _HINT,
         )
+
+
+def check_memory(server: Server, facts: TableFacts, mark: Mark) -> None:
+    """Whether a chunk that was inserted since the mark was made is still known, and there.
+
+    :raises TerminalError: nobody can say so.
+    """
+    check_run(server, facts, mark)
     tables = [table for _, table in tables_with_windows(facts)]
-    for table, before, after in zip(tables, mark.insert_counters, now.counters, strict=True):
+    for table, before in zip(tables, mark.insert_counters, strict=True):
+        after = read_insert_counter(server, table)
         if after < before or after - before >= table.window_blocks // 2:
             created = created_since(WindowState(table.window_blocks, after), before)
             raise TerminalError(
@@ -94,11 +103,18 @@ class Direct:
         :raises TerminalError: see `check_memory`.
         :raises ServerError: of any kind; the next attempt repeats it.
         """
-        rows = 0
+        rows, looks_at = 0, (self.server, self.facts, self.mark)
         for number, chunk in enumerate(_exact_chunks(batches, self.mark.chunk_rows)):
-            check_memory(self.server, self.facts, self.mark)
-            target = self.facts.database, self.facts.table
-            insert_chunk(self.server, target, f"{self.token}/{number}", chunk, self.manner)
+            insert_chunk(
+                self.server,
+                (self.facts.database, self.facts.table),
+                f"{self.token}/{number}",
+                chunk,
+                self.manner,
+                before=partial(check_memory, *looks_at),
+                # One that was restarted since that look may have said so of what it only knows.
+                after=partial(check_run, *looks_at),
+            )
             rows += sum(batch.num_rows for batch in chunk)
         return rows
 
