@@ -188,6 +188,9 @@ class Committer:
             return latest.claim in self._claims
         if epoch.winners or epoch.replaces:
             self._finish(self._seal(latest, epoch))
+        elif latest is not None:
+            # Else a checkpoint that ends before the latest mark would seem to end with it.
+            self._sweep(self._seal(latest, epoch))
         return True
 
     def knows(self, number: int) -> bool:
@@ -295,7 +298,7 @@ class Committer:
             drop_table(server, self._database, home_name(self._prefix))
 
     def _seal(self, latest: Mark | None, epoch: Epoch) -> Mark:
-        """Steps 2 and 3."""
+        """Steps 2 and 3; of an epoch without rows, step 5, too."""
         number = 1 if latest is None else latest.number + 1
         claim = uuid.uuid4().hex[:8]
         self._claims.add(claim)
@@ -307,7 +310,7 @@ class Committer:
             number,
             self._who.checkpoint,
             epoch.number,
-            "sealed",
+            "sealed" if epoch.winners or epoch.replaces else "done",
             self._table,
             tuple(sorted(epoch.winners)),
             epoch.rows,

@@ -389,6 +389,24 @@ def test_a_checkpoint_that_was_set_back_is_refused(target: Target) -> None:
     assert target.ids() == before
 
 
+def test_a_checkpoint_that_was_set_back_over_epochs_without_rows_is_refused(target: Target) -> None:
+    """As in append mode with a watermark, where many epochs have none: the mark follows them."""
+    target.committer().commit(target.stage(10))
+    before = target.ids()
+    drivers = [Mortal(target.url) for _ in range(3)]
+    for number, server in zip((11, 12, 12), drivers, strict=True):
+        target.committer(server).commit(Epoch(number, (), 0, False))
+    assert target.tables() == {"mark": 1}
+    planned_anew = target.stage(10)
+    with pytest.raises(CheckpointSetBackError, match=r"with epoch 10 .* has epoch 12"):
+        target.committer().commit(planned_anew)
+    assert [len(server.statements) for server in drivers] == [2, 2, 0]
+    later = target.stage(13)
+    wanted = sorted(before + target.ids_of(later))
+    target.committer().commit(later)
+    assert target.ids() == wanted
+
+
 def test_a_late_mark_of_a_number_that_was_in_use_counts_nothing(target: Target) -> None:
     """A driver that stood still before it sealed finds the number free again."""
     committer = target.committer()
