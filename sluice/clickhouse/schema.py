@@ -80,6 +80,12 @@ class TableFacts:
     def deduplicates(self) -> bool:
         return self.window_blocks > 0
 
+    def all_unseen(self) -> Iterator[str]:
+        """What this table and its views' targets feed besides; see `fed_unseen`."""
+        yield from self.fed_unseen
+        for dependent in self.all_dependents():
+            yield from dependent.target.fed_unseen
+
     def own_uuids(self) -> Iterator[tuple[str, str]]:
         """Name and uuid of this table and its views' targets, where they are not replicated: which
         tables they are. Of a database whose tables have none, nothing is told."""
