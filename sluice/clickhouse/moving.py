@@ -276,17 +276,19 @@ class Rows:
     :param are_unique: no other block has the same rows.
     :param why_unknown: why they do not tell, asked when it matters; None: they do.
     :param count: how many the target has of them, by ClickHouse partition.
+    :param if_lost: what a person does if the server has lost some.
     """
 
     of_block: int | None
     are_unique: bool
     why_unknown: Callable[[TableFacts], str | None]
     count: Callable[[TableFacts], dict[str, int]]
+    if_lost: str = _LOST_HINT
 
 
-def untold(why: str, of_block: int | None = None) -> Rows:
+def untold(why: str, of_block: int | None, if_lost: str = _LOST_HINT) -> Rows:
     """Rows that do not tell, and why."""
-    return Rows(of_block, False, lambda facts: why, lambda facts: {})
+    return Rows(of_block, False, lambda facts: why, lambda facts: {}, if_lost)
 
 
 @dataclass(frozen=True, slots=True)
@@ -394,7 +396,7 @@ class Mover:
         raise StagedRowsError(
             f"{database}.{name} on {server.url} has {found} of the {rows} rows that were "
             f"sealed in it: the server has lost some before they came into {self.target.target}",
-            _LOST_HINT,
+            self.rows.if_lost,
         )
 
     def _require_claimed(self, name: str) -> None:
@@ -458,7 +460,7 @@ class Mover:
                 f"{facts.target} on {facts.url} has {there} rows of a block of "
                 f"{self.rows.of_block}, of which {left} are not moved yet: the server was "
                 "started again while it moved them, and has lost or doubled some",
-                _LOST_HINT,
+                self.rows.if_lost,
             )
 
     def _left_by_rows(

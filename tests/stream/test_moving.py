@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from dataclasses import replace
 
 import pytest
 
@@ -38,11 +39,12 @@ def _killed_in_the_move(
     :param are_equal: all but the first one have the same row.
     """
     epoch = target.stage(0, tasks=1)
-    ((_, name),) = epoch.winners
+    (staged,) = epoch.winners
     for part in range(1, parts):
         row = f"({-1 if are_equal else -part}, 'epoch 0')"
         settings = {"deduplicate_insert": "disable"}
-        target.server.execute(f"INSERT INTO d.{name} VALUES {row}", settings=settings)
+        target.server.execute(f"INSERT INTO d.{staged.table} VALUES {row}", settings=settings)
+    epoch = replace(epoch, winners=(staged._replace(rows=epoch.rows + parts - 1),))
     wanted = target.ids_of(epoch)
     server.break_next("killed", number)
     committer = target.committer()
