@@ -491,6 +491,16 @@ def read_identities(server: Server, tables: Iterable[tuple[str, str]]) -> Identi
     return Identities(zone, uuids)
 
 
+def read_uuids(server: Server, tables: Sequence[tuple[str, str]]) -> tuple[str, ...]:
+    """Of these tables, (database, table), in their order; "" as in `Structure`, and of one that
+    does not exist.
+
+    :raises ServerError: terminal or transient.
+    """
+    found = read_identities(server, tables).uuids
+    return tuple(found.get(f"{database}.{table}", "") for database, table in tables)
+
+
 def zone_of(server: Server) -> str:
     """SQL for the server's own time zone, whatever the session's is."""
     return "serverTimezone()" if server.version() >= _KNOWS_SESSION_ZONES else "timezone()"

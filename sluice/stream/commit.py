@@ -26,7 +26,7 @@ from typing import TypeVar
 from sluice.clickhouse.http import Server
 from sluice.clickhouse.moving import Mover, StagedRowsError, names_like, untold
 from sluice.clickhouse.moving import OvertakenError as ClaimedError
-from sluice.clickhouse.schema import TableFacts, describe_table
+from sluice.clickhouse.schema import TableFacts, describe_table, read_uuids
 from sluice.clickhouse.statements import Statements
 from sluice.core.errors import ConfigurationError, InDoubtError, TransientError
 from sluice.stream.direct import Memory
@@ -233,6 +233,7 @@ class Committer:
                 chunk_rows=chunk_rows,
                 home=_home_of(latest),
                 shards=tuple(self._servers),
+                uuids=memory.uuids,
             )
             self.marks.create(mark)
         raise OvertakenError(f'other drivers of the query "{self._who.query}" run at the same time')
@@ -302,10 +303,14 @@ class Committer:
         number = 1 if latest is None else latest.number + 1
         claim = uuid.uuid4().hex[:8]
         self._claims.add(claim)
-        replaces = puts = ""
+        replaces, puts, uuids = "", "", tuple[str, ...]()
+        if epoch.winners or epoch.replaces:
+            where = [(self._database, self._table)]
+            servers = self._servers.values()
+            uuids = tuple(each for server in servers for each in read_uuids(server, where))
         if epoch.replaces:
-            target = describe_table(self._server, self._database, self._table)
-            replaces, puts = target.uuid, self._replacer(claim).prepare(target, number)
+            (replaces,) = uuids
+            puts = self._replacer(claim).prepare(self._table, number)
         mark = Mark(
             number,
             self._who.checkpoint,
@@ -319,6 +324,7 @@ class Committer:
             puts=puts,
             home=_home_of(latest),
             shards=tuple(self._servers),
+            uuids=uuids,
         )
         self.may_be_sealed = True
         is_ours = self.marks.create(mark)
@@ -370,6 +376,7 @@ class Committer:
             left = [each for each in left if each not in self._moved]
             if left:
                 target = describe_table(server, self._database, mark.table)
+                _require_same(target, mark, shard, left[0])
                 for each in left:
                     move_table(server, target, each, claim)
                     self._moved.add(each)
@@ -417,6 +424,19 @@ def move_table(server: Server, target: TableFacts, staged: Winner, claim: str) -
         f"{target.database}.{base} on {server.url} changes its name all the time",
         "Several drivers commit the same epoch at once: stop all but one.",
     )
+
+
+def _require_same(target: TableFacts, mark: Mark, shard: str, left: Winner) -> None:
+    """:raises StagedRowsError: another table has the target's name than when the mark was made."""
+    sealed = dict(zip(mark.shards, mark.uuids, strict=False)).get(shard)
+    if sealed and target.uuid != sealed:
+        raise StagedRowsError(
+            f"{target.target} on {target.url} is another table than the one that epoch "
+            f"{mark.epoch} was sealed for, which has the uuid {sealed}: some of the epoch may be "
+            "in that one",
+            "Give that one its name back: the next attempt goes on then, and when the epoch is "
+            f"done, it may have another name. If it is gone: {_by_hand(left.table)}",
+        )
 
 
 def _find(statements: Statements, target: TableFacts, base: str) -> Staged:

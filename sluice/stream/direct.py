@@ -7,14 +7,14 @@ windows still remember all that was inserted since then.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import partial
 
 import pyarrow as pa
 
 from sluice.clickhouse.http import Server
-from sluice.clickhouse.schema import TableFacts
+from sluice.clickhouse.schema import TableFacts, read_uuids
 from sluice.clickhouse.window import read_insert_counter, read_server_run, tables_with_windows
 from sluice.core.budget import WindowState, created_since
 from sluice.core.errors import TerminalError
@@ -35,10 +35,12 @@ class Memory:
     :param counters: of the target and of each table behind it, see `read_insert_counter`.
     :param run: which life of the server it was; "" for a Replicated target, whose window outlives
         it.
+    :param uuids: of the same tables as `counters`; "" where a table has none, or is replicated.
     """
 
     counters: tuple[int, ...]
     run: str
+    uuids: tuple[str, ...]
 
 
 def read_memory(server: Server, facts: TableFacts) -> Memory:
@@ -48,7 +50,12 @@ def read_memory(server: Server, facts: TableFacts) -> Memory:
     """
     tables = [table for _, table in tables_with_windows(facts)]
     run = "" if all(table.replicated for table in tables) else read_server_run(server)
-    return Memory(tuple(read_insert_counter(server, table) for table in tables), run)
+    counters = tuple(read_insert_counter(server, table) for table in tables)
+    return Memory(counters, run, _uuids(server, tables))
+
+
+def _uuids(server: Server, tables: Iterable[TableFacts]) -> tuple[str, ...]:
+    return read_uuids(server, [(table.database, table.table) for table in tables])
 
 
 def check_run(server: Server, facts: TableFacts, mark: Mark) -> None:
@@ -71,6 +78,13 @@ def check_memory(server: Server, facts: TableFacts, mark: Mark) -> None:
     """
     check_run(server, facts, mark)
     tables = [table for _, table in tables_with_windows(facts)]
+    if mark.uuids and _uuids(server, tables) != mark.uuids:
+        raise TerminalError(
+            f"{', '.join(table.target for table in tables)} on {facts.url}: another table has one "
+            f"of these names, or is written to, than when epoch {mark.epoch} began",
+            "Exchange it back, or let the views be what they were, until this epoch is done. If "
+            "that cannot be: a" + _HINT[1:],
+        )
     for table, before in zip(tables, mark.insert_counters, strict=True):
         after = read_insert_counter(server, table)
         if after < before or after - before >= table.window_blocks // 2:

@@ -62,6 +62,8 @@ class Mark:
     :param puts: the uuid of the table that comes then.
     :param home: drawn with the first mark of a query, and the same in those after it.
     :param shards: the names of all that the query had, in their order.
+    :param uuids: of an open mark, see `direct.Memory`; of a sealed one, of the target
+        on each of `shards`. () where an older version made it.
     """
 
     number: int
@@ -79,6 +81,7 @@ class Mark:
     puts: str = ""
     home: str = ""
     shards: tuple[str, ...] = ()
+    uuids: tuple[str, ...] = ()
 
     def text(self) -> str:
         """As the comment of a table has it."""
@@ -89,8 +92,8 @@ def parse_mark(text: str) -> Mark:
     """The contrary of `Mark.text`."""
     raw: dict[str, Any] = json.loads(text)
     raw["winners"] = tuple(Winner(*each) for each in raw["winners"])
-    for name in ("insert_counters", "shards"):
-        raw[name] = tuple(raw[name])
+    for name in ("insert_counters", "shards", "uuids"):
+        raw[name] = tuple(raw.get(name, ()))
     return Mark(**raw)
 
 

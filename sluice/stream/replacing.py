@@ -18,7 +18,7 @@ from sluice.clickhouse.moving import (
     rename,
     stored_rows_of,
 )
-from sluice.clickhouse.schema import TableFacts, describe_table
+from sluice.clickhouse.schema import describe_table
 from sluice.clickhouse.sql import qualified
 from sluice.clickhouse.staging import stored_rows
 from sluice.clickhouse.statements import Statements
@@ -45,12 +45,11 @@ class Replacer:
     prefix: str
     claim: str
 
-    def prepare(self, target: TableFacts, number: int) -> str:
+    def prepare(self, table: str, number: int) -> str:
         """Make the empty table for the mark with this number; gives its uuid."""
         name = f"{new_prefix(self.prefix, number)}{self.claim}"
         self.server.execute(
-            f"CREATE TABLE {qualified(self.database, name)} AS "
-            f"{qualified(self.database, target.table)}",
+            f"CREATE TABLE {qualified(self.database, name)} AS {qualified(self.database, table)}",
             settings=CREATE_SETTINGS,
         )
         return self._tables(name)[name]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -104,6 +105,26 @@ def test_an_attempt_that_the_window_may_have_forgotten_is_refused(target: Target
     with pytest.raises(TerminalError, match="its window remembers 20"):
         Task(target, 0).insert(mark, batch_rows=25)
     assert target.ids("id < 900") == list(range(10))
+
+
+def test_an_attempt_does_not_go_on_in_another_table(target: Target) -> None:
+    """Its window knows nothing of what the first one has."""
+    mark = Task(target, 0).begin()
+    Task(target, 0).insert(mark, batch_rows=25, rows=10)
+    names = [f"{target.database}.{name}" for name in (target.table, "other")]
+    target.server.execute(f"CREATE TABLE {names[1]} AS {names[0]}")
+    target.server.execute(f"EXCHANGE TABLES {names[0]} AND {names[1]}")
+    with pytest.raises(TerminalError, match=r"another table .* than when epoch 0 began"):
+        Task(target, 0).insert(Task(target, 0).begin(), batch_rows=25)
+    assert target.ids() == []
+    target.server.execute(f"EXCHANGE TABLES {names[0]} AND {names[1]}")
+    view = f"{target.database}.v TO {names[1]} AS SELECT id, text FROM {names[0]}"
+    target.server.execute(f"CREATE MATERIALIZED VIEW {view}")
+    with pytest.raises(TerminalError, match=r"another table .* or is written to"):
+        Task(target, 0).insert(mark, batch_rows=25)
+    target.server.execute(f"DROP TABLE {target.database}.v SYNC")
+    Task(target, 0).insert(replace(mark, uuids=()), batch_rows=25)  # as of an older version
+    assert target.ids() == list(range(25))
 
 
 def test_an_epoch_that_was_begun_directly_is_not_ended_otherwise(target: Target) -> None:

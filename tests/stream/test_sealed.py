@@ -84,7 +84,7 @@ def test_what_a_server_has_lost_after_the_seal_stops_and_may_be_attached_again(
     assert target.ids() == wanted
 
 
-def test_a_mark_of_before_does_not_say_how_many_rows_were_staged(target: Target) -> None:
+def test_a_mark_of_before_says_neither_rows_nor_uuids(target: Target) -> None:
     epoch = target.stage(0)
     wanted = target.ids_of(epoch)
     with pytest.raises(DiedError):
@@ -94,7 +94,34 @@ def test_a_mark_of_before_does_not_say_how_many_rows_were_staged(target: Target)
     assert mark is not None and mark.winners == tuple(sorted(epoch.winners))
     told = json.loads(mark.text())
     told["winners"] = [[shard, table] for shard, table, _ in told["winners"]]
+    del told["uuids"]
     name = f"{target.database}.{mark_name(marks.prefix, mark.number)}"
     target.server.execute(f"ALTER TABLE {name} MODIFY COMMENT {literal(json.dumps(told))}")
     target.committer().commit(target.stage(0))
     assert target.ids() == wanted
+
+
+def test_a_target_that_is_exchanged_after_the_seal_gets_no_half_of_an_epoch(
+    target: Target,
+) -> None:
+    epoch = target.stage(0)
+    wanted = target.ids_of(epoch)
+    mortal = Mortal(target.url, 3, after=True)
+    with pytest.raises(DiedError):
+        target.committer(mortal).commit(epoch)
+    arrived = target.ids()
+    assert 0 < len(arrived) < len(wanted), mortal.statements
+    names = [f"{target.database}.{name}" for name in (target.table, "other")]
+    target.server.execute(f"CREATE TABLE {names[1]} AS {names[0]}")
+    target.server.execute(f"EXCHANGE TABLES {names[0]} AND {names[1]}")
+    for _ in range(2):
+        with pytest.raises(StagedRowsError, match="is another table than the one that epoch 0 was"):
+            target.committer().commit(target.stage(0))
+    assert target.ids() == []
+    target.server.execute(f"EXCHANGE TABLES {names[0]} AND {names[1]}")
+    assert target.ids() == arrived
+    target.committer().commit(target.stage(0))
+    assert target.ids() == wanted
+    target.server.execute(f"EXCHANGE TABLES {names[0]} AND {names[1]}")
+    target.committer().commit(target.stage(1))
+    assert len(target.ids()) == 14
