@@ -164,12 +164,17 @@ def moved_parts(
     """
     since = [part for part in target if part.number > claim.block]
     are_all_known = _are_all_known(claim, target)
+    # What was taken out because it had arrived may come back with a power failure: its number in
+    # the target is below that of the claim that came then, and nobody else has its uuid.
+    uuids = {part.uuid for part in target} - {""}
     found: dict[PartFacts, bool | None] = {}
     for part in stored:
         beside = [each for each in since if each.partition == part.partition]
         is_hidden = any(each.level > part.level or each.is_mutated for each in beside)
         has_identity = part.uuid or (is_unique and part.content)
-        if not beside:
+        if part.uuid in uuids:
+            found[part] = True
+        elif not beside:
             found[part] = False
         elif part.level or not has_identity:
             # What was merged in the stored block may be of parts that are there, and of others.
