@@ -164,12 +164,17 @@ def moved_parts(
     """
     since = [part for part in target if part.number > claim.block]
     are_all_known = _are_all_known(claim, target)
+    # What was taken out because it had arrived may come back with a power failure: its number in
+    # the target is below that of the claim that came then, and nobody else has its uuid.
+    uuids = {part.uuid for part in target} - {""}
     found: dict[PartFacts, bool | None] = {}
     for part in stored:
         beside = [each for each in since if each.partition == part.partition]
         is_hidden = any(each.level > part.level or each.is_mutated for each in beside)
         has_identity = part.uuid or (is_unique and part.content)
-        if not beside:
+        if part.uuid in uuids:
+            found[part] = True
+        elif not beside:
             found[part] = False
         elif part.level or not has_identity:
             # What was merged in the stored block may be of parts that are there, and of others.
@@ -276,17 +281,19 @@ class Rows:
     :param are_unique: no other block has the same rows.
     :param why_unknown: why they do not tell, asked when it matters; None: they do.
     :param count: how many the target has of them, by ClickHouse partition.
+    :param if_lost: what a person does if the server has lost some.
     """
 
     of_block: int | None
     are_unique: bool
     why_unknown: Callable[[TableFacts], str | None]
     count: Callable[[TableFacts], dict[str, int]]
+    if_lost: str = _LOST_HINT
 
 
-def untold(why: str, of_block: int | None = None) -> Rows:
+def untold(why: str, of_block: int | None, if_lost: str = _LOST_HINT) -> Rows:
     """Rows that do not tell, and why."""
-    return Rows(of_block, False, lambda facts: why, lambda facts: {})
+    return Rows(of_block, False, lambda facts: why, lambda facts: {}, if_lost)
 
 
 @dataclass(frozen=True, slots=True)
@@ -394,7 +401,7 @@ class Mover:
         raise StagedRowsError(
             f"{database}.{name} on {server.url} has {found} of the {rows} rows that were "
             f"sealed in it: the server has lost some before they came into {self.target.target}",
-            _LOST_HINT,
+            self.rows.if_lost,
         )
 
     def _require_claimed(self, name: str) -> None:
@@ -458,7 +465,7 @@ class Mover:
                 f"{facts.target} on {facts.url} has {there} rows of a block of "
                 f"{self.rows.of_block}, of which {left} are not moved yet: the server was "
                 "started again while it moved them, and has lost or doubled some",
-                _LOST_HINT,
+                self.rows.if_lost,
             )
 
     def _left_by_rows(

@@ -80,6 +80,12 @@ class TableFacts:
     def deduplicates(self) -> bool:
         return self.window_blocks > 0
 
+    def all_unseen(self) -> Iterator[str]:
+        """What this table and its views' targets feed besides; see `fed_unseen`."""
+        yield from self.fed_unseen
+        for dependent in self.all_dependents():
+            yield from dependent.target.fed_unseen
+
     def own_uuids(self) -> Iterator[tuple[str, str]]:
         """Name and uuid of this table and its views' targets, where they are not replicated: which
         tables they are. Of a database whose tables have none, nothing is told."""
@@ -483,6 +489,16 @@ def read_identities(server: Server, tables: Iterable[tuple[str, str]]) -> Identi
         f"{row['in_database']}.{row['of_table']}": known_uuid(str(row["own"])) for row in found
     }
     return Identities(zone, uuids)
+
+
+def read_uuids(server: Server, tables: Sequence[tuple[str, str]]) -> tuple[str, ...]:
+    """Of these tables, (database, table), in their order; "" as in `Structure`, and of one that
+    does not exist.
+
+    :raises ServerError: terminal or transient.
+    """
+    found = read_identities(server, tables).uuids
+    return tuple(found.get(f"{database}.{table}", "") for database, table in tables)
 
 
 def zone_of(server: Server) -> str:

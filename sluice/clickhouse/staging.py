@@ -259,9 +259,7 @@ def why_not_staged(
         )
     if views and (why := why_not_copied(facts)):
         return f"{why}, and a partition that is moved into it feeds no view"
-    behind = (facts, *(dependent.target for dependent in facts.all_dependents()))
-    unseen = ", ".join(name for each in behind for name in each.fed_unseen)
-    if unseen:
+    if unseen := ", ".join(facts.all_unseen()):
         return (
             f"it feeds {unseen}, of which the server shows no materialized view: this user may not "
             "see it (GRANT SHOW TABLES ON it), or it is a view of another kind; and a partition "

@@ -37,7 +37,8 @@ SEE_EVERY_MS = 1_000
 class Settled:
     """Up to where a partition is settled, and in which generation of which topic.
 
-    :param until_ms: the latest end of a lease that a record of it had, as far as it was seen.
+    :param until_ms: the latest end of a lease that a record of it had, as far as it was seen, or
+        the ledger tells of it: leases may have been longer than today's.
     """
 
     topic_id: str
@@ -144,7 +145,7 @@ class StagingCollector(Background):
                 state.record.topic_id,
                 state.record.generation,
                 state.settled,
-                max(state.record.deadline_ms, self._until_ms(state.source)),
+                max(state.record.deadline_ms, state.held_until_ms, self._until_ms(state.source)),
             )
             for state in states
         }

@@ -230,9 +230,7 @@ def _check_async(found: Examination, facts: TableFacts, capabilities: Capabiliti
 
 def _check_views(found: Examination, facts: TableFacts, capabilities: Capabilities) -> None:
     dependents = list(facts.all_dependents())
-    behind = (facts, *(dependent.target for dependent in dependents))
-    unseen = ", ".join(name for each in behind for name in each.fed_unseen)
-    if unseen:
+    if unseen := ", ".join(facts.all_unseen()):
         found.warning(
             "views",
             f"feeds {unseen}, and the server shows no such materialized view: this user may not "

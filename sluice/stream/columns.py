@@ -325,6 +325,14 @@ def check_target(
     :raises TerminalError: not in this mode, and why.
     """
     where = f"{facts.target} on {facts.url}"
+    if unseen := ", ".join(facts.all_unseen()):
+        raise TerminalError(
+            f"{where} feeds {unseen}, of which the server shows no materialized view: this user "
+            "may not see it, or it is a view of another kind. Rows that are moved feed none, and "
+            "in mode direct nobody knows whether the tables behind it deduplicate",
+            "GRANT SHOW TABLES ON it to the user of the option user, so that it is known what it "
+            "is; or write into another table.",
+        )
     if mode == "direct":
         for _, table in tables_with_windows(facts):
             if not table.deduplicates:

@@ -26,7 +26,7 @@ from typing import TypeVar
 from sluice.clickhouse.http import Server
 from sluice.clickhouse.moving import Mover, StagedRowsError, names_like, untold
 from sluice.clickhouse.moving import OvertakenError as ClaimedError
-from sluice.clickhouse.schema import TableFacts, describe_table
+from sluice.clickhouse.schema import TableFacts, describe_table, read_uuids
 from sluice.clickhouse.statements import Statements
 from sluice.core.errors import ConfigurationError, InDoubtError, TransientError
 from sluice.stream.direct import Memory
@@ -37,7 +37,7 @@ from sluice.stream.errors import (
     OtherTableError,
     OvertakenError,
 )
-from sluice.stream.marks import Mark, Marks, drop_table, statements_about
+from sluice.stream.marks import Mark, Marks, Winner, drop_table, statements_about
 from sluice.stream.names import Staged, home_name, mark_name, parse_staged, query_prefix
 from sluice.stream.replacing import LOOKS, LOOKS_WHILE_RENAMED, Replacer
 
@@ -94,14 +94,14 @@ class QueryIdentity:
 class Epoch:
     """What is to be committed.
 
-    :param winners: the shard and the staging table of each task that has rows there.
+    :param winners: the staging tables of the tasks that have rows.
     :param rows: in all of them.
     :param replaces: all rows of the target go.
     :param is_direct: the tasks have inserted its rows themselves.
     """
 
     number: int
-    winners: Sequence[tuple[str, str]]
+    winners: Sequence[Winner]
     rows: int
     replaces: bool
     is_direct: bool = False
@@ -123,8 +123,8 @@ class Committer:
         self._who = who
         self._prefix = query_prefix(who.query)
         self._claims = set[str]()
-        #: Shard and first name of staging tables all of whose rows are in the target.
-        self._moved = set[tuple[str, str]]()
+        #: Staging tables all of whose rows are in the target.
+        self._moved = set[Winner]()
         #: A mark that seals rows of this one's may be there, now or later.
         self.may_be_sealed = False
         self.marks = Marks(server, database, self._prefix)
@@ -188,6 +188,9 @@ class Committer:
             return latest.claim in self._claims
         if epoch.winners or epoch.replaces:
             self._finish(self._seal(latest, epoch))
+        elif latest is not None:
+            # Else a checkpoint that ends before the latest mark would seem to end with it.
+            self._sweep(self._seal(latest, epoch))
         return True
 
     def knows(self, number: int) -> bool:
@@ -230,6 +233,7 @@ class Committer:
                 chunk_rows=chunk_rows,
                 home=_home_of(latest),
                 shards=tuple(self._servers),
+                uuids=memory.uuids,
             )
             self.marks.create(mark)
         raise OvertakenError(f'other drivers of the query "{self._who.query}" run at the same time')
@@ -295,19 +299,23 @@ class Committer:
             drop_table(server, self._database, home_name(self._prefix))
 
     def _seal(self, latest: Mark | None, epoch: Epoch) -> Mark:
-        """Steps 2 and 3."""
+        """Steps 2 and 3; of an epoch without rows, step 5, too."""
         number = 1 if latest is None else latest.number + 1
         claim = uuid.uuid4().hex[:8]
         self._claims.add(claim)
-        replaces = puts = ""
+        replaces, puts, uuids = "", "", tuple[str, ...]()
+        if epoch.winners or epoch.replaces:
+            where = [(self._database, self._table)]
+            servers = self._servers.values()
+            uuids = tuple(each for server in servers for each in read_uuids(server, where))
         if epoch.replaces:
-            target = describe_table(self._server, self._database, self._table)
-            replaces, puts = target.uuid, self._replacer(claim).prepare(target, number)
+            (replaces,) = uuids
+            puts = self._replacer(claim).prepare(self._table, number)
         mark = Mark(
             number,
             self._who.checkpoint,
             epoch.number,
-            "sealed",
+            "sealed" if epoch.winners or epoch.replaces else "done",
             self._table,
             tuple(sorted(epoch.winners)),
             epoch.rows,
@@ -316,6 +324,7 @@ class Committer:
             puts=puts,
             home=_home_of(latest),
             shards=tuple(self._servers),
+            uuids=uuids,
         )
         self.may_be_sealed = True
         is_ours = self.marks.create(mark)
@@ -351,11 +360,11 @@ class Committer:
         self._sweep(mark)
 
     def _move(self, mark: Mark, claim: str) -> None:
-        for shard in dict(mark.winners):
-            if shard not in self._servers:
+        for each in mark.winners:
+            if each.shard not in self._servers:
                 raise StagedRowsError(
                     f"epoch {mark.epoch} of {self._database}.{mark.table} is sealed and has rows "
-                    f"on the shard {shard}, which no option names",
+                    f"on the shard {each.shard}, which no option names",
                     "Start the query with the shards that it had until this epoch is done.",
                 )
         for shard in list(self._servers)[1:]:
@@ -363,13 +372,14 @@ class Committer:
             if marks.keep_home(mark.home) != mark.home:
                 raise self._not_by_first(shard)
         for shard, server in self._servers.items():
-            tables = [table for each, table in mark.winners if each == shard]
-            tables = [table for table in tables if (shard, table) not in self._moved]
-            if tables:
+            left = [each for each in mark.winners if each.shard == shard]
+            left = [each for each in left if each not in self._moved]
+            if left:
                 target = describe_table(server, self._database, mark.table)
-                for table in tables:
-                    move_table(server, target, table, claim)
-                    self._moved.add((shard, table))
+                _require_same(target, mark, shard, left[0])
+                for each in left:
+                    move_table(server, target, each, claim)
+                    self._moved.add(each)
 
     def _sweep(self, done: Mark) -> None:
         """Remove what was staged for epochs that are done: what was moved, and what no message
@@ -392,14 +402,20 @@ class Committer:
         return Replacer(self._server, self._database, self._prefix, claim)
 
 
-def move_table(server: Server, target: TableFacts, base: str, claim: str) -> None:
+def move_table(server: Server, target: TableFacts, staged: Winner, claim: str) -> None:
     """Get all rows of a staging table into its target.
 
-    :param base: its first name.
     :param claim: 16 hexadecimal digits, drawn for who moves it.
     """
+    base = staged.table
     statements = statements_about(server, target.database, base, claim)
-    mover = Mover(statements, target, untold("they do not say where they are from"))
+    if_lost = (
+        "Look at the server's log, and at the detached parts of the staging table: the next "
+        "attempt goes on when they are attached again (ALTER TABLE … ATTACH PART). Else: "
+        f"{_by_hand(base)}"
+    )
+    rows = untold("they do not say where they are from", staged.rows, if_lost)
+    mover = Mover(statements, target, rows)
     for _ in range(LOOKS):
         found = _find(statements, target, base)
         if mover.move(found.name, found.claim) is not None:
@@ -408,6 +424,19 @@ def move_table(server: Server, target: TableFacts, base: str, claim: str) -> Non
         f"{target.database}.{base} on {server.url} changes its name all the time",
         "Several drivers commit the same epoch at once: stop all but one.",
     )
+
+
+def _require_same(target: TableFacts, mark: Mark, shard: str, left: Winner) -> None:
+    """:raises StagedRowsError: another table has the target's name than when the mark was made."""
+    sealed = dict(zip(mark.shards, mark.uuids, strict=False)).get(shard)
+    if sealed and target.uuid != sealed:
+        raise StagedRowsError(
+            f"{target.target} on {target.url} is another table than the one that epoch "
+            f"{mark.epoch} was sealed for, which has the uuid {sealed}: some of the epoch may be "
+            "in that one",
+            "Give that one its name back: the next attempt goes on then, and when the epoch is "
+            f"done, it may have another name. If it is gone: {_by_hand(left.table)}",
+        )
 
 
 def _find(statements: Statements, target: TableFacts, base: str) -> Staged:
@@ -420,8 +449,19 @@ def _find(statements: Statements, target: TableFacts, base: str) -> Staged:
     raise StagedRowsError(
         f"{database}.{base} on {server.url} is gone, which holds rows that are committed and may "
         f"not be in {target.target} yet",
-        "Who dropped it? Compare the table with the query's source by hand; then drop the "
-        f"newest of the tables {base[:20]}mark_… to go on without these rows.",
+        f"Who dropped it? {_by_hand(base)}",
+    )
+
+
+def _by_hand(base: str) -> str:
+    """What to do where an epoch cannot be ended.
+
+    :param base: the first name of one of its staging tables.
+    """
+    return (
+        "Compare the table with the query's source by hand, and take out of it what it has of this "
+        f"epoch; then drop the newest of the tables {base[:20]}mark_…, and the query loads the "
+        "whole epoch anew."
     )
 
 

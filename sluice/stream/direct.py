@@ -7,13 +7,14 @@ windows still remember all that was inserted since then.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from functools import partial
 
 import pyarrow as pa
 
 from sluice.clickhouse.http import Server
-from sluice.clickhouse.schema import TableFacts
+from sluice.clickhouse.schema import TableFacts, read_uuids
 from sluice.clickhouse.window import read_insert_counter, read_server_run, tables_with_windows
 from sluice.core.budget import WindowState, created_since
 from sluice.core.errors import TerminalError
@@ -34,10 +35,12 @@ class Memory:
     :param counters: of the target and of each table behind it, see `read_insert_counter`.
     :param run: which life of the server it was; "" for a Replicated target, whose window outlives
         it.
+    :param uuids: of the same tables as `counters`; "" where a table has none, or is replicated.
     """
 
     counters: tuple[int, ...]
     run: str
+    uuids: tuple[str, ...]
 
 
 def read_memory(server: Server, facts: TableFacts) -> Memory:
@@ -47,23 +50,43 @@ def read_memory(server: Server, facts: TableFacts) -> Memory:
     """
     tables = [table for _, table in tables_with_windows(facts)]
     run = "" if all(table.replicated for table in tables) else read_server_run(server)
-    return Memory(tuple(read_insert_counter(server, table) for table in tables), run)
+    counters = tuple(read_insert_counter(server, table) for table in tables)
+    return Memory(counters, run, _uuids(server, tables))
 
 
-def check_memory(server: Server, facts: TableFacts, mark: Mark) -> None:
-    """Whether a chunk that was inserted since the mark was made is still known.
+def _uuids(server: Server, tables: Iterable[TableFacts]) -> tuple[str, ...]:
+    return read_uuids(server, [(table.database, table.table) for table in tables])
+
+
+def check_run(server: Server, facts: TableFacts, mark: Mark) -> None:
+    """Whether the server has what it knows of chunks that were inserted since the mark was made.
 
     :raises TerminalError: nobody can say so.
     """
-    now = read_memory(server, facts)
-    if mark.run and not is_same_run(mark.run, now.run):
+    if mark.run and not is_same_run(mark.run, read_server_run(server)):
         raise TerminalError(
             f"{facts.url} was restarted while epoch {mark.epoch} was inserted into {facts.target}: "
             "a table that is not replicated may know blocks by then that it does not have",
             _HINT,
         )
+
+
+def check_memory(server: Server, facts: TableFacts, mark: Mark) -> None:
+    """Whether a chunk that was inserted since the mark was made is still known, and there.
+
+    :raises TerminalError: nobody can say so.
+    """
+    check_run(server, facts, mark)
     tables = [table for _, table in tables_with_windows(facts)]
-    for table, before, after in zip(tables, mark.insert_counters, now.counters, strict=True):
+    if mark.uuids and _uuids(server, tables) != mark.uuids:
+        raise TerminalError(
+            f"{', '.join(table.target for table in tables)} on {facts.url}: another table has one "
+            f"of these names, or is written to, than when epoch {mark.epoch} began",
+            "Exchange it back, or let the views be what they were, until this epoch is done. If "
+            "that cannot be: a" + _HINT[1:],
+        )
+    for table, before in zip(tables, mark.insert_counters, strict=True):
+        after = read_insert_counter(server, table)
         if after < before or after - before >= table.window_blocks // 2:
             created = created_since(WindowState(table.window_blocks, after), before)
             raise TerminalError(
@@ -94,11 +117,18 @@ class Direct:
         :raises TerminalError: see `check_memory`.
         :raises ServerError: of any kind; the next attempt repeats it.
         """
-        rows = 0
+        rows, looks_at = 0, (self.server, self.facts, self.mark)
         for number, chunk in enumerate(_exact_chunks(batches, self.mark.chunk_rows)):
-            check_memory(self.server, self.facts, self.mark)
-            target = self.facts.database, self.facts.table
-            insert_chunk(self.server, target, f"{self.token}/{number}", chunk, self.manner)
+            insert_chunk(
+                self.server,
+                (self.facts.database, self.facts.table),
+                f"{self.token}/{number}",
+                chunk,
+                self.manner,
+                before=partial(check_memory, *looks_at),
+                # One that was restarted since that look may have said so of what it only knows.
+                after=partial(check_run, *looks_at),
+            )
             rows += sum(batch.num_rows for batch in chunk)
         return rows
 

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import asdict, dataclass, replace
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 from sluice.clickhouse.http import Server
 from sluice.clickhouse.moving import TABLE_EXISTS, UNKNOWN_TABLE, names_like
@@ -31,6 +31,18 @@ _STATEMENT_BYTES_MAX = str(64 << 20)
 _SECONDS = 60.0
 
 
+class Winner(NamedTuple):
+    """A staging table whose rows are those of an epoch.
+
+    :param table: its first name.
+    :param rows: that were staged in it; None: an older version sealed it without saying so.
+    """
+
+    shard: str
+    table: str
+    rows: int | None = None
+
+
 @dataclass(frozen=True, slots=True)
 class Mark:
     """What became of one epoch.
@@ -40,8 +52,7 @@ class Mark:
     :param state: "open": tasks insert into the target under tokens; "sealed": `winners` are the
         rows of the epoch, and have to get into the target; "done": all of it is there.
     :param table: the target.
-    :param winners: the shard and the first name of each staging table, in the order in which they
-        are moved.
+    :param winners: in the order in which they are moved.
     :param rows: of the epoch; of no meaning while it is open.
     :param claim: drawn by whoever made it.
     :param insert_counters, run: of an open mark, see `direct.Memory`.
@@ -51,6 +62,8 @@ class Mark:
     :param puts: the uuid of the table that comes then.
     :param home: drawn with the first mark of a query, and the same in those after it.
     :param shards: the names of all that the query had, in their order.
+    :param uuids: of an open mark, see `direct.Memory`; of a sealed one, of the target
+        on each of `shards`. () where an older version made it.
     """
 
     number: int
@@ -58,7 +71,7 @@ class Mark:
     epoch: int
     state: Literal["open", "sealed", "done"]
     table: str
-    winners: tuple[tuple[str, str], ...] = ()
+    winners: tuple[Winner, ...] = ()
     rows: int = 0
     claim: str = ""
     insert_counters: tuple[int, ...] = ()
@@ -68,6 +81,7 @@ class Mark:
     puts: str = ""
     home: str = ""
     shards: tuple[str, ...] = ()
+    uuids: tuple[str, ...] = ()
 
     def text(self) -> str:
         """As the comment of a table has it."""
@@ -77,9 +91,9 @@ class Mark:
 def parse_mark(text: str) -> Mark:
     """The contrary of `Mark.text`."""
     raw: dict[str, Any] = json.loads(text)
-    raw["winners"] = tuple((shard, table) for shard, table in raw["winners"])
-    for name in ("insert_counters", "shards"):
-        raw[name] = tuple(raw[name])
+    raw["winners"] = tuple(Winner(*each) for each in raw["winners"])
+    for name in ("insert_counters", "shards", "uuids"):
+        raw[name] = tuple(raw.get(name, ()))
     return Mark(**raw)
 
 

@@ -18,7 +18,7 @@ from sluice.clickhouse.moving import (
     rename,
     stored_rows_of,
 )
-from sluice.clickhouse.schema import TableFacts, describe_table
+from sluice.clickhouse.schema import describe_table
 from sluice.clickhouse.sql import qualified
 from sluice.clickhouse.staging import stored_rows
 from sluice.clickhouse.statements import Statements
@@ -45,12 +45,11 @@ class Replacer:
     prefix: str
     claim: str
 
-    def prepare(self, target: TableFacts, number: int) -> str:
+    def prepare(self, table: str, number: int) -> str:
         """Make the empty table for the mark with this number; gives its uuid."""
         name = f"{new_prefix(self.prefix, number)}{self.claim}"
         self.server.execute(
-            f"CREATE TABLE {qualified(self.database, name)} AS "
-            f"{qualified(self.database, target.table)}",
+            f"CREATE TABLE {qualified(self.database, name)} AS {qualified(self.database, table)}",
             settings=CREATE_SETTINGS,
         )
         return self._tables(name)[name]
@@ -110,12 +109,12 @@ class Replacer:
     def _fill(self, statements: Statements, held: str, mark: Mark) -> None:
         statements.run(f"TRUNCATE TABLE {self._of(held)}")
         target = describe_table(self.server, self.database, mark.table)
-        for table in (held, *(staged for _, staged in mark.winners)):
+        for table in (held, *(each.table for each in mark.winners)):
             add = add_columns_of(self.server, target, self.database, table)
             if add is not None:
                 statements.run(add)
-        for _, staged in mark.winners:
-            source, to = (self.database, staged), (self.database, held)
+        for each in mark.winners:
+            source, to = (self.database, each.table), (self.database, held)
             for partition in stored_rows_of(read_parts(self.server, *source)):
                 statements.run(move_statement(source, to, partition, moves=False))
         found = stored_rows(self.server, self.database, [held])[held]
@@ -136,7 +135,7 @@ class Replacer:
             *(target.columns, target.sorting_key),
             target.partition_key,
         ):
-            tables = [held, *(staged for _, staged in mark.winners)]
+            tables = [held, *(each.table for each in mark.winners)]
             raise altered(target, map(self._of, tables), "they have other columns or keys")
 
     def _tables(self, prefix: str) -> dict[str, str]:

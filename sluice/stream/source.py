@@ -33,7 +33,7 @@ from sluice.stream.columns import check_target, plan_columns
 from sluice.stream.commit import Committer, Epoch, QueryIdentity, patiently
 from sluice.stream.direct import Direct, read_memory
 from sluice.stream.errors import HalfLoadedError
-from sluice.stream.marks import drop_table
+from sluice.stream.marks import Winner, drop_table
 from sluice.stream.names import query_prefix, staged_name
 from sluice.stream.options import SinkOptions, read_options
 from sluice.stream.sharding import Splitter, check_sharding
@@ -115,12 +115,12 @@ def _check_replacing(options: SinkOptions, overwrite: bool) -> None:
 class Staged(WriterCommitMessage):  # type: ignore[misc]
     """What a task attempt staged.
 
-    :param tables: the shard and name of each table; none if it had no rows.
+    :param tables: none if it had no rows.
     """
 
     checkpoint: str
     epoch: int
-    tables: tuple[tuple[str, str], ...]
+    tables: tuple[Winner, ...]
     rows: int
 
 
@@ -138,11 +138,11 @@ class TaskPlan:
 
     def stage(
         self, name: str, partition: int, batches: Iterator[pa.RecordBatch]
-    ) -> tuple[tuple[tuple[str, str], ...], int]:
+    ) -> tuple[tuple[Winner, ...], int]:
         """Stage all rows of a task attempt in tables of this name.
 
         :param partition: the number of the task.
-        :returns: the shards and tables that have rows, and how many there are.
+        :returns: the tables that have rows, and how many there are.
         :raises SluiceError: this attempt is to be given up.
         """
         shards = self.options.shards
@@ -159,7 +159,9 @@ class TaskPlan:
                 stages[shard].add(chunk)
             for stage in stages.values():
                 stage.check()
-        tables = tuple((shard, name) for shard, stage in stages.items() if stage.rows)
+        tables = tuple(
+            Winner(shard, name, stage.rows) for shard, stage in stages.items() if stage.rows
+        )
         return tables, sum(stage.rows for stage in stages.values())
 
 
@@ -340,8 +342,8 @@ class BatchWriter(DataSourceArrowWriter):  # type: ignore[misc]
             committer = self._committer(servers)
             if committer.marks.latest() is None:
                 for each in _messages(messages):
-                    for shard, table in each.tables:
-                        drop_table(servers[shard], self._options.database, table)
+                    for staged in each.tables:
+                        drop_table(servers[staged.shard], self._options.database, staged.table)
 
     def _waits_for(self, committer: Committer) -> bool:
         return committer.may_be_sealed and not self._options.query

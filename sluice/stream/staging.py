@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 import uuid
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 import pyarrow as pa
@@ -53,18 +53,26 @@ class InsertManner:
         return sink.getvalue()
 
 
+def _nothing() -> None:
+    """Where a table is nobody else's, and all of its rows are counted."""
+
+
 def insert_chunk(
     server: Server,
     target: tuple[str, str],
     token: str,
     batches: list[pa.RecordBatch],
     manner: InsertManner,
+    before: Callable[[], None] = _nothing,
+    after: Callable[[], None] = _nothing,
 ) -> None:
     """Insert a chunk, again and again while the answer is lost or the server is away: under its
     token it is there once.
 
     :param target: database and table, which has a deduplication window.
-    :raises ServerError: of any kind; the chunk may be there.
+    :param before: called each time before it is sent.
+    :param after: called when the server has said that it has the chunk, before that is believed.
+    :raises SluiceError: of any kind, of `before` or `after`, too; the chunk may be there.
     """
     body = memoryview(manner.body(batches))
     names = batches[0].schema.names
@@ -79,7 +87,9 @@ def insert_chunk(
             "ArrowStream",
         )
         try:
+            before()
             server.insert(plan, lambda: manner.timeout_seconds, manner.timeout_seconds)
+            after()
             return
         except (InDoubtError, TransientError):
             if attempt + 1 == _ATTEMPTS:

@@ -16,6 +16,7 @@ from sluice.clickhouse.http import InsertReply, Server
 from sluice.clickhouse.insert import InsertPlan
 from sluice.clickhouse.schema import describe_table
 from sluice.stream.commit import Committer, Epoch, QueryIdentity
+from sluice.stream.marks import Winner
 from sluice.stream.names import query_prefix, staged_name
 from sluice.stream.options import SHARD
 from sluice.stream.staging import InsertManner, Stage
@@ -93,7 +94,7 @@ class Target:
             texts = [f"epoch {epoch}" for _ in ids]
             stage.add([pa.record_batch({"id": pa.array(ids), "text": pa.array(texts)})])
             stage.check()
-            winners.append((SHARD, name))
+            winners.append(Winner(SHARD, name, rows))
         return Epoch(epoch, tuple(winners), tasks * rows, False)
 
     def committer(
@@ -106,8 +107,8 @@ class Target:
         """Those that were staged, before they are committed."""
         found = [
             int(row["id"])
-            for _, name in epoch.winners
-            for row in self.server.query(f"SELECT id FROM {self.database}.{name}")
+            for staged in epoch.winners
+            for row in self.server.query(f"SELECT id FROM {self.database}.{staged.table}")
         ]
         return sorted(found)
 

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pytest
 
 from sluice.clickhouse.capabilities import insert_settings, read_capabilities
-from sluice.clickhouse.http import Server
+from sluice.clickhouse.http import InsertReply, Server
+from sluice.clickhouse.insert import InsertPlan
 from sluice.clickhouse.schema import describe_table
-from sluice.core.errors import ConfigurationError, TerminalError
+from sluice.core.errors import ConfigurationError, InDoubtError, TerminalError
 from sluice.stream.commit import Epoch
 from sluice.stream.direct import Direct, read_memory
 from sluice.stream.errors import CheckpointSetBackError, OtherCheckpointError
@@ -104,6 +107,26 @@ def test_an_attempt_that_the_window_may_have_forgotten_is_refused(target: Target
     assert target.ids("id < 900") == list(range(10))
 
 
+def test_an_attempt_does_not_go_on_in_another_table(target: Target) -> None:
+    """Its window knows nothing of what the first one has."""
+    mark = Task(target, 0).begin()
+    Task(target, 0).insert(mark, batch_rows=25, rows=10)
+    names = [f"{target.database}.{name}" for name in (target.table, "other")]
+    target.server.execute(f"CREATE TABLE {names[1]} AS {names[0]}")
+    target.server.execute(f"EXCHANGE TABLES {names[0]} AND {names[1]}")
+    with pytest.raises(TerminalError, match=r"another table .* than when epoch 0 began"):
+        Task(target, 0).insert(Task(target, 0).begin(), batch_rows=25)
+    assert target.ids() == []
+    target.server.execute(f"EXCHANGE TABLES {names[0]} AND {names[1]}")
+    view = f"{target.database}.v TO {names[1]} AS SELECT id, text FROM {names[0]}"
+    target.server.execute(f"CREATE MATERIALIZED VIEW {view}")
+    with pytest.raises(TerminalError, match=r"another table .* or is written to"):
+        Task(target, 0).insert(mark, batch_rows=25)
+    target.server.execute(f"DROP TABLE {target.database}.v SYNC")
+    Task(target, 0).insert(replace(mark, uuids=()), batch_rows=25)  # as of an older version
+    assert target.ids() == list(range(25))
+
+
 def test_an_epoch_that_was_begun_directly_is_not_ended_otherwise(target: Target) -> None:
     task = Task(target, 3)
     task.insert(task.begin(), batch_rows=25)
@@ -143,3 +166,62 @@ def test_nothing_is_repeated_after_a_restart_of_the_server(tmp_path: Path) -> No
         with pytest.raises(TerminalError, match="was restarted while epoch 0"):
             Task(target, 0).insert(mark, batch_rows=25)
         assert target.ids() == []
+
+
+class Failing(Server):
+    """A client: its first insert is stored, then something happens, and the answer is lost.
+
+    :param answers: what happened came before the insert, which was a repeat, and is answered.
+    """
+
+    def __init__(self, url: str, happens: Callable[[], None], *, answers: bool = False) -> None:
+        super().__init__(url)
+        self._happens = happens
+        self._answers = answers
+        self.inserts = 0
+
+    def insert(self, plan: InsertPlan, *arguments: Any) -> InsertReply:
+        self.inserts += 1
+        reply = super().insert(plan, *arguments)
+        if self.inserts == 1:
+            self._happens()
+            if not self._answers:
+                raise InDoubtError("the answer was lost")
+            reply = super().insert(plan, *arguments)
+        return reply
+
+
+@pytest.mark.parametrize("answers", [False, True], ids=["repeat", "answer"])
+def test_a_chunk_that_a_restarted_server_only_knows_is_not_taken_for_stored(
+    tmp_path: Path, answers: bool
+) -> None:
+    """The last chunk of a task: no other one looks after it."""
+    with running_clickhouse(tmp_path) as server:
+        Server(server.url).execute("CREATE DATABASE d")
+        target = Target(server.url, "d", _DDL)
+        mark = Task(target, 0).begin()
+
+        def happens() -> None:
+            delete = f"ALTER TABLE d.{target.table} DELETE WHERE 1"
+            Server(server.url).execute(delete, settings={"mutations_sync": "2"})
+            server.stop()
+            server.start()
+
+        client = Failing(server.url, happens, answers=answers)
+        with pytest.raises(TerminalError, match="was restarted while epoch 0"):
+            Task(target, 0, client).insert(mark, batch_rows=25, rows=10)
+        assert client.inserts == 1 and target.ids() == []
+
+
+def test_a_chunk_is_not_repeated_after_others_have_filled_the_window(target: Target) -> None:
+    mark = Task(target, 0).begin()
+
+    def happens() -> None:
+        for number in range(20):
+            row = f"({900 + number}, 'other')"
+            target.server.execute(f"INSERT INTO {target.database}.{target.table} VALUES {row}")
+
+    with pytest.raises(TerminalError, match="its window remembers 20"):
+        client = Failing(target.url, happens)
+        Task(target, 0, client).insert(mark, batch_rows=25, rows=10)
+    assert target.ids("id < 900") == list(range(10))

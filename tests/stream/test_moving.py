@@ -3,15 +3,21 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+import shutil
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import TypeVar
 
 import pytest
 
 from sluice.clickhouse.http import Server
 from sluice.clickhouse.moving import StagedRowsError
 from sluice.core.errors import InDoubtError
+from sluice.stream.commit import Epoch
+from sluice.stream.names import query_prefix
 from sluice.testbed.local.children import wait_until
-from tests.stream.committing import Target
+from tests.stream.committing import DiedError, Mortal, Target
 from tests.support.broken_renames import BreakingServer, run_breaking
 
 #: Parts stay as they are, unless a test merges them.
@@ -20,6 +26,9 @@ _DDL = (
     "SETTINGS max_bytes_to_merge_at_max_space_in_pool = 1, old_parts_lifetime = 1, "
     "cleanup_delay_period = 1, max_cleanup_delay_period = 1, cleanup_delay_period_random_add = 0"
 )
+
+
+_T = TypeVar("_T")
 
 
 @pytest.fixture(scope="module")
@@ -38,11 +47,12 @@ def _killed_in_the_move(
     :param are_equal: all but the first one have the same row.
     """
     epoch = target.stage(0, tasks=1)
-    ((_, name),) = epoch.winners
+    (staged,) = epoch.winners
     for part in range(1, parts):
         row = f"({-1 if are_equal else -part}, 'epoch 0')"
         settings = {"deduplicate_insert": "disable"}
-        target.server.execute(f"INSERT INTO d.{name} VALUES {row}", settings=settings)
+        target.server.execute(f"INSERT INTO d.{staged.table} VALUES {row}", settings=settings)
+    epoch = replace(epoch, winners=(staged._replace(rows=epoch.rows + parts - 1),))
     wanted = target.ids_of(epoch)
     server.break_next("killed", number)
     committer = target.committer()
@@ -90,3 +100,41 @@ def test_a_merge_that_hides_them_stops_with_words(breaking: BreakingServer) -> N
     target.server.execute(f"ALTER TABLE {stored} MOVE PARTITION ID 'all' TO TABLE {table}")
     target.committer().commit(target.stage(0))
     assert target.ids() == sorted([*wanted, 5000])
+
+
+class Settling(Mortal):
+    """A client that dies when it has claimed a table anew, of which others had moved parts."""
+
+    def _step(self, sql: str, send: Callable[[], _T]) -> _T:
+        if sql.startswith("RENAME") and any(each.startswith("RENAME") for each in self.statements):
+            self._dies_at = len(self.statements)
+        return super()._step(sql, send)
+
+
+def test_a_part_that_was_taken_out_and_comes_back_is_not_moved_again(
+    breaking: BreakingServer, tmp_path: Path
+) -> None:
+    """It had arrived. With the power, a disk of its own forgets that it went; the claim that came
+    later is on another one."""
+    target = Target(breaking.url, "d", _DDL)
+    wanted = _killed_in_the_move(breaking, target, 2, parts=2)
+    arrived = target.ids()
+    assert 0 < len(arrived) < len(wanted)
+    (stored,) = target.server.query(
+        "SELECT any(path) AS path FROM system.parts WHERE active AND database = 'd' AND "
+        f"startsWith(table, '{query_prefix(target.query)}') GROUP BY table"
+    )
+    folder = Path(stored["path"]).parent
+    shutil.copytree(folder, tmp_path / "before")
+    client = Settling(target.url, after=True)
+    with pytest.raises(DiedError):
+        target.committer(client).commit(Epoch(1, (), 0, False))
+    assert [each.split()[0] for each in client.statements] == ["RENAME", "ALTER", "RENAME"]
+    breaking.kill()
+    shutil.rmtree(folder)
+    shutil.copytree(tmp_path / "before", folder)
+    breaking.start()
+    assert target.ids() == arrived
+    target.committer().commit(target.stage(0))
+    assert target.ids() == wanted
+    assert target.tables() == {"mark": 1}
