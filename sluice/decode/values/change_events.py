@@ -26,7 +26,7 @@ from sluice.decode.messages.events import (
     OPERATION,
     SOURCE,
     TIME_MS,
-    UNAVAILABLE,
+    is_unavailable,
     no_row,
     tells_deletes,
     unavailable,
@@ -336,10 +336,9 @@ class DebeziumJson(_Unwrapping):
         if not row.is_object:
             return Fault(CANNOT_PARSE, f"its field {side} is no object")
         fields = members_of(row.value)
-        if UNAVAILABLE in row.value:
-            for name, one in fields.items():
-                if one.value == f'"{UNAVAILABLE}"' and name in self.types:
-                    return unavailable(name)
+        for name, one in fields.items():
+            if name in self.types and is_unavailable(one.value):
+                return unavailable(name)
         kept = list(fields.values())
         if is_deleted:
             # What the log does not keep of a deleted row is null there.
