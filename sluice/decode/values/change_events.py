@@ -3,7 +3,8 @@
 Connect's schema of a JSON message says of values what JSON cannot say by itself: moments as
 numbers of milliseconds, decimals as bytes in base64, maps whose keys are no texts as pairs. Where
 a column takes it, such a value is written as the text that it means, also inside of arrays,
-maps and structs. Anything else stays as it is, and the column decides.
+maps and structs; one that cannot be written so is a fault, since to the column it would mean
+something else. Anything else stays as it is, and the column decides.
 """
 
 from __future__ import annotations
@@ -13,9 +14,10 @@ import binascii
 import json
 from abc import abstractmethod
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
 from datetime import date, timedelta
 from decimal import MAX_EMAX, Context, Decimal
-from typing import Any
+from typing import Any, NoReturn
 
 from sluice.core.load_spec import TableSpec
 from sluice.decode.engine.types import TypeNode, parse_type
@@ -31,7 +33,7 @@ from sluice.decode.messages.events import (
     tells_deletes,
     unavailable,
 )
-from sluice.decode.messages.fault import CANNOT_PARSE, Fault
+from sluice.decode.messages.fault import CANNOT_PARSE, OUT_OF_RANGE, Fault
 from sluice.decode.messages.framing import JSON_OBJECTS
 from sluice.decode.messages.members import Member, items_of, members_of, object_of
 from sluice.decode.values.steps import ValueStep
@@ -53,11 +55,32 @@ _DAYS = ("org.apache.kafka.connect.data.Date", "io.debezium.time.Date")
 _DECIMAL = "org.apache.kafka.connect.data.Decimal"
 _EPOCH = date(1970, 1, 1)
 _DAY_SECONDS = 86400
+#: Of a Time: 999:59:59.
+_TIME_SECONDS_MAX = 3_599_999
 _SCALE_MAX = 76
+#: Of a number that has 97 digits.
+_DECIMAL_BYTES_MAX = 40
+#: So much is shown of a value that cannot be written.
+_SHOWN_CHARACTERS = 60
 _EXACT = Context(prec=10_000, Emax=MAX_EMAX)
 
-#: Writes a value anew; None: it stays as it is.
+#: Writes a value anew; None: it stays as it is. Where it would mean something else then, a
+#: RefusedEventError says so.
 Rewrite = Callable[[str], str | None]
+
+
+class RefusedEventError(Exception):
+    """An event makes no row."""
+
+    def __init__(self, fault: Fault) -> None:
+        super().__init__(fault.error)
+        self.fault = fault
+
+
+def _refuse(reason: str, value: str, what: str) -> NoReturn:
+    shown = value if len(value) <= _SHOWN_CHARACTERS else f"{value[:_SHOWN_CHARACTERS]}…"
+    shown = shown.encode("latin-1", "replace").decode(errors="replace")
+    raise RefusedEventError(Fault(reason, f"{shown} is {what}"))
 
 
 def rewrites(fields: Any, types: Mapping[str, str]) -> dict[str, Rewrite]:
@@ -104,9 +127,7 @@ def _rewrite_of(schema: Any, node: TypeNode) -> Rewrite | None:
         return _time_of(_TIME_TICKS[name])
     if name == _DECIMAL:
         parameters = schema.get("parameters")
-        scale = parameters.get("scale") if isinstance(parameters, dict) else None
-        if str(scale).isdecimal() and int(str(scale)) <= _SCALE_MAX:
-            return _decimal_of(int(str(scale)))
+        return _decimal_of(parameters.get("scale") if isinstance(parameters, dict) else None)
     return None
 
 
@@ -160,10 +181,15 @@ def rewritten(member: Member, of: Callable[[str], Rewrite | None]) -> Member:
     :param of: by the name of a field.
     """
     try:
-        rewrite = of(json.loads(member.key.encode("latin-1")))
+        name = json.loads(member.key.encode("latin-1"))
     except ValueError:
         return member
-    written = None if rewrite is None else rewrite(member.value)
+    rewrite = of(name)
+    try:
+        written = None if rewrite is None else rewrite(member.value)
+    except RefusedEventError as refused:
+        error = f"field {name}: {refused.fault.error}"
+        raise RefusedEventError(replace(refused.fault, error=error, column=name)) from None
     return member if written is None else Member(member.key, written)
 
 
@@ -176,7 +202,7 @@ def _moment_of(ticks: int) -> Rewrite:
         days, second = divmod(seconds, _DAY_SECONDS)
         day = _day_text(days)
         if day is None:
-            return None
+            _refuse(OUT_OF_RANGE, value, "a moment beyond the years 1 to 9999")
         return f'"{day}T{_clock(second, rest, ticks)}Z"'
 
     return moment
@@ -185,9 +211,12 @@ def _moment_of(ticks: int) -> Rewrite:
 def _time_of(ticks: int) -> Rewrite:
     def time(value: str) -> str | None:
         number = _integer(value)
-        if number is None or not 0 <= number <= _DAY_SECONDS * ticks:
+        if number is None:
             return None
-        return f'"{_clock(*divmod(number, ticks), ticks)}"'
+        seconds, rest = divmod(abs(number), ticks)
+        if seconds > _TIME_SECONDS_MAX:
+            _refuse(OUT_OF_RANGE, value, "a time beyond 999:59:59")
+        return f'"{"-" if number < 0 else ""}{_clock(seconds, rest, ticks)}"'
 
     return time
 
@@ -200,8 +229,12 @@ def _clock(second: int, rest: int, ticks: int) -> str:
 
 def _day(value: str) -> str | None:
     number = _integer(value)
-    text = None if number is None else _day_text(number)
-    return None if text is None else f'"{text}"'
+    if number is None:
+        return None
+    text = _day_text(number)
+    if text is None:
+        _refuse(OUT_OF_RANGE, value, "a day beyond the years 1 to 9999")
+    return f'"{text}"'
 
 
 def _day_text(days: int) -> str | None:
@@ -212,22 +245,41 @@ def _day_text(days: int) -> str | None:
 
 
 def _integer(value: str) -> int | None:
+    """A number that is to be a moment; None: null."""
+    if value == "null":
+        return None
     digits = value[1:] if value.startswith("-") else value
-    return int(value) if digits.isdecimal() and len(digits) < 20 else None
+    if not digits.isdecimal():
+        _refuse(CANNOT_PARSE, value, "no whole number, which the schema says that it is")
+    if len(digits) >= 20:
+        _refuse(OUT_OF_RANGE, value, "no number of 64 bits")
+    return int(value)
 
 
-def _decimal_of(scale: int) -> Rewrite:
+def _decimal_of(scale: Any) -> Rewrite:
+    try:
+        places = int(str(scale))
+    except ValueError:
+        places = _SCALE_MAX + 1
+
     def number(value: str) -> str | None:
         if not value.startswith('"'):
             return None
+        if abs(places) > _SCALE_MAX:
+            what = (
+                f"a Decimal whose scale is {scale}, which is not from -{_SCALE_MAX} to {_SCALE_MAX}"
+            )
+            _refuse(CANNOT_PARSE, value, what)
         try:
             raw = base64.b64decode(json.loads(value), validate=True)
         except (ValueError, binascii.Error):
-            return None
-        if not raw or len(raw) > 40:
-            return None
+            raw = b""
+        if not raw:
+            _refuse(CANNOT_PARSE, value, "no Decimal, which the schema says that it is: no base64")
+        if len(raw) > _DECIMAL_BYTES_MAX:
+            _refuse(OUT_OF_RANGE, value, f"a Decimal of more than {_DECIMAL_BYTES_MAX} bytes")
         unscaled = Decimal(int.from_bytes(raw, "big", signed=True))
-        return f'"{_EXACT.scaleb(unscaled, -scale):f}"'
+        return f'"{_EXACT.scaleb(unscaled, -places):f}"'
 
     return number
 
@@ -289,14 +341,6 @@ class _Unwrapping(ValueStep):
         if not named:
             return object_of(members)
         return object_of([rewritten(one, named.get) for one in members])
-
-
-class RefusedEventError(Exception):
-    """An event makes no row."""
-
-    def __init__(self, fault: Fault) -> None:
-        super().__init__(fault.error)
-        self.fault = fault
 
 
 class ConnectJson(_Unwrapping):
