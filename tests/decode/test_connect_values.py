@@ -5,10 +5,12 @@ from __future__ import annotations
 
 import base64
 import json
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
+from sluice.core.load_spec import Mapped
 from tests.decode.connect_support import connect_table, made
 
 CONNECT, DEBEZIUM = "org.apache.kafka.connect.data.", "io.debezium.time."
@@ -81,3 +83,71 @@ def test_a_value_inside_of_others_is_refused_by_the_name_of_its_field() -> None:
     field = {"field": "v", "type": "array", "items": {"type": "int64", "name": f"{CONNECT}Time"}}
     whole = {"schema": {"type": "struct", "fields": [field]}, "payload": {"v": [1000, 36 * 10**8]}}
     assert one("Array(Time)", json.dumps(whole).encode()) == "out-of-range v"
+
+
+MS, US = 1767225600123, 1767225600123456
+MOMENTS = {"day": "Date", "ms": "DateTime64(3, 'UTC')", "us": "DateTime64(6, 'UTC')"}
+NAMES = {"day": "Date", "ms": "Timestamp", "us": "MicroTimestamp"}
+NUMBERS = {"day": 20454, "ms": MS, "us": US}
+LOADED = ["2026-01-01", "2026-01-01 00:00:00.123", "2026-01-01 00:00:00.123456"]
+
+
+@pytest.mark.parametrize("envelope", ["connect", "debezium"])
+@pytest.mark.parametrize("unit", ["", "ms", "us", "ns"])
+def test_the_unit_of_the_schema_counts_beside_timestamps(unit: str, envelope: str) -> None:
+    fields: Any = [
+        {"field": name, "type": "int64", "name": f"{DEBEZIUM}{kind}"}
+        for name, kind in NAMES.items()
+    ]
+    payload: Any = NUMBERS
+    if envelope == "debezium":
+        fields = [{"field": "after", "type": "struct", "fields": fields}]
+        payload = {"op": "c", "before": None, "after": NUMBERS}
+    whole = {"schema": {"type": "struct", "fields": fields}, "payload": payload}
+    text = connect_table(MOMENTS, timestamps=unit, envelope=envelope)
+    assert made(text, [json.dumps(whole).encode()]) == [LOADED]
+    mapped = connect_table(MOMENTS, timestamps=unit, envelope=envelope, require=("ms",))
+    assert made(mapped, [json.dumps(whole).encode()]) == [LOADED]
+
+
+@pytest.mark.parametrize(
+    ("value", "becomes"),
+    [
+        (f"{US}", ["2026-01-01", "2026-01-01 00:00:00.123456", None]),
+        (f'"{US}"', ["2026-01-01", "2026-01-01 00:00:00.123456", None]),
+        ("1767225600123456.0", ["2026-01-01", "2026-01-01 00:00:00.123456", None]),
+        ("-1", ["1969-12-31", "1969-12-31 23:59:59.999999", None]),
+        ("1.5", "cannot-parse d"),
+        ("1e999", "out-of-range d"),
+        ("1e99999999999", "cannot-parse d"),
+        (f"{US}000000", "out-of-range d"),
+    ],
+)
+def test_without_a_schema_numbers_are_of_the_unit(value: str, becomes: Any) -> None:
+    types = {
+        "d": "Date32",
+        "t": "DateTime64(6, 'UTC')",
+        "n": "Nullable(DateTime('UTC'))",
+    }
+    text = connect_table(types, timestamps="us")
+    row = f'{{"d":{value},"t":{value},"n":null}}'
+    values = [row, f'{{"schema":null,"payload":{row}}}', f'{{"schema":{{}},"payload":{row}}}']
+    assert made(text, [one.encode() for one in values]) == [becomes] * 3
+
+
+def test_what_timestamps_does_not_change_beside_an_envelope() -> None:
+    types = {
+        "at": "DateTime64(3, 'UTC')",
+        "second": "DateTime('UTC')",
+        "count": "Int64",
+        "zoned": "DateTime64(3, 'UTC')",
+    }
+    columns = connect_table(types, timestamps="ms", mapping=(Mapped("at", "path", "a.b"),))
+    default = tuple(
+        replace(one, kind="DEFAULT", expression="toDateTime(7)") if one.name == "second" else one
+        for one in columns.columns
+    )
+    row = {"a": {"b": MS}, "second": 5, "count": 6, "zoned": "2026-01-01T01:00:00.123+01:00"}
+    found = made(replace(columns, columns=default), [json.dumps(row).encode()])
+    moment = "2026-01-01 00:00:00.123"
+    assert found == [[moment, "1970-01-01 00:00:05", "6", moment]]

@@ -12,6 +12,7 @@ from __future__ import annotations
 import base64
 import binascii
 import json
+import re
 from abc import abstractmethod
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
@@ -55,6 +56,10 @@ _DAYS = ("org.apache.kafka.connect.data.Date", "io.debezium.time.Date")
 _DECIMAL = "org.apache.kafka.connect.data.Decimal"
 _EPOCH = date(1970, 1, 1)
 _DAY_SECONDS = 86400
+#: Of a number of 64 bits, in JSON.
+_DIGITS_MAX = 19
+_NUMBERS_BEGIN = "-0123456789"
+_NUMBER = re.compile(r"-?[0-9]+(\.[0-9]+)?([eE][+-]?[0-9]{1,3})?")
 #: Of a Time: 999:59:59.
 _TIME_SECONDS_MAX = 3_599_999
 _SCALE_MAX = 76
@@ -83,40 +88,55 @@ def _refuse(reason: str, value: str, what: str) -> NoReturn:
     raise RefusedEventError(Fault(reason, f"{shown} is {what}"))
 
 
-def rewrites(fields: Any, types: Mapping[str, str]) -> dict[str, Rewrite]:
+#: By `timestamps` of an entry: how many of its units are a second.
+_UNITS = {"ms": 10**3, "us": 10**6, "ns": 10**9}
+
+
+def rewrites(fields: Any, table: TableSpec) -> dict[str, Rewrite]:
     """By field, how its values are written, where that differs.
 
-    :param fields: of a schema of Connect, as it stands in a message.
-    :param types: of the columns that fields fill.
+    :param fields: of a schema of Connect, as it stands in a message; None: it has none.
+    :param table: whose columns the fields fill.
     """
-    return _of_fields(fields, {name: parse_type(text) for name, text in types.items()})
+    nodes = {column.name: parse_type(column.type) for column in table.columns}
+    # A DEFAULT is no number of any unit.
+    units = {one.name: _UNITS.get(table.timestamps, 0) for one in table.columns if not one.kind}
+    return _of_fields(fields, nodes, lambda name: units.get(name, 0))
 
 
-def _of_fields(fields: Any, nodes: Mapping[str, TypeNode]) -> dict[str, Rewrite]:
+def _of_fields(
+    fields: Any, nodes: Mapping[str, TypeNode], unit: Callable[[str], int]
+) -> dict[str, Rewrite]:
+    schemas = {
+        one["field"]: one
+        for one in (fields if isinstance(fields, list) else ())
+        if isinstance(one, dict) and isinstance(one.get("field"), str)
+    }
     found: dict[str, Rewrite] = {}
-    for one in fields if isinstance(fields, list) else ():
-        name = one.get("field") if isinstance(one, dict) else None
-        if not isinstance(name, str) or name not in nodes:
-            continue
-        rewrite = _rewrite_of(one, nodes[name].bare())
+    for name, node in nodes.items():
+        rewrite = _rewrite_of(schemas.get(name), node.bare(), unit(name))
         if rewrite is not None:
             found[name] = rewrite
     return found
 
 
-def _rewrite_of(schema: Any, node: TypeNode) -> Rewrite | None:
-    """How values of a schema are written for a type; None: as they are."""
-    if not isinstance(schema, dict):
-        return None
-    match schema.get("type"), node.name:
+def _rewrite_of(schema: Any, node: TypeNode, unit: int) -> Rewrite | None:
+    """How values of a schema are written for a type; None: as they are.
+
+    :param schema: None: there is none.
+    :param unit: how many of the numbers that the schema does not call moments are a second; 0: as
+        many as the column says.
+    """
+    schema = schema if isinstance(schema, dict) else {}
+    match schema.get("type", node.name.lower()), node.name:
         case "array", "Array":
-            return _items(_rewrite_of(schema.get("items"), node.inner().bare()))
+            return _items(_rewrite_of(schema.get("items"), node.inner().bare(), unit))
         case "map", "Map":
             keys, values = schema.get("keys"), schema.get("values")
-            is_object = isinstance(keys, dict) and keys.get("type") == "string"
-            return _entries(_rewrite_of(values, node.inner(1).bare()), is_object)
-        case "struct", "Tuple":
-            named = _of_fields(schema.get("fields"), dict(node.elements()))
+            is_object = not schema or (isinstance(keys, dict) and keys.get("type") == "string")
+            return _entries(_rewrite_of(values, node.inner(1).bare(), unit), is_object)
+        case "struct" | "tuple", "Tuple":
+            named = _of_fields(schema.get("fields"), dict(node.elements()), lambda _: unit)
             return _object(named.get) if named else None
     name, takes_moments = str(schema.get("name", "")), "Date" in node.text
     if name in _TICKS and takes_moments:
@@ -128,6 +148,8 @@ def _rewrite_of(schema: Any, node: TypeNode) -> Rewrite | None:
     if name == _DECIMAL:
         parameters = schema.get("parameters")
         return _decimal_of(parameters.get("scale") if isinstance(parameters, dict) else None)
+    if unit and node.name in ("DateTime", "DateTime64", "Date", "Date32"):
+        return _number_of(unit, node.name.startswith("DateTime"))
     return None
 
 
@@ -208,6 +230,24 @@ def _moment_of(ticks: int) -> Rewrite:
     return moment
 
 
+def _number_of(unit: int, has_clock: bool) -> Rewrite:
+    """Of values of which only the entry says what their numbers are; other texts stay.
+
+    :param has_clock: of the column; else it takes days, and gets the one in UTC.
+    """
+    moment = _moment_of(unit)
+
+    def written(value: str) -> str | None:
+        number = value.strip('"')
+        if value[0] not in _NUMBERS_BEGIN and not _NUMBER.fullmatch(number):
+            return None
+        if has_clock:
+            return moment(number)
+        return _day(str((_integer(number) or 0) // (unit * _DAY_SECONDS)))
+
+    return written
+
+
 def _time_of(ticks: int) -> Rewrite:
     def time(value: str) -> str | None:
         number = _integer(value)
@@ -248,12 +288,14 @@ def _integer(value: str) -> int | None:
     """A number that is to be a moment; None: null."""
     if value == "null":
         return None
-    digits = value[1:] if value.startswith("-") else value
-    if not digits.isdecimal():
-        _refuse(CANNOT_PARSE, value, "no whole number, which the schema says that it is")
-    if len(digits) >= 20:
+    if not _NUMBER.fullmatch(value):
+        _refuse(CANNOT_PARSE, value, "no number, as a moment must be")
+    number = Decimal(value)
+    if number.adjusted() >= _DIGITS_MAX:
         _refuse(OUT_OF_RANGE, value, "no number of 64 bits")
-    return int(value)
+    if number != number.to_integral_value():
+        _refuse(CANNOT_PARSE, value, "no whole number, as a moment must be")
+    return int(number)
 
 
 def _decimal_of(scale: Any) -> Rewrite:
@@ -293,6 +335,7 @@ class _Unwrapping(ValueStep):
 
     def __init__(self, table: TableSpec) -> None:
         self.types = {column.name: column.type for column in table.columns}
+        self._table = table
         self._rewrites: dict[tuple[str, str], dict[str, Rewrite]] = {}
 
     def following(self, value: Value) -> Value | Fault:
@@ -330,13 +373,13 @@ class _Unwrapping(ValueStep):
 
         :param inside: of the schema, the field whose schema is theirs; "": its own.
         """
-        if schema in ("", "null"):
+        if schema in ("", "null") and not self._table.timestamps:
             return object_of(members)
         key = (schema, inside)
         if key not in self._rewrites:
             if len(self._rewrites) >= _SCHEMAS_MAX:
                 self._rewrites.clear()
-            self._rewrites[key] = rewrites(_fields(schema, inside), self.types)
+            self._rewrites[key] = rewrites(_fields(schema, inside), self._table)
         named = self._rewrites[key]
         if not named:
             return object_of(members)
@@ -349,7 +392,7 @@ class ConnectJson(_Unwrapping):
     def row(self, members: dict[str, Member]) -> Value | Fault | None:
         """As the base says."""
         payload, schema = self.payload(members)
-        if payload is members:
+        if payload is members and not self._table.timestamps:
             return None
         return self.written(list(payload.values()), schema, "").encode("latin-1")
 
