@@ -79,6 +79,32 @@ def test_decimals_are_their_numbers_or_dead_letters(value: bytes, becomes: Any) 
     assert one("Decimal(18, 4)", value) == becomes
 
 
+@pytest.mark.parametrize(
+    ("value", "type_text", "becomes"),
+    [
+        ({"scale": 3, "value": "MDk="}, "Decimal(18, 4)", "12.345"),
+        ({"scale": -2, "value": "Bw=="}, "Float64", 700),
+        ({"scale": 3, "value": "MDk="}, "String", "12.345"),
+        ({"scale": 0, "value": "/w=="}, "Nullable(Int8)", -1),
+        (None, "Nullable(Decimal(18, 4))", None),
+        ({"scale": 3, "value": "MDk="}, "Decimal(18, 2)", "out-of-range v"),
+        ({"scale": 3000, "value": "MDk="}, "String", "cannot-parse v"),
+        ({"scale": 3}, "String", "cannot-parse v"),
+        ({"scale": 3, "value": None}, "String", "cannot-parse v"),
+        (5, "String", "cannot-parse v"),
+        (
+            {"scale": 3, "value": "MDk="},
+            "Tuple(scale Int32, value String)",
+            {"scale": 3, "value": "MDk="},
+        ),
+    ],
+)
+def test_decimals_with_a_scale_of_their_own(value: Any, type_text: str, becomes: Any) -> None:
+    parts = [{"field": "scale", "type": "int32"}, {"field": "value", "type": "bytes"}]
+    name = "io.debezium.data.VariableScaleDecimal"
+    assert one(type_text, message(value, name, type="struct", fields=parts)) == becomes
+
+
 def test_a_value_inside_of_others_is_refused_by_the_name_of_its_field() -> None:
     field = {"field": "v", "type": "array", "items": {"type": "int64", "name": f"{CONNECT}Time"}}
     whole = {"schema": {"type": "struct", "fields": [field]}, "payload": {"v": [1000, 36 * 10**8]}}

@@ -54,6 +54,9 @@ _TIME_TICKS = {
 }
 _DAYS = ("org.apache.kafka.connect.data.Date", "io.debezium.time.Date")
 _DECIMAL = "org.apache.kafka.connect.data.Decimal"
+#: A struct of a scale and of bytes, for columns of NUMERIC without a precision.
+_VARIABLE_DECIMAL = "io.debezium.data.VariableScaleDecimal"
+_OBJECTS = ("Tuple", "Map", "JSON")
 _EPOCH = date(1970, 1, 1)
 _DAY_SECONDS = 86400
 #: Of a number of 64 bits, in JSON.
@@ -148,6 +151,8 @@ def _rewrite_of(schema: Any, node: TypeNode, unit: int) -> Rewrite | None:
     if name == _DECIMAL:
         parameters = schema.get("parameters")
         return _decimal_of(parameters.get("scale") if isinstance(parameters, dict) else None)
+    if name == _VARIABLE_DECIMAL and node.name not in _OBJECTS:
+        return _variable_decimal
     if unit and node.name in ("DateTime", "DateTime64", "Date", "Date32"):
         return _number_of(unit, node.name.startswith("DateTime"))
     return None
@@ -323,6 +328,20 @@ def _decimal_of(scale: Any) -> Rewrite:
         unscaled = Decimal(int.from_bytes(raw, "big", signed=True))
         return f'"{_EXACT.scaleb(unscaled, -places):f}"'
 
+    return number
+
+
+def _variable_decimal(value: str) -> str | None:
+    if value == "null":
+        return None
+    try:
+        parts = members_of(value)
+        scale, unscaled = (parts[name].value for name in ("scale", "value"))
+        number = _decimal_of(scale)(unscaled)
+    except (ValueError, KeyError):
+        number = None
+    if number is None:
+        _refuse(CANNOT_PARSE, value, "no number with a scale, which the schema says that it is")
     return number
 
 
