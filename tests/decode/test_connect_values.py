@@ -111,6 +111,22 @@ def test_a_value_inside_of_others_is_refused_by_the_name_of_its_field() -> None:
     assert one("Array(Time)", json.dumps(whole).encode()) == "out-of-range v"
 
 
+def test_fields_of_a_nested_are_what_their_schema_says() -> None:
+    parts = [{"field": "t", "type": "int32", "name": f"{CONNECT}Time"}, {"field": "s"}]
+    field = {"field": "n", "type": "array", "items": {"type": "struct", "fields": parts}}
+    records = [{"t": 1000, "s": "a"}, {"t": 2000, "s": "b"}]
+    whole = {"schema": {"type": "struct", "fields": [field]}, "payload": {"n": records}}
+    nested = connect_table({"n.t": "Array(Time)", "n.s": "Array(String)"})
+    assert made(nested, [json.dumps(whole).encode()]) == [[["00:00:01", "00:00:02"], ["a", "b"]]]
+    arrays = [
+        {"field": "n.t", "type": "array", "items": parts[0]},
+        {"field": "n.s", "type": "array", "items": {"type": "string"}},
+    ]
+    payload = {"n.t": [1000, 2000], "n.s": ["a", "b"]}
+    whole = {"schema": {"type": "struct", "fields": arrays}, "payload": payload}
+    assert made(nested, [json.dumps(whole).encode()]) == [[["00:00:01", "00:00:02"], ["a", "b"]]]
+
+
 MS, US = 1767225600123, 1767225600123456
 MOMENTS = {"day": "Date", "ms": "DateTime64(3, 'UTC')", "us": "DateTime64(6, 'UTC')"}
 NAMES = {"day": "Date", "ms": "Timestamp", "us": "MicroTimestamp"}

@@ -37,6 +37,7 @@ from sluice.decode.messages.events import (
 from sluice.decode.messages.fault import CANNOT_PARSE, OUT_OF_RANGE, Fault
 from sluice.decode.messages.framing import JSON_OBJECTS
 from sluice.decode.messages.members import Member, items_of, members_of, object_of
+from sluice.decode.schema.headed import target_types
 from sluice.decode.values.steps import ValueStep
 
 #: By the name of a schema: how many of its units are a second.
@@ -101,7 +102,7 @@ def rewrites(fields: Any, table: TableSpec) -> dict[str, Rewrite]:
     :param fields: of a schema of Connect, as it stands in a message; None: it has none.
     :param table: whose columns the fields fill.
     """
-    nodes = {column.name: parse_type(column.type) for column in table.columns}
+    nodes = {name: parse_type(text) for name, text in target_types(table).items()}
     # A DEFAULT is no number of any unit.
     units = {one.name: _UNITS.get(table.timestamps, 0) for one in table.columns if not one.kind}
     return _of_fields(fields, nodes, lambda name: units.get(name, 0))
@@ -353,7 +354,7 @@ class _Unwrapping(ValueStep):
     """What Connect's converter of JSON may put around: a schema and a payload."""
 
     def __init__(self, table: TableSpec) -> None:
-        self.types = {column.name: column.type for column in table.columns}
+        self.types = target_types(table)
         self._table = table
         self._rewrites: dict[tuple[str, str], dict[str, Rewrite]] = {}
 
