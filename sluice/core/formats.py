@@ -76,6 +76,8 @@ _FORMATS = (
 
 #: Those whose messages may be in an envelope of Debezium or Kafka Connect.
 ENVELOPED = ("JSONEachRow", "JSONConfluent", "AvroConfluent", "AvroSingleObject")
+#: Of these, those in which the envelope is text.
+ENVELOPED_JSON = ("JSONEachRow", "JSONConfluent")
 
 #: Names the registry in a text; no option of the file.
 REGISTRY_OPTION = "registry"

@@ -6,8 +6,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from sluice.core.errors import TerminalError
+from sluice.core.formats import ENVELOPED_JSON, TEXT_FORMATS, first_problem
 from sluice.core.formats import FORMATS as KNOWN
-from sluice.core.formats import TEXT_FORMATS, first_problem
 from sluice.core.load_spec import TableSpec
 from sluice.decode.engine.keys import with_null
 from sluice.decode.mapping.mapped import MappedFormat, is_mapped
@@ -102,8 +102,6 @@ _FORMATS = {
 FORMATS = tuple(_FORMATS)
 #: The option of messages that stand behind their length.
 _DELIMITED = ("delimited", "true")
-#: In which envelopes are text.
-_JSON = ("JSONEachRow", "JSONConfluent")
 
 
 def make_decoder(table: TableSpec) -> TableDecoder:
@@ -143,7 +141,7 @@ def _steps(table: TableSpec) -> list[Step]:
         from sluice.decode.values.compression import LengthDelimited
 
         steps.append(LengthDelimited())
-    if table.envelope and table.format in _JSON:
+    if table.envelope and table.format in ENVELOPED_JSON:
         from sluice.decode.values.change_events import ConnectJson, DebeziumJson
 
         steps.append(DebeziumJson(table) if table.envelope == "debezium" else ConnectJson(table))
@@ -151,7 +149,7 @@ def _steps(table: TableSpec) -> list[Step]:
 
 
 def _has_steps(table: TableSpec) -> bool:
-    is_enveloped = bool(table.envelope) and table.format in _JSON
+    is_enveloped = bool(table.envelope) and table.format in ENVELOPED_JSON
     is_rewritten = table.format == "JSONConfluent" or _DELIMITED in table.options
     return bool(table.decompress) or is_rewritten or is_enveloped
 

@@ -148,6 +148,43 @@ def test_messages_are_compared_with_their_schemas() -> None:
     assert decoded.bad[4].column == "id"
 
 
+@pytest.mark.parametrize(
+    "body",
+    [
+        b'{"id":01,"note":5}',
+        b'{"id":1,"lines":[{}],"note":"a\tb"}',
+        b'{"id":1,"lines":[{}],"note":"\xff"}',
+        b'{"id":1,"lines":[{}],"other":%s}' % (b"1" * 4301),
+    ],
+    ids=["zero", "control character", "no UTF-8", "long integer"],
+)
+def test_what_python_does_not_read_as_json_is_compared_or_refused(body: bytes) -> None:
+    SCHEMAS.texts[1] = RegisteredSchema("JSON", json.dumps(ORDER))
+    columns = (Column("id", "UInt8"), Column("note", "String"))
+    head = struct.pack(">BI", 0, 1)
+    assert decode(entry(*columns), [head + body]).rows == 1
+    decoded = decode(entry(*columns, options={"validate": "true"}), [head + body])
+    assert [(one.reason, decoded.rows) for one in decoded.bad] == [("breaks-schema", 0)]
+    sound = body.replace(b'"lines":[{}],', b"")
+    decoded = decode(entry(*columns, options={"validate": "true"}), [head + sound])
+    is_refused = b"other" in body or b"01" in body
+    assert len(decoded.bad) == is_refused
+    assert not is_refused or "cannot be compared with schema 1" in decoded.bad[0].error
+
+
+@pytest.mark.parametrize("written", ["{}\n{}", "[{},{}]", " {} , {}\n"])
+def test_each_row_of_a_message_of_several_is_compared(written: str) -> None:
+    SCHEMAS.texts[1] = RegisteredSchema("JSON", json.dumps(ORDER))
+    text = entry(Column("id", "UInt8"), rows="many", options={"validate": "true"})
+    good, bad = '{"id":1}', '{"id":2,"lines":[{}]}'
+    values = [written.replace("{}", "%s") % rows_of for rows_of in ((good, good), (good, bad))]
+    decoded = decode(text, [framed(1, value) for value in [*values, "[]"]])
+    assert rows(decoded) == [[1], [1]] and decoded.empty == (1004,)
+    ((index, reason, error),) = said(decoded)
+    assert (index, reason) == (1, "breaks-schema")
+    assert error.startswith("row 1: field lines[0]: schema 1 of the registry does not allow it: ")
+
+
 def test_a_schema_that_is_not_known_refuses_all_or_is_a_dead_letter() -> None:
     SCHEMAS.texts[1] = RegisteredSchema("JSON", json.dumps(ORDER))
     values = [framed(1, '{"id":1}'), framed(99, '{"id":2}')]

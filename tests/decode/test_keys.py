@@ -74,6 +74,40 @@ def test_keys_of_a_format_of_their_own_fill_columns() -> None:
         assert decoded.bad[1].error.startswith("in the key: ")
 
 
+@pytest.mark.parametrize(
+    ("kind", "value", "type_text", "becomes"),
+    [
+        ("long", 7, "UInt32", 7),
+        ("long", -7, "UInt32", "out-of-range"),
+        ("string", "k", "String", "k"),
+        ({"type": "string", "connect.name": "x"}, "k", "String", "k"),
+        (["null", "string"], "k", "Nullable(String)", "k"),
+        ({"type": "long", "logicalType": "time-micros"}, 5, "Time64(6)", "00:00:00.000005"),
+        ({"type": "fixed", "name": "F", "size": 2}, b"ab", "String", "ab"),
+        ({"type": "array", "items": "long"}, [1, 2], "Array(UInt8)", [1, 2]),
+    ],
+)
+def test_a_key_of_avro_that_is_no_record_is_the_one_field_that_is_read(
+    kind: Any, value: Any, type_text: str, becomes: Any
+) -> None:
+    key = framed(SCHEMAS.add(kind), body(kind, value))
+    columns = (Column("part", type_text), Column("name", "String"))
+    text = keyed(
+        KeyFormat("AvroConfluent", REGISTERED), *columns, mapping=(Mapped("part", "key", "id"),)
+    )
+    decoded = decode(text, [key, key[:-1]], [b'{"name":"a"}'] * 2)
+    whole, cut = said(decoded)[:-1], said(decoded)[-1]
+    assert (rows(decoded) or whole) in ([[becomes, "a"]], [(0, becomes, "part")])
+    assert cut[:2] == (1, "cannot-parse")
+
+
+def test_a_key_of_avro_that_is_no_record_has_no_several_fields() -> None:
+    key = framed(SCHEMAS.add("long"), body("long", 7))
+    decoded = decode(keyed(KeyFormat("AvroConfluent", REGISTERED)), [key], [b'{"name":"a"}'])
+    assert [bad.reason for bad in decoded.bad] == ["cannot-parse"]
+    assert decoded.bad[0].error.endswith("the Avro schema is a long, not a record")
+
+
 def test_each_row_of_a_message_has_the_key_of_its_message() -> None:
     text = keyed(KeyFormat("JSONEachRow"), rows="many", check=("name != 'x'", "`_key.id` < 100"))
     keys: list[bytes | None] = [b'{"id":1,"part":"a"}', b"?", b'{"id":200,"part":"c"}', None]

@@ -23,7 +23,7 @@ from sluice.core.load_spec import KAFKA_COLUMNS, Column, TableSpec
 from sluice.decode.engine.expressions import READS_NO_CLOCK
 from sluice.decode.engine.native import column_head, with_columns
 from sluice.decode.engine.session import declared, identifier, literal, run, settings_clause
-from sluice.decode.mapping.source import KEY_PREFIX, source_of, table_of_fields
+from sluice.decode.mapping.source import KEY_PREFIX, makes_moments, source_of, table_of_fields
 from sluice.decode.messages.buffer import MessageBuffer
 from sluice.decode.messages.decoded import Decoded, TableDecoder
 from sluice.decode.messages.facts import (
@@ -157,6 +157,7 @@ def key_table(table: TableSpec, fields: Mapping[str, str]) -> TableSpec | None:
         unknown_fields="ignore",
         decompress="",
         envelope="connect" if table.envelope and table.key.format in ENVELOPED else "",
+        timestamps="",
         tombstones="skip",
         dynamic=None,
         key=None,
@@ -170,7 +171,7 @@ _OUT = "_sluice_field_out"
 def is_mapped(table: TableSpec) -> bool:
     """Whether an entry needs more than its format's decoder."""
     named = table.mapping or table.fields or table.check
-    return bool(named or table.timestamps)
+    return bool(named or makes_moments(table))
 
 
 class MappedFormat(TypedFormat):

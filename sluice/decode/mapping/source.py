@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 
 from sluice.core.errors import TerminalError
+from sluice.core.formats import ENVELOPED_JSON
 from sluice.core.load_spec import KAFKA_COLUMNS, Column, Mapped, TableSpec
 from sluice.decode.engine.expressions import (
     dependencies,
@@ -81,6 +82,12 @@ def _moment(value: str, ticks: str, type_text: str) -> str:
     return f"{function}({value}, 'UTC')"
 
 
+def makes_moments(table: TableSpec) -> bool:
+    """Whether the mapping makes moments of whole numbers. Of those in an envelope of JSON the step
+    does that unwraps it: it has the schema, which may say another unit."""
+    return bool(table.timestamps) and not (table.envelope and table.format in ENVELOPED_JSON)
+
+
 def table_of_fields(table: TableSpec, fields: tuple[Column, ...]) -> TableSpec:
     """A table of fields that are read, for an entry whose own columns are made of them."""
     return replace(
@@ -94,7 +101,7 @@ def table_of_fields(table: TableSpec, fields: tuple[Column, ...]) -> TableSpec:
         fields=(),
         require=(),
         check=(),
-        timestamps="",
+        timestamps="" if makes_moments(table) else table.timestamps,
     )
 
 
@@ -186,7 +193,8 @@ class _Maker:
         """The unit of whole numbers in a column of moments, where it is another than the second.
         A DEFAULT is no number of any unit, so a column that has one is read as ever."""
         is_moment = parse_type(column.type).bare().name in ("DateTime", "DateTime64", *_DAYS)
-        return self._table.timestamps if is_moment and not column.kind else ""
+        is_read_so = is_moment and not column.kind and makes_moments(self._table)
+        return self._table.timestamps if is_read_so else ""
 
     def _read_key(self, column: Column, field: str, is_required: bool) -> str:
         """Read a field of the key for a column; gives the SQL for it."""

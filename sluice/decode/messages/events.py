@@ -2,6 +2,13 @@
 
 from __future__ import annotations
 
+import base64
+import json
+from collections.abc import Iterator
+from hashlib import md5
+from typing import Any
+from uuid import UUID
+
 from sluice.core.load_spec import TableSpec
 from sluice.decode.messages.fault import NO_ROW, UNAVAILABLE_VALUE, Fault
 
@@ -9,8 +16,60 @@ from sluice.decode.messages.fault import NO_ROW, UNAVAILABLE_VALUE, Fault
 #: `ts_ms`, and `source`.
 OPERATION, DELETED, TIME_MS, SOURCE = "__op", "__deleted", "__ts_ms", "__source"
 ADDED = (OPERATION, DELETED, TIME_MS, SOURCE)
-#: What Debezium writes for a value that did not change and that the log does not hold.
+#: What Debezium writes for a value that did not change and that the log does not hold. It takes the
+#: shape of the column: of arrays of numbers the items are the bytes of this text.
 UNAVAILABLE = "__debezium_unavailable_value"
+UNAVAILABLE_CODES = tuple(UNAVAILABLE.encode())
+#: The item of an array of UUIDs.
+UNAVAILABLE_UUID = str(
+    UUID(bytes=md5(UNAVAILABLE.encode(), usedforsecurity=False).digest(), version=3)
+)
+#: Of a geometry and a geography of PostGIS, which are points then.
+UNAVAILABLE_SHAPES = tuple(
+    map(
+        bytes.fromhex,
+        (
+            "0101000020E6100000000000FC83D797C1000000FC83D797C1",
+            "0101000020E61000000C21E7FDFF7F66401842CEFBFF7F5640",
+        ),
+    )
+)
+
+
+def _base64(raw: bytes) -> str:
+    return base64.b64encode(raw).decode()
+
+
+#: Bytes as a text.
+UNAVAILABLE_BASE64 = _base64(UNAVAILABLE.encode())
+#: A map as a text.
+UNAVAILABLE_MAP = json.dumps({UNAVAILABLE: UNAVAILABLE}, separators=(",", ":"))
+
+
+def _in_json() -> Iterator[Any]:
+    yield from (UNAVAILABLE, UNAVAILABLE_BASE64, UNAVAILABLE_MAP)
+    yield from ([UNAVAILABLE], [UNAVAILABLE_BASE64], [UNAVAILABLE_UUID])
+    yield {UNAVAILABLE: UNAVAILABLE}
+    yield UNAVAILABLE_CODES
+    yield [float(code) for code in UNAVAILABLE_CODES]
+    unscaled = [_base64(bytes([code])) for code in UNAVAILABLE_CODES]
+    yield unscaled
+    yield [{"scale": 0, "value": one} for one in unscaled]
+    yield from ({"wkb": _base64(shape), "srid": 4326} for shape in UNAVAILABLE_SHAPES)
+
+
+_IN_JSON = frozenset(json.dumps(one, separators=(",", ":")) for one in _in_json())
+_IN_JSON_MAX = 2 * max(map(len, _IN_JSON))
+
+
+def is_unavailable(value: str) -> bool:
+    """Whether a value of a row says that it is not known.
+
+    :param value: as it stands in JSON.
+    """
+    if len(value) > _IN_JSON_MAX:
+        return False
+    return (value if value.startswith('"') else value.replace(" ", "")) in _IN_JSON
 
 
 def tells_deletes(table: TableSpec) -> bool:

@@ -36,7 +36,13 @@ from sluice.decode.schema.headed import (
     required_option,
     target_types,
 )
-from sluice.decode.schema.named import Headers, bytes_at_begin, registry_headers
+from sluice.decode.schema.named import (
+    HEADER_OPTION,
+    KEY_SCHEMA_HEADER,
+    Headers,
+    bytes_at_begin,
+    registry_headers,
+)
 from sluice.decode.schema.registry import registry_of
 from sluice.decode.schema.structure import Code, Positions, Results, between_marks, check_avro
 from sluice.producer.wire import varint
@@ -145,7 +151,8 @@ def _long(value: int) -> bytes:
 
 
 def schema_of(text: str, references: list[str], table: TableSpec) -> AvroSchema:
-    """A writer's schema as the messages of an entry are read.
+    """A writer's schema as the messages of an entry are read. A key that is no record is the field
+    that the entry reads of it, if that is one.
 
     :raises UnsupportedSchemaError: it cannot be used, or is none.
     """
@@ -154,7 +161,9 @@ def schema_of(text: str, references: list[str], table: TableSpec) -> AvroSchema:
             text, references = with_moments(text), [with_moments(one) for one in references]
         except (ValueError, RecursionError) as error:
             raise UnsupportedSchemaError(f"the Avro schema cannot be read: {error!r}") from error
-    return parse_avro(text, references, refused_nulls(table), target_types(table))
+    is_of_keys = (HEADER_OPTION, KEY_SCHEMA_HEADER) in table.options
+    only = table.columns[0].name if is_of_keys and len(table.columns) == 1 else ""
+    return parse_avro(text, references, refused_nulls(table), target_types(table), only)
 
 
 def refused_nulls(table: TableSpec) -> frozenset[str]:

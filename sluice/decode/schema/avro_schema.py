@@ -65,6 +65,7 @@ def parse_avro(
     references: Iterable[str] = (),
     refused_nulls: frozenset[str] = frozenset(),
     wanted: Mapping[str, str] = MappingProxyType({}),
+    only: str = "",
 ) -> AvroSchema:
     """Take a schema apart.
 
@@ -73,6 +74,7 @@ def parse_avro(
         that is one, also in records inside of it.
     :param refused_nulls: fields where null instead of an array or map is a fault; the engine
         shows it as an empty one.
+    :param only: the field that a message of a schema that is no record is; "": there is none.
     :raises UnsupportedSchemaError: it cannot be used, or is none.
     """
     try:
@@ -81,7 +83,7 @@ def parse_avro(
         for reference in references:
             definitions.collect(json.loads(reference), "")
         definitions.collect(parsed, "")
-        return _Compiler(definitions, refused_nulls, wanted).compile(parsed)
+        return _Compiler(definitions, refused_nulls, wanted, only).compile(parsed)
     except (
         ArithmeticError,
         AttributeError,
@@ -215,6 +217,7 @@ class _Compiler:
     definitions: _Definitions
     refused_nulls: frozenset[str]
     wanted: Mapping[str, str]
+    only: str
     nodes: list[list[int]] = field(default_factory=list)
     column_of: list[str] = field(default_factory=list)
     children: list[int] = field(default_factory=list)
@@ -258,6 +261,10 @@ class _Compiler:
         if isinstance(schema, str) and schema not in _PRIMITIVES:
             schema, namespace = self.definitions.named[self.definitions.find(schema, "")]
         if not isinstance(schema, dict) or schema["type"] not in ("record", "error"):
+            if self.only:
+                # A record adds no byte.
+                fields = [{"name": self.only, "type": schema}]
+                return {"type": "record", "name": "sluice_only", "fields": fields}, namespace
             kind = "union" if isinstance(schema, list) else schema
             kind = kind["type"] if isinstance(kind, dict) else kind
             raise UnsupportedSchemaError(f"the Avro schema is a {kind}, not a record")

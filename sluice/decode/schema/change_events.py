@@ -9,13 +9,14 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from dataclasses import replace
+from decimal import Decimal
 from typing import Any
 
 import numpy as np
 
 from sluice.core.load_spec import TableSpec
 from sluice.decode.engine.session import identifier, literal, run, settings_clause
-from sluice.decode.engine.types import TypeNode, parse_type, stored_type
+from sluice.decode.engine.types import TypeNode, decimal_shape, parse_type, stored_type
 from sluice.decode.messages.buffer import MessageBuffer
 from sluice.decode.messages.events import (
     DELETED,
@@ -23,6 +24,11 @@ from sluice.decode.messages.events import (
     SOURCE,
     TIME_MS,
     UNAVAILABLE,
+    UNAVAILABLE_BASE64,
+    UNAVAILABLE_CODES,
+    UNAVAILABLE_MAP,
+    UNAVAILABLE_SHAPES,
+    UNAVAILABLE_UUID,
     no_row,
     tells_deletes,
     unavailable,
@@ -150,16 +156,14 @@ class ChangeEvents(TypedFormat):
         before, after, op = (_value(by_name[name]) for name in _EVENT)
         gone = f"isNull(if({op} = 'd', {before}, {after}))"
         odd = f"({op} NOT IN ('c', 'r', 'u', 'd') OR {op} = 'd' AND isNotNull({after}))"
-        texts = [
-            name
+        tests = {
+            name: _unavailable(node, f"tupleElement(assumeNotNull({after}), {literal(name)})")
             for name, node in row.elements()
-            if name in self._types and node.bare().name == "String"
-        ]
-        values = ", ".join(
-            f"ifNull(tupleElement(assumeNotNull({after}), {literal(name)}), '')" for name in texts
-        )
-        hidden = f"indexOf([{values}], {literal(UNAVAILABLE)})" if texts else "0"
-        hidden = f"if(isNull({after}), 0, {hidden})"
+            if name in self._types
+        }
+        names = [name for name, test in tests.items() if test]
+        values = ", ".join(f"ifNull({tests[name]}, 0)" for name in names)
+        hidden = f"if(isNull({after}), 0, indexOf([{values}], 1))" if names else "0"
         deletes = "0" if self._tells_deletes else f"{op} = 'd'"
         query = (
             f"SELECT {_PLACE}, substring(toString({op}), 1, 20), {odd} AS odd, {gone} AS gone, "
@@ -176,11 +180,55 @@ class ChangeEvents(TypedFormat):
                 side = "before" if said == "d" else "after"
                 fault = no_row(f'its op is "{said}", and {side} is null')
             elif column:
-                fault = unavailable(texts[column - 1])
+                fault = unavailable(names[column - 1])
             else:
                 fault = no_row("it says that a row was deleted, which no column of the entry tells")
             found[int(place)] = fault
         return found
+
+
+def _unavailable(node: TypeNode, value: str) -> str:
+    """SQL that says whether a value is not known; "": one of this type always is.
+
+    :param node: its type in the event.
+    """
+    node = node.bare()
+    text = literal(UNAVAILABLE)
+    match node.name:
+        case "String":
+            texts = ", ".join(map(literal, (UNAVAILABLE, UNAVAILABLE_BASE64, UNAVAILABLE_MAP)))
+            return f"{value} IN ({texts})"
+        case "Map" if node.inner().name == "String":
+            return f"mapKeys({value}) = [{text}]"
+        case "Tuple" if dict(node.elements()).keys() == {"wkb", "srid"}:
+            shapes = ", ".join(f"unhex('{shape.hex()}')" for shape in UNAVAILABLE_SHAPES)
+            return f"tupleElement({value}, 'wkb') IN ({shapes})"
+        case "Array":
+            return _unavailable_items(node.inner().bare(), value)
+    return ""
+
+
+def _unavailable_items(node: TypeNode, value: str) -> str:
+    """The same of an array.
+
+    :param node: the type of its items.
+    """
+    codes = list(UNAVAILABLE_CODES)
+    if node.name == "String":
+        of_texts = (UNAVAILABLE, UNAVAILABLE_BASE64, UNAVAILABLE_UUID)
+        return " OR ".join(f"{value} = [{literal(text)}]" for text in of_texts)
+    if node.name.startswith(("Int", "Float")):
+        return f"{value} = {codes}"
+    if node.name.startswith("Decimal"):
+        precision, scale = decimal_shape(node)
+        if precision < len(str(max(codes))):
+            return ""
+        numbers = [f"{Decimal(code).scaleb(-scale):f}" for code in codes]
+        return f"{value} = CAST({numbers}, {literal(f'Array({node.text})')})"
+    if node.name == "Tuple" and dict(node.elements()).keys() == {"scale", "value"}:
+        unscaled = f"arrayMap(one -> tupleElement(one, 'value'), {value})"
+        return f"arrayStringConcat({unscaled}) = {literal(UNAVAILABLE)}"
+    return ""
 
 
 def _value(column: Natural) -> str:

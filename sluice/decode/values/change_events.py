@@ -3,7 +3,8 @@
 Connect's schema of a JSON message says of values what JSON cannot say by itself: moments as
 numbers of milliseconds, decimals as bytes in base64, maps whose keys are no texts as pairs. Where
 a column takes it, such a value is written as the text that it means, also inside of arrays,
-maps and structs. Anything else stays as it is, and the column decides.
+maps and structs; one that cannot be written so is a fault, since to the column it would mean
+something else. Anything else stays as it is, and the column decides.
 """
 
 from __future__ import annotations
@@ -11,11 +12,13 @@ from __future__ import annotations
 import base64
 import binascii
 import json
+import re
 from abc import abstractmethod
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
 from datetime import date, timedelta
 from decimal import MAX_EMAX, Context, Decimal
-from typing import Any
+from typing import Any, NoReturn
 
 from sluice.core.load_spec import TableSpec
 from sluice.decode.engine.types import TypeNode, parse_type
@@ -26,14 +29,15 @@ from sluice.decode.messages.events import (
     OPERATION,
     SOURCE,
     TIME_MS,
-    UNAVAILABLE,
+    is_unavailable,
     no_row,
     tells_deletes,
     unavailable,
 )
-from sluice.decode.messages.fault import CANNOT_PARSE, Fault
+from sluice.decode.messages.fault import CANNOT_PARSE, OUT_OF_RANGE, Fault
 from sluice.decode.messages.framing import JSON_OBJECTS
 from sluice.decode.messages.members import Member, items_of, members_of, object_of
+from sluice.decode.schema.headed import target_types
 from sluice.decode.values.steps import ValueStep
 
 #: By the name of a schema: how many of its units are a second.
@@ -51,49 +55,92 @@ _TIME_TICKS = {
 }
 _DAYS = ("org.apache.kafka.connect.data.Date", "io.debezium.time.Date")
 _DECIMAL = "org.apache.kafka.connect.data.Decimal"
+#: A struct of a scale and of bytes, for columns of NUMERIC without a precision.
+_VARIABLE_DECIMAL = "io.debezium.data.VariableScaleDecimal"
+_OBJECTS = ("Tuple", "Map", "JSON")
 _EPOCH = date(1970, 1, 1)
 _DAY_SECONDS = 86400
+#: Of a number of 64 bits, in JSON.
+_DIGITS_MAX = 19
+_NUMBERS_BEGIN = "-0123456789"
+_NUMBER = re.compile(r"-?[0-9]+(\.[0-9]+)?([eE][+-]?[0-9]{1,3})?")
+#: Of a Time: 999:59:59.
+_TIME_SECONDS_MAX = 3_599_999
 _SCALE_MAX = 76
+#: Of a number that has 97 digits.
+_DECIMAL_BYTES_MAX = 40
+#: So much is shown of a value that cannot be written.
+_SHOWN_CHARACTERS = 60
 _EXACT = Context(prec=10_000, Emax=MAX_EMAX)
 
-#: Writes a value anew; None: it stays as it is.
+#: Writes a value anew; None: it stays as it is. Where it would mean something else then, a
+#: RefusedEventError says so.
 Rewrite = Callable[[str], str | None]
 
 
-def rewrites(fields: Any, types: Mapping[str, str]) -> dict[str, Rewrite]:
+class RefusedEventError(Exception):
+    """An event makes no row."""
+
+    def __init__(self, fault: Fault) -> None:
+        super().__init__(fault.error)
+        self.fault = fault
+
+
+def _refuse(reason: str, value: str, what: str) -> NoReturn:
+    shown = value if len(value) <= _SHOWN_CHARACTERS else f"{value[:_SHOWN_CHARACTERS]}…"
+    shown = shown.encode("latin-1", "replace").decode(errors="replace")
+    raise RefusedEventError(Fault(reason, f"{shown} is {what}"))
+
+
+#: By `timestamps` of an entry: how many of its units are a second.
+_UNITS = {"ms": 10**3, "us": 10**6, "ns": 10**9}
+
+
+def rewrites(fields: Any, table: TableSpec) -> dict[str, Rewrite]:
     """By field, how its values are written, where that differs.
 
-    :param fields: of a schema of Connect, as it stands in a message.
-    :param types: of the columns that fields fill.
+    :param fields: of a schema of Connect, as it stands in a message; None: it has none.
+    :param table: whose columns the fields fill.
     """
-    return _of_fields(fields, {name: parse_type(text) for name, text in types.items()})
+    nodes = {name: parse_type(text) for name, text in target_types(table).items()}
+    # A DEFAULT is no number of any unit.
+    units = {one.name: _UNITS.get(table.timestamps, 0) for one in table.columns if not one.kind}
+    return _of_fields(fields, nodes, lambda name: units.get(name, 0))
 
 
-def _of_fields(fields: Any, nodes: Mapping[str, TypeNode]) -> dict[str, Rewrite]:
+def _of_fields(
+    fields: Any, nodes: Mapping[str, TypeNode], unit: Callable[[str], int]
+) -> dict[str, Rewrite]:
+    schemas = {
+        one["field"]: one
+        for one in (fields if isinstance(fields, list) else ())
+        if isinstance(one, dict) and isinstance(one.get("field"), str)
+    }
     found: dict[str, Rewrite] = {}
-    for one in fields if isinstance(fields, list) else ():
-        name = one.get("field") if isinstance(one, dict) else None
-        if not isinstance(name, str) or name not in nodes:
-            continue
-        rewrite = _rewrite_of(one, nodes[name].bare())
+    for name, node in nodes.items():
+        rewrite = _rewrite_of(schemas.get(name), node.bare(), unit(name))
         if rewrite is not None:
             found[name] = rewrite
     return found
 
 
-def _rewrite_of(schema: Any, node: TypeNode) -> Rewrite | None:
-    """How values of a schema are written for a type; None: as they are."""
-    if not isinstance(schema, dict):
-        return None
-    match schema.get("type"), node.name:
+def _rewrite_of(schema: Any, node: TypeNode, unit: int) -> Rewrite | None:
+    """How values of a schema are written for a type; None: as they are.
+
+    :param schema: None: there is none.
+    :param unit: how many of the numbers that the schema does not call moments are a second; 0: as
+        many as the column says.
+    """
+    schema = schema if isinstance(schema, dict) else {}
+    match schema.get("type", node.name.lower()), node.name:
         case "array", "Array":
-            return _items(_rewrite_of(schema.get("items"), node.inner().bare()))
+            return _items(_rewrite_of(schema.get("items"), node.inner().bare(), unit))
         case "map", "Map":
             keys, values = schema.get("keys"), schema.get("values")
-            is_object = isinstance(keys, dict) and keys.get("type") == "string"
-            return _entries(_rewrite_of(values, node.inner(1).bare()), is_object)
-        case "struct", "Tuple":
-            named = _of_fields(schema.get("fields"), dict(node.elements()))
+            is_object = not schema or (isinstance(keys, dict) and keys.get("type") == "string")
+            return _entries(_rewrite_of(values, node.inner(1).bare(), unit), is_object)
+        case "struct" | "tuple", "Tuple":
+            named = _of_fields(schema.get("fields"), dict(node.elements()), lambda _: unit)
             return _object(named.get) if named else None
     name, takes_moments = str(schema.get("name", "")), "Date" in node.text
     if name in _TICKS and takes_moments:
@@ -104,9 +151,11 @@ def _rewrite_of(schema: Any, node: TypeNode) -> Rewrite | None:
         return _time_of(_TIME_TICKS[name])
     if name == _DECIMAL:
         parameters = schema.get("parameters")
-        scale = parameters.get("scale") if isinstance(parameters, dict) else None
-        if str(scale).isdecimal() and int(str(scale)) <= _SCALE_MAX:
-            return _decimal_of(int(str(scale)))
+        return _decimal_of(parameters.get("scale") if isinstance(parameters, dict) else None)
+    if name == _VARIABLE_DECIMAL and node.name not in _OBJECTS:
+        return _variable_decimal
+    if unit and node.name in ("DateTime", "DateTime64", "Date", "Date32"):
+        return _number_of(unit, node.name.startswith("DateTime"))
     return None
 
 
@@ -160,10 +209,15 @@ def rewritten(member: Member, of: Callable[[str], Rewrite | None]) -> Member:
     :param of: by the name of a field.
     """
     try:
-        rewrite = of(json.loads(member.key.encode("latin-1")))
+        name = json.loads(member.key.encode("latin-1"))
     except ValueError:
         return member
-    written = None if rewrite is None else rewrite(member.value)
+    rewrite = of(name)
+    try:
+        written = None if rewrite is None else rewrite(member.value)
+    except RefusedEventError as refused:
+        error = f"field {name}: {refused.fault.error}"
+        raise RefusedEventError(replace(refused.fault, error=error, column=name)) from None
     return member if written is None else Member(member.key, written)
 
 
@@ -176,18 +230,39 @@ def _moment_of(ticks: int) -> Rewrite:
         days, second = divmod(seconds, _DAY_SECONDS)
         day = _day_text(days)
         if day is None:
-            return None
+            _refuse(OUT_OF_RANGE, value, "a moment beyond the years 1 to 9999")
         return f'"{day}T{_clock(second, rest, ticks)}Z"'
 
     return moment
 
 
+def _number_of(unit: int, has_clock: bool) -> Rewrite:
+    """Of values of which only the entry says what their numbers are; other texts stay.
+
+    :param has_clock: of the column; else it takes days, and gets the one in UTC.
+    """
+    moment = _moment_of(unit)
+
+    def written(value: str) -> str | None:
+        number = value.strip('"')
+        if value[0] not in _NUMBERS_BEGIN and not _NUMBER.fullmatch(number):
+            return None
+        if has_clock:
+            return moment(number)
+        return _day(str((_integer(number) or 0) // (unit * _DAY_SECONDS)))
+
+    return written
+
+
 def _time_of(ticks: int) -> Rewrite:
     def time(value: str) -> str | None:
         number = _integer(value)
-        if number is None or not 0 <= number <= _DAY_SECONDS * ticks:
+        if number is None:
             return None
-        return f'"{_clock(*divmod(number, ticks), ticks)}"'
+        seconds, rest = divmod(abs(number), ticks)
+        if seconds > _TIME_SECONDS_MAX:
+            _refuse(OUT_OF_RANGE, value, "a time beyond 999:59:59")
+        return f'"{"-" if number < 0 else ""}{_clock(seconds, rest, ticks)}"'
 
     return time
 
@@ -200,8 +275,12 @@ def _clock(second: int, rest: int, ticks: int) -> str:
 
 def _day(value: str) -> str | None:
     number = _integer(value)
-    text = None if number is None else _day_text(number)
-    return None if text is None else f'"{text}"'
+    if number is None:
+        return None
+    text = _day_text(number)
+    if text is None:
+        _refuse(OUT_OF_RANGE, value, "a day beyond the years 1 to 9999")
+    return f'"{text}"'
 
 
 def _day_text(days: int) -> str | None:
@@ -212,23 +291,58 @@ def _day_text(days: int) -> str | None:
 
 
 def _integer(value: str) -> int | None:
-    digits = value[1:] if value.startswith("-") else value
-    return int(value) if digits.isdecimal() and len(digits) < 20 else None
+    """A number that is to be a moment; None: null."""
+    if value == "null":
+        return None
+    if not _NUMBER.fullmatch(value):
+        _refuse(CANNOT_PARSE, value, "no number, as a moment must be")
+    number = Decimal(value)
+    if number.adjusted() >= _DIGITS_MAX:
+        _refuse(OUT_OF_RANGE, value, "no number of 64 bits")
+    if number != number.to_integral_value():
+        _refuse(CANNOT_PARSE, value, "no whole number, as a moment must be")
+    return int(number)
 
 
-def _decimal_of(scale: int) -> Rewrite:
+def _decimal_of(scale: Any) -> Rewrite:
+    try:
+        places = int(str(scale))
+    except ValueError:
+        places = _SCALE_MAX + 1
+
     def number(value: str) -> str | None:
         if not value.startswith('"'):
             return None
+        if abs(places) > _SCALE_MAX:
+            what = (
+                f"a Decimal whose scale is {scale}, which is not from -{_SCALE_MAX} to {_SCALE_MAX}"
+            )
+            _refuse(CANNOT_PARSE, value, what)
         try:
             raw = base64.b64decode(json.loads(value), validate=True)
         except (ValueError, binascii.Error):
-            return None
-        if not raw or len(raw) > 40:
-            return None
+            raw = b""
+        if not raw:
+            _refuse(CANNOT_PARSE, value, "no Decimal, which the schema says that it is: no base64")
+        if len(raw) > _DECIMAL_BYTES_MAX:
+            _refuse(OUT_OF_RANGE, value, f"a Decimal of more than {_DECIMAL_BYTES_MAX} bytes")
         unscaled = Decimal(int.from_bytes(raw, "big", signed=True))
-        return f'"{_EXACT.scaleb(unscaled, -scale):f}"'
+        return f'"{_EXACT.scaleb(unscaled, -places):f}"'
 
+    return number
+
+
+def _variable_decimal(value: str) -> str | None:
+    if value == "null":
+        return None
+    try:
+        parts = members_of(value)
+        scale, unscaled = (parts[name].value for name in ("scale", "value"))
+        number = _decimal_of(scale)(unscaled)
+    except (ValueError, KeyError):
+        number = None
+    if number is None:
+        _refuse(CANNOT_PARSE, value, "no number with a scale, which the schema says that it is")
     return number
 
 
@@ -240,7 +354,8 @@ class _Unwrapping(ValueStep):
     """What Connect's converter of JSON may put around: a schema and a payload."""
 
     def __init__(self, table: TableSpec) -> None:
-        self.types = {column.name: column.type for column in table.columns}
+        self.types = target_types(table)
+        self._table = table
         self._rewrites: dict[tuple[str, str], dict[str, Rewrite]] = {}
 
     def following(self, value: Value) -> Value | Fault:
@@ -278,25 +393,17 @@ class _Unwrapping(ValueStep):
 
         :param inside: of the schema, the field whose schema is theirs; "": its own.
         """
-        if schema in ("", "null"):
+        if schema in ("", "null") and not self._table.timestamps:
             return object_of(members)
         key = (schema, inside)
         if key not in self._rewrites:
             if len(self._rewrites) >= _SCHEMAS_MAX:
                 self._rewrites.clear()
-            self._rewrites[key] = rewrites(_fields(schema, inside), self.types)
+            self._rewrites[key] = rewrites(_fields(schema, inside), self._table)
         named = self._rewrites[key]
         if not named:
             return object_of(members)
         return object_of([rewritten(one, named.get) for one in members])
-
-
-class RefusedEventError(Exception):
-    """An event makes no row."""
-
-    def __init__(self, fault: Fault) -> None:
-        super().__init__(fault.error)
-        self.fault = fault
 
 
 class ConnectJson(_Unwrapping):
@@ -305,7 +412,7 @@ class ConnectJson(_Unwrapping):
     def row(self, members: dict[str, Member]) -> Value | Fault | None:
         """As the base says."""
         payload, schema = self.payload(members)
-        if payload is members:
+        if payload is members and not self._table.timestamps:
             return None
         return self.written(list(payload.values()), schema, "").encode("latin-1")
 
@@ -336,10 +443,9 @@ class DebeziumJson(_Unwrapping):
         if not row.is_object:
             return Fault(CANNOT_PARSE, f"its field {side} is no object")
         fields = members_of(row.value)
-        if UNAVAILABLE in row.value:
-            for name, one in fields.items():
-                if one.value == f'"{UNAVAILABLE}"' and name in self.types:
-                    return unavailable(name)
+        for name, one in fields.items():
+            if name in self.types and is_unavailable(one.value):
+                return unavailable(name)
         kept = list(fields.values())
         if is_deleted:
             # What the log does not keep of a deleted row is null there.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator
 from typing import Any
 
@@ -14,6 +15,7 @@ from sluice.core.load_spec import TableSpec
 from sluice.core.schema_ids import RegisteredSchema
 from sluice.decode.messages.buffer import MessageBuffer, Value
 from sluice.decode.messages.fault import BREAKS_SCHEMA, CANNOT_PARSE, Fault
+from sluice.decode.messages.framing import JSON_OBJECTS
 from sluice.decode.schema.headed import required_option
 from sluice.decode.schema.named import SchemaNames, registry_headers
 from sluice.decode.schema.registry import registry_of
@@ -23,6 +25,10 @@ from sluice.decode.values.steps import Step
 _VALIDATORS_MAX = 1024
 #: So much is shown of a value that a schema does not allow.
 _SHOWN_CHARACTERS = 120
+#: Texts with control characters are none of JSON's, but the engine takes them.
+_JSON = json.JSONDecoder(strict=False)
+#: What stands before, between and behind the rows of a message.
+_BETWEEN_ROWS = re.compile(r"[ \t\r\n]*,?[ \t\r\n]*")
 
 
 class RegisteredJson(Step):
@@ -33,6 +39,7 @@ class RegisteredJson(Step):
 
     def __init__(self, table: TableSpec) -> None:
         self._names = SchemaNames(table)
+        self._has_rows = table.rows == "many"
         self._url = ""
         if needs_registry(table.format, table.options):
             self._url = required_option(table, "registry")
@@ -59,7 +66,7 @@ class RegisteredJson(Step):
             yield (self._fault(key, body) if self._url else None) or body
 
     def _fault(self, key: int, body: Value) -> Fault | None:
-        """What the schema has against a message. What is no JSON, the format's decoder tells."""
+        """What the schema has against a message. What is no object, the format's decoder tells."""
         unlisted = self._names.unlisted(key)
         if unlisted is not None:
             return unlisted
@@ -70,11 +77,20 @@ class RegisteredJson(Step):
             validator = self._validators[key] = self._validator(key)
         if isinstance(validator, Fault):
             return validator
+        shown = self._names.shown(key)
+        text = bytes(body).decode(errors="replace")
         try:
-            document = json.loads(body)
-        except (ValueError, RecursionError):
-            return None
-        return _compared(validator, document, self._names.shown(key))
+            documents = _rows(text) if self._has_rows else [_JSON.decode(text)]
+        except (ValueError, RecursionError) as error:
+            whole = (np.zeros(1, np.int64), np.array([len(body)]))
+            if JSON_OBJECTS.faults(body, *whole).all() and not self._has_rows:
+                return None
+            return Fault(BREAKS_SCHEMA, f"it cannot be compared with {shown}: {error}")
+        for number, document in enumerate(documents):
+            fault = _compared(validator, document, shown)
+            if fault is not None:
+                return fault.in_row(number) if self._has_rows else fault
+        return None
 
     def _validator(self, key: int) -> Any:
         shown = self._names.shown(key)
@@ -87,6 +103,25 @@ class RegisteredJson(Step):
             return _validator_of(found)
         except TerminalError as error:
             return Fault(CANNOT_PARSE, f"{shown} is no JSON Schema: {error.message}")
+
+
+def _rows(text: str) -> list[Any]:
+    """The rows of a message of several: one behind the other, or the items of an array.
+
+    :raises ValueError, RecursionError: Python does not read them.
+    """
+    found: list[Any] = []
+    at = _after(text, 0)
+    while at < len(text):
+        value, end = _JSON.raw_decode(text, at)
+        found += value if isinstance(value, list) else [value]
+        at = _after(text, end)
+    return found
+
+
+def _after(text: str, at: int) -> int:
+    space = _BETWEEN_ROWS.match(text, at)
+    return space.end() if space else at
 
 
 def _nothing_behind(rest: bytes) -> int | None:
