@@ -73,7 +73,8 @@ durability = "single"                 # one replica's word is enough. With two o
                                       # into a table: here loaders queue for its lock
 
 [[table]]                             # an entry; repeat the section for more
-name = "orders"                       # unique, part of every token: keep it
+name = "orders"                       # unique, part of every token: keep it; with {topic} or
+                                      # {table} in it there is an entry for each of topics
 target = "orders"                     # or database.table; default: name
 topics = ["orders"]
 format = "JSONEachRow"
