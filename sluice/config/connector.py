@@ -80,8 +80,8 @@ class ConnectorConfiguration(Section):
 
     :param start: where a group that never existed begins; a datetime has a zone.
     :param kafka: librdkafka properties for every client of this connector.
-    :param reader: what reads the ranges; "auto": the native one, if it knows the security that
-        `kafka` asks for.
+    :param reader: what reads the ranges; "auto": the native one, if it can do what `kafka` asks
+        for: its security, and no `client.rack`.
     :param unrouted: what becomes of messages that no entry of their topic takes.
     :param topic_pattern: takes further topics; see `Configuration.topics_of`. "": none.
     :param commit: "bundle": nothing of a message is moved before all tables have their blocks.

@@ -30,7 +30,8 @@ kafka = { "security.protocol" = "PLAINTEXT" }
 # commit = "bundle"                   # its tables are all staged, and their rows come into sight
                                       # when all of them have their blocks; default: "table"
 # reader = "auto"                     # what reads the ranges: "native", or "librdkafka" where
-                                      # the brokers want a security that "native" does not know
+                                      # the brokers want a security that "native" does not know,
+                                      # or client.rack lets it read from the nearest replica
 
 [batch]                               # a range is loaded when it is full or has waited
 max_messages = 250_000                # for one block of a table
