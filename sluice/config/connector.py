@@ -111,7 +111,11 @@ class ConnectorConfiguration(Section):
         """What reads the ranges: "native" or "librdkafka"."""
         if self.reader != "auto":
             return self.reader
-        return "librdkafka" if any(wire_refusals(known_of(self.kafka))) else "native"
+        return "librdkafka" if self.beyond_native() else "native"
+
+    def beyond_native(self) -> tuple[str, ...]:
+        """Properties that ask for what the native reader does not do."""
+        return tuple(name for name, _ in wire_refusals(known_of(self.kafka)))
 
     def conflicts(self, written: Mapping[str, Any]) -> Iterator[Conflict]:
         if not self.topics and not self.topic_pattern:
