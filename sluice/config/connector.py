@@ -80,8 +80,8 @@ class ConnectorConfiguration(Section):
 
     :param start: where a group that never existed begins; a datetime has a zone.
     :param kafka: librdkafka properties for every client of this connector.
-    :param reader: what reads the ranges; "auto": the native one, if it knows the security that
-        `kafka` asks for.
+    :param reader: what reads the ranges; "auto": the native one, if it can do what `kafka` asks
+        for: its security, and no `client.rack`.
     :param unrouted: what becomes of messages that no entry of their topic takes.
     :param topic_pattern: takes further topics; see `Configuration.topics_of`. "": none.
     :param commit: "bundle": nothing of a message is moved before all tables have their blocks.
@@ -111,7 +111,11 @@ class ConnectorConfiguration(Section):
         """What reads the ranges: "native" or "librdkafka"."""
         if self.reader != "auto":
             return self.reader
-        return "librdkafka" if any(wire_refusals(known_of(self.kafka))) else "native"
+        return "librdkafka" if self.beyond_native() else "native"
+
+    def beyond_native(self) -> tuple[str, ...]:
+        """Properties that ask for what the native reader does not do."""
+        return tuple(name for name, _ in wire_refusals(known_of(self.kafka)))
 
     def conflicts(self, written: Mapping[str, Any]) -> Iterator[Conflict]:
         if not self.topics and not self.topic_pattern:

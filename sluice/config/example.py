@@ -30,7 +30,8 @@ kafka = { "security.protocol" = "PLAINTEXT" }
 # commit = "bundle"                   # its tables are all staged, and their rows come into sight
                                       # when all of them have their blocks; default: "table"
 # reader = "auto"                     # what reads the ranges: "native", or "librdkafka" where
-                                      # the brokers want a security that "native" does not know
+                                      # the brokers want a security that "native" does not know,
+                                      # or client.rack lets it read from the nearest replica
 
 [batch]                               # a range is loaded when it is full or has waited
 max_messages = 250_000                # for one block of a table
@@ -73,7 +74,8 @@ durability = "single"                 # one replica's word is enough. With two o
                                       # into a table: here loaders queue for its lock
 
 [[table]]                             # an entry; repeat the section for more
-name = "orders"                       # unique, part of every token: keep it
+name = "orders"                       # unique, part of every token: keep it; with {topic} or
+                                      # {table} in it there is an entry for each of topics
 target = "orders"                     # or database.table; default: name
 topics = ["orders"]
 format = "JSONEachRow"

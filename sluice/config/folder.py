@@ -14,7 +14,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from sluice.config.findings import Findings, join_path
+from sluice.config.each_topic import entries_of
+from sluice.config.findings import Findings, RefusedError, join_path
 from sluice.config.interpolation import entry_path
 from sluice.core.errors import ConfigurationError
 
@@ -148,10 +149,9 @@ class _Merging:
             return
         self._origins.setdefault(kind, (file, f"{kind}[1]"))
         named = {each.get("name"): each for each in known if isinstance(each, dict)}
-        for number, entry in enumerate(entries, 1):
+        for at, entry in self._written_out(file, kind, entries):
             name = entry.get("name") if isinstance(entry, dict) else None
             before = named.get(name) if name is not None else None
-            at = f"{kind}[{number}]"
             if before is None:
                 known.append(entry)
                 where = entry_path(kind, len(known) - 1, entry)
@@ -168,6 +168,17 @@ class _Merging:
                     self._join_topics(file, before, value, where, at)
                 elif key != "name":
                     self._add(file, before, key, value, where, at)
+
+    def _written_out(self, file: _File, kind: str, entries: list[Any]) -> Iterator[tuple[str, Any]]:
+        """Each entry, and how it is found in the file."""
+        for number, entry in enumerate(entries, 1):
+            at = f"{kind}[{number}]"
+            try:
+                made = entries_of(entry) if kind == "table" else [entry]
+            except RefusedError as refusal:
+                self.findings.add(at, f"{refusal} ({file.place(at)})")
+                continue
+            yield from ((at, one) for one in made)
 
     def _join_topics(
         self, file: _File, connector: dict[str, Any], topics: Any, where: str, at: str

@@ -27,7 +27,14 @@ from sluice.config.values import (
 )
 from sluice.core.claims import Deduplicate
 from sluice.core.dynamic import COLUMNS_MAX, DynamicColumns
-from sluice.core.formats import ENVELOPED, FORMATS, OPTIONS, check_option
+from sluice.core.formats import (
+    ENVELOPED,
+    FORMATS,
+    INSTEAD,
+    NAMES_TABLE,
+    OPTIONS,
+    check_option,
+)
 from sluice.core.load_spec import (
     KAFKA_COLUMNS,
     Compression,
@@ -192,8 +199,12 @@ def _options(written: object, info: ValidationInfo) -> tuple[tuple[str, str], ..
     of = FORMATS[info.data["format"]]
     options: dict[str, str] = {}
     refused: list[Conflict] = []
+    given: dict[str, str] = {}
     for key, value in a_table(written).items():
         name = key.removesuffix(_FILE_SUFFIX)
+        if given.setdefault(name, key) != key:
+            refused.append((key, f"is given twice: {given[name]} and {key}; keep one of them"))
+            continue
         if value is BROKEN:
             continue
         if name.partition(":")[0] not in of.options:
@@ -207,6 +218,25 @@ def _options(written: object, info: ValidationInfo) -> tuple[tuple[str, str], ..
             refused.append((key, str(refusal)))
     refuse_all(refused)
     return tuple(sorted(options.items()))
+
+
+def _option_conflicts(
+    format_name: str, options: tuple[tuple[str, str], ...], written: Mapping[str, Any]
+) -> Iterator[Conflict]:
+    """What a format cannot do without, and what is given in two ways.
+
+    :param written: the table that has `options`; one of them whose variable is not set is not among
+        those that were read, and not missing.
+    """
+    given = {key.removesuffix(_FILE_SUFFIX) for key in written.get("options", {})}
+    given -= {name for name, value in options if not value}
+    for name in FORMATS[format_name].required:
+        if name not in given and INSTEAD.get(name) not in given:
+            yield ("options", name), f"is missing: {OPTIONS[name]}"
+    for name, other in INSTEAD.items():
+        doubled = sorted(one for one in given if one.partition(":")[0] == name)
+        if doubled and other in given:
+            yield ("options", other), f"is given beside {doubled[0]}; keep one of them"
 
 
 def _read_file(value: object, info: ValidationInfo) -> str:
@@ -264,9 +294,7 @@ class _Key(Section):
     def conflicts(self, written: Mapping[str, Any]) -> Iterator[Conflict]:
         if self.format in _NO_KEYS:
             yield "format", f"{self.format} is for values; a key is one row"
-        for name in FORMATS[self.format].required:
-            if not self.options:
-                yield ("options", name), f"is missing: {OPTIONS[name]}"
+        yield from _option_conflicts(self.format, self.options, written)
 
 
 _ROUTE, _DYNAMIC_COLUMNS = TypeAdapter(_Route), TypeAdapter(_DynamicColumns)
@@ -370,9 +398,7 @@ class TableConfiguration(Section):
                 a_target(written["name"])
             except RefusedError as refusal:
                 yield "name", str(refusal)
-        for name in FORMATS[self.format].required:
-            if not self.options:
-                yield ("options", name), f"is missing: {OPTIONS[name]}"
+        yield from _option_conflicts(self.format, self.options, written)
         if self.rows == "one" and self.bad_rows == "drop-row":
             yield "bad_rows", 'needs rows = "many": a message of one row has no other rows'
         if self.deduplicate is not None:
@@ -381,14 +407,25 @@ class TableConfiguration(Section):
             yield from self._not_deleting()
         if self.delivery == "staged":
             yield from self._not_staged()
-        if self.decompress and self.route is not None and self.route.by == "envelope":
-            yield "route", "by envelope does not go with decompress: it is told before"
+        if self.route is not None and self.route.by == "envelope":
+            yield from self._not_routed()
         if self.envelope:
             yield from self._not_enveloped()
         yield from self._without_keys()
         if self.dynamic_columns is not None:
             for what in self._without_new_fields():
                 yield "dynamic_columns", what
+
+    def _not_routed(self) -> Iterator[Conflict]:
+        if self.format not in NAMES_TABLE:
+            yield (
+                "route",
+                f"by envelope takes a SQLBatchRequest that names the table, and none is "
+                f"{self.format}; route by header or key_prefix. (A change event is taken out of "
+                'its envelope by envelope = "debezium" beside the route.)',
+            )
+        if self.decompress:
+            yield "route", "by envelope does not go with decompress: it is told before"
 
     def _not_enveloped(self) -> Iterator[Conflict]:
         if self.format not in ENVELOPED:

@@ -41,6 +41,9 @@ OPTIONS = {
     "delimited": "whether each message stands behind its length",
 }
 
+#: What may be given in place of an option; both together are refused.
+INSTEAD = {"schema": "descriptors"}
+
 #: What the options may say that have a choice.
 CHOICES = {
     "schema_id": ("value", "header"),
@@ -60,7 +63,7 @@ _FORMATS = (
     Format("AvroConfluent", ("schema_id",), needs_registry=True),
     Format("AvroSingleObject", ("schema",), ("schema",)),
     Format("Avro"),
-    Format("Protobuf", ("schema", "descriptors", "message", "delimited"), ("message",)),
+    Format("Protobuf", ("schema", "descriptors", "message", "delimited"), ("message", "schema")),
     Format("ProtobufConfluent", ("message", "schema_id"), needs_registry=True),
     Format("MsgPack", ("columns",)),
     Format("RowBinary", ("columns",)),
@@ -73,6 +76,9 @@ _FORMATS = (
     Format("RawBLOB", ("columns",)),
     Format("SQLBatchRequest", ("schema_hash",)),
 )
+
+#: Those whose messages may name their table: RawBLOB takes whatever a message is.
+NAMES_TABLE = ("SQLBatchRequest", "RawBLOB")
 
 #: Those whose messages may be in an envelope of Debezium or Kafka Connect.
 ENVELOPED = ("JSONEachRow", "JSONConfluent", "AvroConfluent", "AvroSingleObject")

@@ -119,7 +119,8 @@ def _look_at_reader(connector: ConnectorConfiguration) -> list[Finding]:
             library()
         except SluiceError as error:
             found.error("reader", error.message, error.hint)
-    found.ok("reader", reader)
+    why = connector.beyond_native()
+    found.ok("reader", f"{reader}, for {', '.join(why)}" if why else reader)
     return found.findings
 
 

@@ -85,11 +85,52 @@ def _look_at_columns(where: str, table: TableSpec) -> list[Finding]:
     except SluiceError as error:
         found.error("decoding", error.message, error.hint)
         return found.findings
+    _look_at_constants(found, table)
     if table.sharding is not None:
         _look_at_sharding(found, table, decoder.columns)
     if table.deduplicate is not None:
         _look_at_keys(found, table, decoder.columns)
     return found.findings
+
+
+def _look_at_constants(found: Examination, table: TableSpec) -> None:
+    """Whether the columns that are always the same can be what they are to be: decodes a message of
+    no fields but one that no column takes."""
+    from sluice.decode.formats import make_decoder
+    from sluice.decode.messages.facts import alone
+    from sluice.decode.messages.marked import buffer_of
+
+    constants = tuple(one for one in table.mapping if one.by == "value")
+    if not constants:
+        return
+    types = {column.name: column.type for column in table.columns}
+    alike = TableSpec(
+        entry=table.entry,
+        database=table.database,
+        table=table.table,
+        topics=table.topics,
+        format="JSONEachRow",
+        columns=tuple(Column(one.column, types[one.column]) for one in constants),
+        lineage=(),
+        partition_key="",
+        sorting_key="",
+        unknown_fields="ignore",
+        on_null=table.on_null,
+        time_zone=table.time_zone,
+        shards=table.shards,
+        mapping=constants,
+        fields=(("_", "UInt8"),),
+        fractions=table.fractions,
+    )
+    with buffer_of([b'{"_":0}']) as message:
+        bad = make_decoder(alike).decode(message, alone("", 0)).bad
+    if bad:
+        found.error(
+            "constants",
+            f"{bad[0].error}: every message would be a dead letter",
+            f"Correct {bad[0].column} in [table.columns]; a whole number has no point and no "
+            "exponent.",
+        )
 
 
 def _look_at_keys(found: Examination, table: TableSpec, columns: tuple[str, ...]) -> None:

@@ -71,11 +71,19 @@ def test_all_that_a_table_may_say(tmp_path: Path) -> None:
         ('{ header = "a" }', Route("header", "", "a")),
         ('{ header = "a", name = "kind" }', Route("header", "kind", "a")),
         ('{ key_prefix = "vip:" }', Route("key-prefix", "", "vip:")),
-        ('{ envelope = "" }', Route("envelope", "", "orders")),
+        ('{ envelope = "" }\nformat = "SQLBatchRequest"', Route("envelope", "", "orders")),
+        ('{ envelope = "a" }\nformat = "RawBLOB"', Route("envelope", "", "a")),
     ],
 )
 def test_routes(tmp_path: Path, written: str, route: Route) -> None:
     assert loaded(tmp_path, f"route = {written}").route == route
+
+
+def test_an_option_whose_variable_is_not_set_is_not_missing_too(tmp_path: Path) -> None:
+    with pytest.raises(ConfigurationError) as caught:
+        loaded(tmp_path, 'format = "Protobuf"\noptions = { message = "${NO}", schema = "x" }')
+    (line,) = str(caught.value).splitlines()
+    assert line.endswith("options.message: the environment variable NO is not set")
 
 
 def dynamic(rules: str, *more: str) -> str:
@@ -114,12 +122,41 @@ def test_every_format_that_may_be_named_has_a_decoder() -> None:
             "options.schema_file",
             "No such file",
         ),
+        (
+            'format = "Protobuf"\noptions = { schema = "x" }',
+            "options.message",
+            "is missing: the name of the message type",
+        ),
+        ('format = "Protobuf"\noptions = { message = "M" }', "options.schema", "is missing"),
+        (
+            'format = "Protobuf"\noptions = { message = "", schema = "x" }',
+            "options.message",
+            "is missing",
+        ),
+        (
+            'format = "AvroSingleObject"\noptions = { schema = "x", schema_file = "own.avsc" }',
+            "options.schema_file",
+            "is given twice: schema and schema_file; keep one of them",
+        ),
+        (
+            'format = "Protobuf"\noptions = { message = "M", schema_file = "own.avsc", '
+            'descriptors = "x" }',
+            "options.descriptors",
+            "is given beside schema; keep one of them",
+        ),
+        (
+            'format = "Protobuf"\noptions = { message = "M", "schema:a.proto" = "x", '
+            'descriptors = "x" }',
+            "options.descriptors",
+            "is given beside schema:a.proto; keep one of them",
+        ),
         ('bad_rows = "drop-row"', "bad_rows", 'needs rows = "many"'),
         ('rows = "several"', "rows", 'use "one" or "many"'),
         ("route = {}", "route", "says one of header, key_prefix, envelope"),
         ('route = { header = "a", key_prefix = "b" }', "route", "says one of"),
         ('route = { header = "a", names = "b" }', "route.names", "unknown key"),
         ('route = { key_prefix = "a", name = "b" }', "route.name", "is that of a header"),
+        ('route = { envelope = "a" }', "route", "and none is JSONEachRow"),
         ('columns = { a = { path = "x", sql = "y" } }', "columns.a", "says one of"),
         ('columns = { a = { paths = "x" } }', "columns.a", "says one of"),
         ('columns = { a = { kafka = "offsets" } }', "columns.a", 'did you mean "offset"?'),
@@ -146,6 +183,16 @@ def test_every_format_that_may_be_named_has_a_decoder() -> None:
         ('key = { format = "CSV" }', "key", "no column reads a field of it"),
         ('key = { format = "Parquet" }', "key.format", "a key is one row"),
         ('key = { format = "Protobuf" }', "key.options.message", "is missing"),
+        (
+            'key = { format = "Protobuf", options = { schema = "x" } }',
+            "key.options.message",
+            "is missing",
+        ),
+        (
+            'key = { format = "AvroSingleObject", options = { schema = "x", schema_file = "y" } }',
+            "key.options.schema_file",
+            "is given twice",
+        ),
         ('key = { form = "CSV" }', "key.form", "unknown key"),
         (
             'columns = { a = { key = "id" } }\nkey = { format = "AvroConfluent" }',
@@ -191,6 +238,7 @@ def test_every_format_that_may_be_named_has_a_decoder() -> None:
     ],
 )
 def test_what_a_table_cannot_say(tmp_path: Path, written: str, key: str, words: str) -> None:
+    (tmp_path / "own.avsc").write_text("x")
     with pytest.raises(ConfigurationError) as caught:
         loaded(tmp_path, written.replace("\\\n", "\n"))
     lines = str(caught.value).splitlines()

@@ -35,9 +35,11 @@ def with_reader(kafka: str, reader: str = "native") -> str:
         ('"security.protocol" = "SASL_PLAINTEXT"', "librdkafka"),
         ('"ssl.keystore.location" = "x"', "librdkafka"),
         ('"security.protocol" = "SSL", "ssl.ca.location" = "probe"', "librdkafka"),
+        ('"client.rack" = "a"', "librdkafka"),
+        ('"client.rack" = ""', "native"),
     ],
 )
-def test_the_default_is_native_where_it_knows_the_security(
+def test_the_default_is_native_where_it_can_do_what_is_asked_for(
     tmp_path: Path, kafka: str, reader: str
 ) -> None:
     written = changed("[batch]", f"kafka = {{ {kafka} }}\n[batch]")
@@ -63,6 +65,7 @@ def test_wire_with_what_it_knows(tmp_path: Path) -> None:
         ('"security.protocol" = "kerberos"', "security.protocol", "knows plaintext"),
         ('"security.protocol" = "sasl_ssl"', "sasl.mechanism", "has no GSSAPI"),
         ('"ssl.keystore.location" = "x"', "ssl.keystore.location", "is not known"),
+        ('"client.rack" = "a"', "client.rack", "reads from leaders only"),
         ('"enable.sasl.oauthbearer.unsecure.jwt" = true', "oauthbearer", "is not known"),
     ],
 )

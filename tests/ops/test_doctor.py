@@ -360,9 +360,11 @@ def test_a_reader_that_was_not_built_is_refused(
 ) -> None:
     (connector,) = configuration_of(tmp_path, "b:9092", ["http://h:8123"], "d", ["a"]).connectors
     (other,) = doctor._look_at_reader(replace(connector, reader="librdkafka"))
+    (near,) = doctor._look_at_reader(replace(connector, kafka={"client.rack": "a"}))
     (fine,) = doctor._look_at_reader(connector)
-    assert [(each.level, each.what) for each in (other, fine)] == [
+    assert [(each.level, each.what) for each in (other, near, fine)] == [
         ("ok", "librdkafka"),
+        ("ok", "librdkafka, for client.rack"),
         ("ok", "native"),
     ]
     monkeypatch.setattr(compiled, "EXTENSION_SUFFIXES", ())

@@ -10,7 +10,7 @@ from sluice.clickhouse.capabilities import Capabilities
 from sluice.clickhouse.schema import Dependent, TableFacts
 from sluice.core.dynamic import DynamicColumns
 from sluice.core.errors import TerminalError, TransientError
-from sluice.core.load_spec import Column, LoadSpec, Route, Sharding, TableSpec
+from sluice.core.load_spec import Column, LoadSpec, Mapped, Route, Sharding, TableSpec
 from sluice.ops.doctor_decode import answer
 from sluice.ops.doctor_findings import Examination, Finding, refusal
 from sluice.ops.doctor_tables import check_dynamic, check_entry, check_shared, check_table
@@ -209,6 +209,42 @@ def test_sharding_is_compiled(expression: str, level: str, words: str) -> None:
     text = LoadSpec("orders", "dc1", "chdb", 1000, (table,))
     found = {one.check: one for one in answer({"specs": [text.canonical()], "keys": []})}
     assert found["sharding"].level == level and words in found["sharding"].what
+
+
+@pytest.mark.parametrize(
+    ("kind", "constant", "words"),
+    [
+        ("UInt32", "1000", ""),
+        ("String", "1000.0", ""),
+        ("UInt32", "1000.0", '"1000.0" String cannot be read as column c UInt32: every message'),
+        ("UInt8", "1000", '"1000" does not fit column c UInt8: every message'),
+        ("Enum8('web' = 1)", "app", "column c Enum8"),
+        ("Date", "2026-02-30", "column c Date"),
+    ],
+)
+def test_a_constant_that_its_column_does_not_take(kind: str, constant: str, words: str) -> None:
+    table = TableSpec(
+        entry="orders",
+        database="shop",
+        table="orders",
+        topics=("orders",),
+        format="MsgPack",
+        columns=(Column("id", "UInt64"), Column("c", kind, "DEFAULT", "id")),
+        lineage=(),
+        partition_key="",
+        sorting_key="id",
+        unknown_fields="refuse",
+        on_null="dead-letter",
+        time_zone="UTC",
+        shards=("s1",),
+        mapping=(Mapped("c", "value", constant),),
+    )
+    text = LoadSpec("orders", "dc1", "chdb", 1000, (table,))
+    found = [
+        one for one in answer({"specs": [text.canonical()], "keys": []}) if one.level == "error"
+    ]
+    assert [one.check for one in found] == (["constants"] if words else [])
+    assert all(words in one.what for one in found)
 
 
 def test_only_what_is_away_can_be_waited_for() -> None:

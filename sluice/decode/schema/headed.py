@@ -260,6 +260,6 @@ def required_option(table: TableSpec, name: str) -> str:
     if not value:
         raise TerminalError(
             f"table {table.target}: format {table.format} needs the option {name}",
-            f"Write {name} = … under [table.options] of the entry {table.entry}.",
+            f"Write {name} = … in the options of {table.format} in the entry {table.entry}.",
         )
     return value

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from sluice.core.errors import ConfigurationError, TerminalError
-from sluice.core.kafka_identity import wire_mechanism, wire_refusals
+from sluice.core.kafka_identity import login_refusals, wire_mechanism
 from sluice.kafka.errors import KafkaTerminalError, KafkaUnavailableError
 from sluice.kafka.tokens import TokenSource, token_source
 
@@ -45,7 +45,7 @@ def read_security(properties: Mapping[str, str]) -> Security:
 
     :raises ConfigurationError: they ask for something that only librdkafka does.
     """
-    for name, reason in wire_refusals(properties):
+    for name, reason in login_refusals(properties):
         raise ConfigurationError(f'kafka."{name}": {reason}')
     protocol = properties.get("security.protocol", "plaintext").lower()
     mechanism = wire_mechanism(properties) if protocol.startswith("sasl_") else ""
