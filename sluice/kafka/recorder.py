@@ -13,6 +13,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from typing import TypeVar
@@ -86,7 +87,7 @@ class _OwnProducer:
             self.now = self._initialise(self._lost.set)
             self.initialised += 1
             # It has sent no offsets yet, so what it lost before is in the way of none.
-            self.now.poll(0)
+            _hear(self.now)
             self._lost.clear()
             self._began = time.monotonic()
         return self.now
@@ -96,18 +97,24 @@ class _OwnProducer:
         self.now = None
 
     def get_without_lost_broker(self, ask: Callable[[], object]) -> ck.Producer:
-        """As `get`. Where it has lost a broker, offsets that it sends may wait for a connection that
-        it has given up (H6), so it is made anew.
+        """As `get`. Where it has lost a broker, offsets that it sends may wait for a connection
+        that it has given up (H6), so it is made anew.
 
         :param ask: raises while Kafka does not answer: nobody is to wait for that in `get`.
         """
         if self.now is not None:
-            self.now.poll(0)
+            _hear(self.now)
             is_young = time.monotonic() - self._began < RENEWED_AFTER_SECONDS
             if self._lost.is_set() and not is_young:
                 ask()
                 self.drop()
         return self.get()
+
+
+def _hear(producer: ck.Producer) -> None:
+    """Have it call what is to be told. What is fatal to it its next transaction tells, too."""
+    with suppress(ck.KafkaException):
+        producer.poll(0)
 
 
 class Recorder:
