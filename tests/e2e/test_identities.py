@@ -31,7 +31,7 @@ def test_a_server_that_starts_again_in_another_time_zone_stores_no_block_twice(
     truth = Truth()
     world.produce("orders-zone", MESSAGES, truth, partitions=1, make=evening)
     with run_link(world.clickhouse.url) as link:
-        path = world.configure({"zoned": ["orders-zone"]}, url=link.url, lease='"20s"')
+        path = world.configure({"zoned": ["orders-zone"]}, url=link.url, lease='"10s"')
         link.lose()
         driver = world.run(path, "--until-caught-up")
         wait_for(lambda: link.lost > 0, PATIENCE, "a lost acknowledgement")
@@ -57,7 +57,7 @@ def test_a_table_that_takes_the_place_of_one_that_is_in_doubt_is_looked_into(wor
     truth = Truth()
     world.produce("orders-place", MESSAGES, truth, partitions=1)
     with run_link(world.clickhouse.url) as link:
-        path = world.configure({"placed": ["orders-place"]}, url=link.url, lease='"20s"')
+        path = world.configure({"placed": ["orders-place"]}, url=link.url, lease='"10s"')
         path.write_text(path.read_text().replace('database = "default"', 'database = "swapping"'))
         link.lose()
         driver = world.run(path, "--until-caught-up")

@@ -64,7 +64,7 @@ def test_clickhouse_is_killed_again_and_again_while_rows_flow(fragile_world: Wor
     configuration = world.configure({"orders": ["orders"]}, max_messages=4_000, lease='"5s"')
     driver = world.run(configuration)
     producing.start()
-    for rows in (1, 20_000, 60_000, 100_000):
+    for rows in (1, 40_000, 80_000):
         world.wait_for_rows("orders", rows, driver)
         world.clickhouse.kill()
         world.clickhouse.start()
