@@ -17,11 +17,7 @@ from datetime import UTC, datetime
 from typing import Literal
 from uuid import uuid4
 
-from sluice.clickhouse.http import Server
-from sluice.clickhouse.schema import describe_table
-from sluice.clickhouse.window import read_insert_counter
-from sluice.config import Configuration, TableConfiguration
-from sluice.core.budget import TargetShard
+from sluice.config import Configuration
 from sluice.core.decided import why_not_said
 from sluice.core.errors import ConfigurationError, TerminalError, TransientError
 from sluice.core.lease import has_expired
@@ -29,7 +25,6 @@ from sluice.core.ledger import (
     Background,
     Commit,
     CommittedOffset,
-    InsertCounters,
     LedgerEntry,
     LedgerView,
     Rest,
@@ -44,7 +39,6 @@ from sluice.driver.parking import known_rest
 from sluice.driver.ports import ProbeEnded, ProbeFound, Sought
 from sluice.driver.probing import ClickHouseProber, DoubledRowsError
 from sluice.driver.redirecting import PartitionBusyError
-from sluice.driver.shards import on_shard
 from sluice.driver.specs import access_of, kafka_access
 from sluice.kafka.clients import make_admin
 from sluice.kafka.offsets import look, owner_in, shown
@@ -389,19 +383,23 @@ def _as_loaded(
 def _as_not_loaded(
     situation: Situation, facts: PartitionFacts, record: Record
 ) -> tuple[Decided, list[str]]:
-    source, whole = facts.source, (record.begin, record.end)
+    source = facts.source
     configured = situation.configuration.tables_of(source.topic)
     recorded = _recorded_spec(situation, record)
-    entries = {table.name for table in configured}
-    if recorded is not None:
-        entries |= {table.entry for table in recorded.tables_of(source.topic)}
-    rest: Rest = dict.fromkeys(sorted(entries), (whole,))
-    decision = _as_rest(situation, facts, record, rest, "resolve --as not-loaded")
-    targets = ", ".join(sorted({table.target for table in configured}))
-    return decision, [
+    then = () if recorded is None else recorded.tables_of(source.topic)
+    targets = {table.target for table in configured} | {table.target for table in then}
+    said = [
         f"{source}: {shown_state(facts)} stays to be loaded, wholly, under a token of its own; "
-        f"rows of it that are in {targets} after all are doubled"
+        f"rows of it that are in {', '.join(sorted(targets))} after all are doubled"
     ]
+    retired = sorted({table.entry for table in then} - {table.name for table in configured})
+    if retired:
+        said.append(
+            f"{source}: table entry {', '.join(retired)} is not configured any more, and gets rows "
+            "only if its table still is what the range was recorded for"
+        )
+    # It names no table entries: those that it goes to are of the load spec that can be executed.
+    return _as_rest(situation, facts, record, {}, "resolve --as not-loaded"), said
 
 
 def _as_probed(
@@ -432,7 +430,10 @@ def _as_rest(
     stored: Stored | None = None,
 ) -> Decided:
     """A probe's record. Its deadline is 0: nobody was ever allowed to insert for it, and the
-    next driver renews it before it is loaded."""
+    next driver renews it before it is loaded, with the windows' insert counters of then.
+
+    :param rest: {}: all of the range, for each table entry that it is loaded into then.
+    """
     attempt = record.attempt + 1
     probe = replace(
         with_owner(record, situation),
@@ -443,7 +444,6 @@ def _as_rest(
         bundle="",
     )
     background = Background(
-        insert_counters=_insert_counters(situation, facts),
         since_ms=situation.now_ms,
         rest=rest,
         bytes_max=facts.background.bytes_max or situation.configuration.batch.range_bytes_max,
@@ -458,33 +458,6 @@ def _recorded_spec(situation: Situation, record: Record) -> LoadSpec | None:
         return None if canonical is None else parse_spec(canonical)
     except TerminalError:
         return None
-
-
-def _insert_counters(situation: Situation, facts: PartitionFacts) -> InsertCounters:
-    """The windows' insert counters now.
-
-    :raises SluiceError: a shard does not answer.
-    """
-    configuration = situation.configuration
-    access = access_of(configuration)
-    insert_counters: InsertCounters = {}
-    for shard in access.shards:
-        tables = [
-            table
-            for table in configuration.tables_of(facts.source.topic)
-            if shard in configuration.shards_of(table) and table.delivery == "block"
-        ]
-
-        def read(server: Server, tables: Sequence[TableConfiguration] = tables) -> list[int]:
-            return [
-                read_insert_counter(server, describe_table(server, table.database, table.table))
-                for table in tables
-            ]
-
-        if tables:
-            for table, insert_counter in zip(tables, on_shard(access, shard, read), strict=True):
-                insert_counters[TargetShard(table.name, shard).key] = insert_counter
-    return insert_counters
 
 
 def _missing(situation: Situation, facts: PartitionFacts, record: Record) -> ProbeFound:
