@@ -410,15 +410,15 @@ def _as_probed(
     rest = probed.rest
     found = ", ".join(f"{entry}: {_shown(rest[entry])}" for entry in sorted(rest))
     said = [f"{source}: probed [{record.begin}, {record.end}); without a row are: {found}"]
-    if not any(rest.values()):
-        decision, more = _as_loaded(situation, facts, record, "resolve --as probe: nothing missing")
-        return decision, [*said, *more]
     decision = _as_rest(situation, facts, record, rest, "resolve --as probe", probed.stored)
-    return decision, [
-        *said,
-        f"{source}: {shown_state(facts)} stays to be loaded, but only those offsets, under a "
-        "token of their own; those that are no message, or a bad one, make no row",
-    ]
+    if any(rest.values()):
+        how = (
+            "only those offsets, under a token of their own; those that are no message, or a bad "
+            "one, make no row"
+        )
+    else:
+        how = "nothing of it makes a row; it settles with its dead letters"
+    return decision, [*said, f"{source}: {shown_state(facts)} stays to be loaded, but {how}"]
 
 
 def _as_rest(

@@ -195,13 +195,17 @@ def test_a_probe_finds_what_is_missing(pipeline: Pipeline) -> None:
     assert body["rest"] == json.loads(json.dumps(rest))
 
 
-def test_a_probe_that_misses_nothing_settles(pipeline: Pipeline) -> None:
-    in_doubt(pipeline)
+def test_of_a_range_of_which_no_row_is_missing_the_dead_letters_are(pipeline: Pipeline) -> None:
+    """No entry may take a message of it, which then is in no table."""
+    spec = in_doubt(pipeline)
     insert(pipeline, 40, 60)
     plan = resolve(pipeline, "probe")
-    assert "orders: none" in said(plan) and "settled at 60" in said(plan)
+    assert "orders: none" in said(plan) and "settles with its dead letters" in said(plan)
     apply(pipeline.configuration, plan)
-    assert (pipeline.record().kind, pipeline.record().begin) == (Kind.SETTLE, 60)
+    record, rest = pipeline.record(), {"orders": ()}
+    assert (record.kind, record.rest) == (Kind.PROBE, digest_of_rest(rest, record.attempt))
+    state = started(pipeline, spec, why=None)
+    assert (state.record.kind, state.background.rest) == (Kind.RENEW, rest)
 
 
 def test_a_probe_is_refused_with_its_reason(pipeline: Pipeline) -> None:
