@@ -337,8 +337,9 @@ def plan_resolve(
     situation = read_situation(configuration, connector, topic, partitions, take_over, decider)
     decisions: list[Decided] = []
     steps: list[str] = []
-    for facts in situation.partitions:
-        record = _in_doubt(facts)
+    records = [_last_record(facts) for facts in situation.partitions]
+    _refuse_settled(situation.partitions)
+    for facts, record in zip(situation.partitions, records, strict=True):
         refuse_outside_log(facts, record.end)
         if outcome == "loaded":
             decision, said = _as_loaded(situation, facts, record, "resolve --as loaded")
@@ -351,8 +352,9 @@ def plan_resolve(
     return finished_plan(situation, decisions, steps, "the range is decided")
 
 
-def _in_doubt(facts: PartitionFacts) -> Record:
-    """:raises DecisionRefusedError: this partition has no range in doubt."""
+def _last_record(facts: PartitionFacts) -> Record:
+    """:raises DecisionRefusedError: group and ledger do not agree about it, or it is of another
+    topic."""
     record = facts.record
     if record is None or not facts.agrees or record.topic_id != facts.topic_id:
         raise DecisionRefusedError(
@@ -360,12 +362,20 @@ def _in_doubt(facts: PartitionFacts) -> Record:
             "record of this topic",
             "`sluice adopt --offset N` goes on from any offset.",
         )
-    if not record.in_doubt:
-        raise DecisionRefusedError(
-            f"{facts.source} is {shown_state(facts)}: no range is in doubt",
-            "`sluice run` goes on from there; `sluice rewind` loads again.",
-        )
     return record
+
+
+def _refuse_settled(partitions: Sequence[PartitionFacts]) -> None:
+    """:raises DecisionRefusedError: it names all of those that have no range in doubt."""
+    settled = [each for each in partitions if each.record and not each.record.in_doubt]
+    if not settled:
+        return
+    hint = "`sluice run` goes on from there; `sluice rewind` loads again."
+    if len(settled) < len(partitions):
+        numbers = " ".join(str(each.source.partition) for each in settled)
+        hint = f"Leave out --partition {numbers}: the others can be decided. {hint}"
+    states = "; ".join(f"{each.source} is {shown_state(each)}" for each in settled)
+    raise DecisionRefusedError(f"{states}: no range is in doubt", hint)
 
 
 def _as_loaded(

@@ -245,6 +245,25 @@ def test_nothing_is_in_doubt(pipeline: Pipeline, outcome: Outcome) -> None:
         resolve(pipeline, outcome)
 
 
+def test_those_that_are_decided_already_are_named(kafka: Kafka, tmp_path: Path) -> None:
+    """Those of two owners are two transactions, of which the second one may fail."""
+    pipeline = Pipeline(kafka, tmp_path, partitions=3)
+    for number in range(3):
+        pipeline.fill(100, number)
+        pipeline.drive(DOUBT if number == 1 else settled(60), partition=number)
+    everything = pipeline.select(0, 1, 2)
+    with pytest.raises(DecisionRefusedError, match="no range is in doubt") as caught:
+        plan_resolve(pipeline.configuration, outcome="loaded", **everything)
+    assert f"{pipeline.topic}[0] is settled at 60" in str(caught.value)
+    assert f"{pipeline.topic}[2] is settled at 60" in str(caught.value)
+    assert "Leave out --partition 0 2" in caught.value.hint
+    (decided,) = plan_resolve(
+        pipeline.configuration, outcome="loaded", **pipeline.select(1)
+    ).decided
+    assert decided.source == pipeline.sources[1]
+    pipeline.close()
+
+
 def test_what_is_not_ours_cannot_be_resolved(pipeline: Pipeline) -> None:
     in_doubt(pipeline)
     pipeline.kafka.commit_as_consumer(pipeline.name, pipeline.topic, 3)
