@@ -12,11 +12,13 @@ from __future__ import annotations
 import logging
 import queue
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Literal
 from uuid import uuid4
 
+from sluice.clickhouse.http import Server
 from sluice.config import Configuration
 from sluice.core.decided import why_not_said
 from sluice.core.errors import ConfigurationError, TerminalError, TransientError
@@ -39,6 +41,7 @@ from sluice.driver.parking import known_rest
 from sluice.driver.ports import ProbeEnded, ProbeFound, Sought
 from sluice.driver.probing import ClickHouseProber, DoubledRowsError
 from sluice.driver.redirecting import PartitionBusyError
+from sluice.driver.shards import on_shard
 from sluice.driver.specs import access_of, kafka_access
 from sluice.kafka.clients import make_admin
 from sluice.kafka.offsets import look, owner_in, shown
@@ -109,7 +112,11 @@ class Plan:
 
 @dataclass(frozen=True, slots=True)
 class Situation:
-    """What a decision is made upon."""
+    """What a decision is made upon.
+
+    :param now_ms: by this machine's clock or a server's, whichever is behind.
+    :param is_alone: leases ran, and no server says whether they are over.
+    """
 
     configuration: Configuration
     connector: str
@@ -118,6 +125,7 @@ class Situation:
     partitions: tuple[PartitionFacts, ...]
     operator: str
     now_ms: int
+    is_alone: bool
     decider: Decider
 
 
@@ -158,7 +166,10 @@ def read_situation(
             )
     view = reader.ledger(sources)
     facts = reader.facts(sources, {topic: topic_id}, view)
-    now = now_ms()
+    now, is_alone = now_ms(), False
+    if any(record.in_doubt and record.deadline_ms for item in facts for record in item.records):
+        said_ms = servers_clock_ms(configuration)
+        now, is_alone = min(now, said_ms or now), said_ms is None
     for item in facts:
         if item.is_open:
             raise TransientError(
@@ -174,7 +185,28 @@ def read_situation(
                 PartitionBusyError.hint if decider.owner else None,
             )
     operator = decider.owner or f"{OPERATOR_PREFIX}{uuid4().hex[:8]}"
-    return Situation(configuration, connector, reader, view, tuple(facts), operator, now, decider)
+    known = configuration, connector, reader, view, tuple(facts), operator
+    return Situation(*known, now, is_alone, decider)
+
+
+def servers_clock_ms(configuration: Configuration) -> int | None:
+    """The clock of the first server that answers, by which whoever inserts goes, too: this machine
+    may be one whose clock is ahead. None: no server answers.
+
+    :raises ConfigurationError: see `sluice.driver.specs.access_of`.
+    """
+
+    def ask(server: Server) -> int | None:
+        server.ping()
+        return server.clock_ms()
+
+    with suppress(TransientError):
+        access = access_of(configuration)
+        for shard in access.shards:
+            with suppress(TransientError):
+                if (said_ms := on_shard(access, shard, ask)) is not None:
+                    return said_ms
+    return None
 
 
 def running_lease(facts: PartitionFacts, now: int) -> Record | None:
@@ -259,6 +291,12 @@ def finished_plan(
     situation: Situation, decisions: Sequence[Decided], steps: Sequence[str], verb: str
 ) -> Plan:
     """The plan, with what it means for those who may run now."""
+    if situation.is_alone:
+        alone = (
+            "no ClickHouse server answers: only this machine's clock says which leases are over. "
+            "If it is ahead, tasks may still insert, and rows may be doubled"
+        )
+        steps = (*steps, alone)
     if situation.decider.owner:
         last = "the driver that runs records it, and goes on from there by itself"
         return Plan(situation.connector, situation.operator, tuple(decisions), (*steps, last))

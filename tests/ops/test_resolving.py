@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -20,8 +21,17 @@ from sluice.core.tokens import row_source
 from sluice.driver.probing import DoubledRowsError
 from sluice.driver.specs import read_spec
 from sluice.driver.state import PartitionState
-from sluice.ops.driver_decisions import DecisionRefusedError
-from sluice.ops.partition_decisions import Outcome, Plan, apply, plan_resolve
+from sluice.ops import partition_decisions
+from sluice.ops.driver_decisions import DecisionRefusedError, now_ms
+from sluice.ops.partition_decisions import (
+    LeaseRunsError,
+    Outcome,
+    Plan,
+    apply,
+    plan_adopt,
+    plan_resolve,
+    plan_rewind,
+)
 from tests.driver.loop_world import World
 from tests.driver.starting import start
 from tests.kafka.groups import intend
@@ -262,6 +272,24 @@ def test_those_that_are_decided_already_are_named(kafka: Kafka, tmp_path: Path) 
     ).decided
     assert decided.source == pipeline.sources[1]
     pipeline.close()
+
+
+def test_a_clock_that_is_ahead_ends_no_lease(
+    pipeline: Pipeline, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whoever inserts goes by the server's clock."""
+    pipeline.drive(replace(DOUBT, deadline_ms=now_ms() + 600_000), background=BACKGROUND)
+    monkeypatch.setattr(partition_decisions, "now_ms", lambda: now_ms() + 11 * 60_000)
+    where = pipeline.select()
+    for plan_for in (
+        *(partial(plan_resolve, outcome=outcome) for outcome in ("loaded", "not-loaded", "probe")),
+        partial(plan_adopt, offset=60),
+        partial(plan_rewind, to=5),
+    ):
+        with pytest.raises(LeaseRunsError):
+            plan_for(pipeline.configuration, **where)
+    plan = plan_adopt(pipeline.configuration, offset=60, **where | {"take_over": True})
+    assert "tasks of driver may still insert [40, 60) until" in said(plan)
 
 
 def test_what_is_not_ours_cannot_be_resolved(pipeline: Pipeline) -> None:
