@@ -109,6 +109,7 @@ class DeadLetter(NamedTuple):
     :param attempted_at_ms: when the driver heard of it; 0 if that was not recorded.
     :param connector: pipeline and connector that read it, as `pipeline.connector`.
     :param spec: digest of the load spec that it was read under.
+    :param topic_id: short id of the topic when it was read; "" if that was not recorded.
     :param into: see `DeadLetterReason`, as `facts`.
     """
 
@@ -131,6 +132,7 @@ class DeadLetter(NamedTuple):
     spec: str = ""
     into: Into = "dead-letters"
     facts: tuple[tuple[str, str], ...] = ()
+    topic_id: str = ""
 
     @property
     def first(self) -> Origin:

@@ -22,6 +22,7 @@ from sluice.core.dead_letters import (
 from sluice.core.errors import TerminalError
 from sluice.core.ranges import Range, TopicPartition
 from sluice.core.receipts import DeadLetter, Loaded
+from sluice.core.records import Record
 
 _logger = logging.getLogger("sluice.loop")
 
@@ -56,10 +57,10 @@ class DeadLetterLimiter:
         self._limit = limit
         self._warned_at_ms: dict[tuple[TopicPartition, str], int] = {}
 
-    def take(self, block_range: Range, spec: str, loaded: Loaded, now_ms: int) -> Loaded:
+    def take(self, block_range: Range, record: Record, loaded: Loaded, now_ms: int) -> Loaded:
         """The report with dead letters that say when and under what they were made.
 
-        :param spec: digest of the load spec that the range was read under.
+        :param record: that the range was read under.
         :raises TooManyDeadLettersError: it must not be settled.
         """
         source = block_range.source
@@ -80,7 +81,12 @@ class DeadLetterLimiter:
 
         def signed(letters: Iterable[DeadLetter]) -> tuple[DeadLetter, ...]:
             return tuple(
-                letter._replace(attempted_at_ms=now_ms, connector=self._connector, spec=spec)
+                letter._replace(
+                    attempted_at_ms=now_ms,
+                    connector=self._connector,
+                    spec=record.spec,
+                    topic_id=record.topic_id,
+                )
                 for letter in letters
             )
 

@@ -130,8 +130,7 @@ class ConnectorLoop:
             *(self._schema, self._flights, parts.offsets.leader_of, self._pending, self.freezing),
         )
         self._topics = TopicObserver(
-            self.states,
-            parts.offsets,
+            *(planner.spec.connector, self.states, parts.offsets),
             parts.read_new if is_alone else None,
             self._pending.file,
             parts.topics,

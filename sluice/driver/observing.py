@@ -35,6 +35,7 @@ class TopicObserver:
     """Observes the topics of one connector. What follows is given one by one, since a look may end
     on an error after some of it was seen.
 
+    :param connector: its name.
     :param states: the loop's own mapping; partitions may join it later.
     :param ask: asks for what a take-over of partitions that the loop does not have needs; `take_in`
         gets it. None: others of its fleet have them.
@@ -45,6 +46,7 @@ class TopicObserver:
 
     def __init__(
         self,
+        connector: str,
         states: Mapping[TopicPartition, PartitionState],
         offsets: SourceOffsets,
         ask: Callable[[list[TopicPartition]], None] | None,
@@ -53,7 +55,7 @@ class TopicObserver:
         find_cuts: FindCuts,
         now_ms: int,
     ) -> None:
-        self._states = states
+        self._connector, self._states = connector, states
         self._offsets = offsets
         self._ask = ask
         #: Asked for, and not there yet.
@@ -141,7 +143,8 @@ class TopicObserver:
         for source, where in cuts.items():
             state = self._states[source]
             del ends[source]
-            yield StopPartition(source, cut_below(source, state.record.log_end, where))
+            cut = cut_below(source, state.record.log_end, where, self._connector)
+            yield StopPartition(source, cut)
 
     def _notice_short_log(self, state: PartitionState, end: int, now_ms: int) -> Iterator[Effect]:
         """A log that ends before what is recorded was truncated, or is another topic's."""

@@ -179,7 +179,7 @@ class ReportHandler:
             case Loaded() as loaded:
                 try:
                     state.answered(
-                        self.dead_letters.take(state.block_range, state.record.spec, loaded, now_ms)
+                        self.dead_letters.take(state.block_range, state.record, loaded, now_ms)
                     )
                 except TooManyDeadLettersError as error:
                     if self._parking.allows(error.table):

@@ -240,7 +240,7 @@ class RoundPlanner:
             return None, False
         match state.stage:
             case Answered(TooHeavy(end=end)) if not _may_shorten(state, self.spec_of(state)):
-                self._stop(state, not_to_be_cut(state.block_range, end))
+                self._stop(state, not_to_be_cut(state.block_range, end, self.spec.connector))
                 return None, False
             case Answered(TooHeavy(end=end)):
                 return self._shorten(state, end, budget, now_ms), False
@@ -282,7 +282,7 @@ class RoundPlanner:
         would look there, so it stops."""
         gone = target_shards_gone(state.background, self.spec_of(state), state.source.topic)
         if gone:
-            self._stop(state, unprobable(state.block_range, gone[0]))
+            self._stop(state, unprobable(state.block_range, gone[0], self.spec.connector))
         else:
             state.probe()
 

@@ -522,14 +522,21 @@ def _is_fresh(record: Record) -> bool:
 def _fresh_probe(
     parts: StartParts, item: Observed, state: PartitionState, started: Started, now_ms: int
 ) -> Record:
-    """Such a record under a load spec that can be executed, with the insert counters of now."""
+    """Such a record under a load spec that can be executed, with the insert counters of now. One
+    that does not say what is missing is of a range that is not loaded: all of it is missing, for
+    each table entry of that load spec."""
     assert item.record is not None
+    topic, whole = item.source.topic, (item.record.begin, item.record.end)
     spec = started.specs.get(item.record.spec, parts.planner.spec)
     windows = parts.windows.current()
-    target_shards = Budget(windows, Holds(), [], now_ms).target_shards(spec, item.source.topic)
+    target_shards = Budget(windows, Holds(), [], now_ms).target_shards(spec, topic)
     insert_counters, servers = insert_counters_at(target_shards, windows)
     state.background = replace(
-        state.background, insert_counters=insert_counters, since_ms=now_ms, servers=servers
+        state.background,
+        insert_counters=insert_counters,
+        since_ms=now_ms,
+        servers=servers,
+        rest=state.background.rest or {t.entry: (whole,) for t in spec.tables_of(topic)},
     )
     state.record = replace(item.record, spec=spec.digest())
     return state.record

@@ -42,14 +42,18 @@ class Observed:
         return self.end.offset
 
 
-def not_to_be_cut(block_range: Range, end: int) -> PartitionStoppedError:
+def _which(connector: str, source: TopicPartition) -> str:
+    """A partition, as commands are told of it."""
+    return f"--connector {connector} --topic {source.topic} --partition {source.partition}"
+
+
+def not_to_be_cut(block_range: Range, end: int, connector: str) -> PartitionStoppedError:
     """A range in doubt of which some rows are loaded, and that is too heavy under today's load
     spec.
 
     :param end: up to where it would not be.
     """
-    source = block_range.source
-    which = f"--topic {source.topic} --partition {source.partition}"
+    which = _which(connector, block_range.source)
     return PartitionStoppedError(
         f"{block_range} is too heavy for one block from offset {end} on, and some of its rows are "
         "loaded already under another load spec or ClickHouse engine, so it cannot be "
@@ -59,14 +63,13 @@ def not_to_be_cut(block_range: Range, end: int) -> PartitionStoppedError:
     )
 
 
-def unprobable(block_range: Range, gone: str) -> PartitionStoppedError:
+def unprobable(block_range: Range, gone: str, connector: str) -> PartitionStoppedError:
     """A range in doubt whose tables were altered, and that one of them, or one of their shards, is
     not configured for any more.
 
     :param gone: which, in words.
     """
-    source = block_range.source
-    which = f"--topic {source.topic} --partition {source.partition}"
+    which = _which(connector, block_range.source)
     return PartitionStoppedError(
         f"{block_range} is in doubt: its tables were altered, so it cannot be repeated, and it "
         f"cannot be probed: {gone} is not configured any more",
@@ -75,12 +78,14 @@ def unprobable(block_range: Range, gone: str) -> PartitionStoppedError:
     )
 
 
-def cut_below(source: TopicPartition, recorded: EpochOffset, where: str) -> PartitionStoppedError:
+def cut_below(
+    source: TopicPartition, recorded: EpochOffset, where: str, connector: str
+) -> PartitionStoppedError:
     """A log does not hold any more what was recorded of it.
 
     :param where: it was cut, in the broker's words.
     """
-    which = f"--topic {source.topic} --partition {source.partition}"
+    which = _which(connector, source)
     return PartitionStoppedError(
         f"{source}: the log was cut below what is recorded, up to offset {recorded.offset} of "
         f"leader epoch {recorded.epoch}, and may be filled again with other messages ({where}). "
@@ -119,7 +124,7 @@ def stop_error(
     source, record = item.source, item.record
     where = f"{source}"
     held = f"[{item.log_begin}, {item.stable_end})"
-    which = f"--connector {connector} --topic {source.topic} --partition {source.partition}"
+    which = _which(connector, source)
     position = record.begin if record else 0
     earlier = (
         f"Run the Sluice that decodes with {decoder} once more: ClickHouse still knows the blocks, "
@@ -163,7 +168,7 @@ def stop_error(
         ),
     }
     if decision is Decision.STOP_LOG_END and item.cut and record is not None:
-        return cut_below(source, record.log_end, item.cut)
+        return cut_below(source, record.log_end, item.cut, connector)
     message, hint = texts[decision]
     if decision is Decision.STOP_RESOLVE:
         return UnresolvedError(message, hint)

@@ -262,6 +262,7 @@ def wrap(letter: DeadLetter, message_bytes_max: int) -> Envelope:
         # "sluice.lane" and "sluice.text" are what older versions wrote, so they stay.
         ("sluice.lane", letter.connector.encode()),
         ("sluice.text", letter.spec.encode()),
+        ("sluice.topic-id", letter.topic_id.encode()),
         ("sluice.version", __version__.encode()),
         *((f"{_OWN_HEADER}{name}", value.encode()) for name, value in letter.facts),
     ]
@@ -295,6 +296,7 @@ def unwrap(message: ck.Message) -> DeadLetter:
         attempted_at_ms=int(own.get("sluice.attempted-at", b"0")),
         connector=own.get("sluice.lane", b"").decode(),
         spec=own.get("sluice.text", b"").decode(),
+        topic_id=own.get("sluice.topic-id", b"").decode(),
         facts=tuple(
             (name, own[header].decode(errors="replace"))
             for name in FACTS

@@ -182,7 +182,6 @@ def purge(
             continue
         writer, admin = DeadLetterWriter(access, topic), make_admin(access)
         writer.open()
-        delete_before(admin, topic, _unfinished(access, topic))
         chosen = _choose(configuration, connector, access, selection, befores)
         chosen = {number: each for number, each in chosen.items() if each.dead_letters}
         for number, each in chosen.items():
@@ -213,15 +212,6 @@ def _connectors_of(
     names = [each.name for each in configuration.connectors if each.brokers == brokers]
     meant = names if selection.connector is None else [connector]
     return {"", *(f"{configuration.pipeline}.{name}" for name in meant)}
-
-
-def _unfinished(access: KafkaAccess, topic: str) -> dict[int, int]:
-    """Purges that wrote their mark and did not come to deleting."""
-    found: dict[int, int] = {}
-    for record in read_records(access, topic, to_log_end=True, marks_only=True):
-        if isinstance(record, Purged) and not record.is_done:
-            found[record.partition] = max(record.before, found.get(record.partition, 0))
-    return found
 
 
 def _choose(

@@ -329,22 +329,24 @@ class ClaimsOfLetters:
         :param letters: with whole values.
         :raises SluiceError: Kafka, a server or the store does not answer; nothing else is done.
         """
-        by_place: dict[tuple[str, TopicPartition], dict[int, DeadLetter]] = {}
+        by_place: dict[tuple[str, TopicPartition, str], dict[int, DeadLetter]] = {}
         for letter in letters:
             if letter.table in self._entries and letter.value is not None:
-                place = (letter.table, TopicPartition(letter.topic, letter.partition))
+                source = TopicPartition(letter.topic, letter.partition)
+                place = (letter.table, source, letter.topic_id)
                 by_place.setdefault(place, {})[letter.offset] = letter
         if not by_place:
             return
-        names = sorted({source.topic for _, source in by_place})
+        names = sorted({source.topic for _, source, _ in by_place})
         topic_ids = {topic: found for topic, (found, _) in self._log.topics(names).items()}
         with closing(store_of(self._configuration)) as store:
-            for (entry, source), found in by_place.items():
+            for (entry, source, then), found in by_place.items():
                 hashing = self._hashing_of(entry)
                 if hashing is None or source.topic not in topic_ids:
                     continue
                 some = [found[offset] for offset in sorted(found)]
-                keyed = hashing.of(source, topic_ids[source.topic], partial(_deliver, some))
+                topic_id = then or topic_ids[source.topic]
+                keyed = hashing.of(source, topic_id, partial(_deliver, some))
                 if len(keyed.keys):
                     store.release(keyed.keys, keyed.owners)
 

@@ -12,16 +12,14 @@ from __future__ import annotations
 import logging
 import queue
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Literal
 from uuid import uuid4
 
 from sluice.clickhouse.http import Server
-from sluice.clickhouse.schema import describe_table
-from sluice.clickhouse.window import read_insert_counter
-from sluice.config import Configuration, TableConfiguration
-from sluice.core.budget import TargetShard
+from sluice.config import Configuration
 from sluice.core.decided import why_not_said
 from sluice.core.errors import ConfigurationError, TerminalError, TransientError
 from sluice.core.lease import has_expired
@@ -29,7 +27,6 @@ from sluice.core.ledger import (
     Background,
     Commit,
     CommittedOffset,
-    InsertCounters,
     LedgerEntry,
     LedgerView,
     Rest,
@@ -115,7 +112,11 @@ class Plan:
 
 @dataclass(frozen=True, slots=True)
 class Situation:
-    """What a decision is made upon."""
+    """What a decision is made upon.
+
+    :param now_ms: by this machine's clock or a server's, whichever is behind.
+    :param is_alone: leases ran, and no server says whether they are over.
+    """
 
     configuration: Configuration
     connector: str
@@ -124,6 +125,7 @@ class Situation:
     partitions: tuple[PartitionFacts, ...]
     operator: str
     now_ms: int
+    is_alone: bool
     decider: Decider
 
 
@@ -164,7 +166,10 @@ def read_situation(
             )
     view = reader.ledger(sources)
     facts = reader.facts(sources, {topic: topic_id}, view)
-    now = now_ms()
+    now, is_alone = now_ms(), False
+    if any(record.in_doubt and record.deadline_ms for item in facts for record in item.records):
+        said_ms = servers_clock_ms(configuration)
+        now, is_alone = min(now, said_ms or now), said_ms is None
     for item in facts:
         if item.is_open:
             raise TransientError(
@@ -180,7 +185,28 @@ def read_situation(
                 PartitionBusyError.hint if decider.owner else None,
             )
     operator = decider.owner or f"{OPERATOR_PREFIX}{uuid4().hex[:8]}"
-    return Situation(configuration, connector, reader, view, tuple(facts), operator, now, decider)
+    known = configuration, connector, reader, view, tuple(facts), operator
+    return Situation(*known, now, is_alone, decider)
+
+
+def servers_clock_ms(configuration: Configuration) -> int | None:
+    """The clock of the first server that answers, by which whoever inserts goes, too: this machine
+    may be one whose clock is ahead. None: no server answers.
+
+    :raises ConfigurationError: see `sluice.driver.specs.access_of`.
+    """
+
+    def ask(server: Server) -> int | None:
+        server.ping()
+        return server.clock_ms()
+
+    with suppress(TransientError):
+        access = access_of(configuration)
+        for shard in access.shards:
+            with suppress(TransientError):
+                if (said_ms := on_shard(access, shard, ask)) is not None:
+                    return said_ms
+    return None
 
 
 def running_lease(facts: PartitionFacts, now: int) -> Record | None:
@@ -265,6 +291,12 @@ def finished_plan(
     situation: Situation, decisions: Sequence[Decided], steps: Sequence[str], verb: str
 ) -> Plan:
     """The plan, with what it means for those who may run now."""
+    if situation.is_alone:
+        alone = (
+            "no ClickHouse server answers: only this machine's clock says which leases are over. "
+            "If it is ahead, tasks may still insert, and rows may be doubled"
+        )
+        steps = (*steps, alone)
     if situation.decider.owner:
         last = "the driver that runs records it, and goes on from there by itself"
         return Plan(situation.connector, situation.operator, tuple(decisions), (*steps, last))
@@ -343,8 +375,9 @@ def plan_resolve(
     situation = read_situation(configuration, connector, topic, partitions, take_over, decider)
     decisions: list[Decided] = []
     steps: list[str] = []
-    for facts in situation.partitions:
-        record = _in_doubt(facts)
+    records = [_last_record(facts) for facts in situation.partitions]
+    _refuse_settled(situation.partitions)
+    for facts, record in zip(situation.partitions, records, strict=True):
         refuse_outside_log(facts, record.end)
         if outcome == "loaded":
             decision, said = _as_loaded(situation, facts, record, "resolve --as loaded")
@@ -357,8 +390,9 @@ def plan_resolve(
     return finished_plan(situation, decisions, steps, "the range is decided")
 
 
-def _in_doubt(facts: PartitionFacts) -> Record:
-    """:raises DecisionRefusedError: this partition has no range in doubt."""
+def _last_record(facts: PartitionFacts) -> Record:
+    """:raises DecisionRefusedError: group and ledger do not agree about it, or it is of another
+    topic."""
     record = facts.record
     if record is None or not facts.agrees or record.topic_id != facts.topic_id:
         raise DecisionRefusedError(
@@ -366,12 +400,20 @@ def _in_doubt(facts: PartitionFacts) -> Record:
             "record of this topic",
             "`sluice adopt --offset N` goes on from any offset.",
         )
-    if not record.in_doubt:
-        raise DecisionRefusedError(
-            f"{facts.source} is {shown_state(facts)}: no range is in doubt",
-            "`sluice run` goes on from there; `sluice rewind` loads again.",
-        )
     return record
+
+
+def _refuse_settled(partitions: Sequence[PartitionFacts]) -> None:
+    """:raises DecisionRefusedError: it names all of those that have no range in doubt."""
+    settled = [each for each in partitions if each.record and not each.record.in_doubt]
+    if not settled:
+        return
+    hint = "`sluice run` goes on from there; `sluice rewind` loads again."
+    if len(settled) < len(partitions):
+        numbers = " ".join(str(each.source.partition) for each in settled)
+        hint = f"Leave out --partition {numbers}: the others can be decided. {hint}"
+    states = "; ".join(f"{each.source} is {shown_state(each)}" for each in settled)
+    raise DecisionRefusedError(f"{states}: no range is in doubt", hint)
 
 
 def _as_loaded(
@@ -389,19 +431,23 @@ def _as_loaded(
 def _as_not_loaded(
     situation: Situation, facts: PartitionFacts, record: Record
 ) -> tuple[Decided, list[str]]:
-    source, whole = facts.source, (record.begin, record.end)
+    source = facts.source
     configured = situation.configuration.tables_of(source.topic)
     recorded = _recorded_spec(situation, record)
-    entries = {table.name for table in configured}
-    if recorded is not None:
-        entries |= {table.entry for table in recorded.tables_of(source.topic)}
-    rest: Rest = dict.fromkeys(sorted(entries), (whole,))
-    decision = _as_rest(situation, facts, record, rest, "resolve --as not-loaded")
-    targets = ", ".join(sorted({table.target for table in configured}))
-    return decision, [
+    then = () if recorded is None else recorded.tables_of(source.topic)
+    targets = {table.target for table in configured} | {table.target for table in then}
+    said = [
         f"{source}: {shown_state(facts)} stays to be loaded, wholly, under a token of its own; "
-        f"rows of it that are in {targets} after all are doubled"
+        f"rows of it that are in {', '.join(sorted(targets))} after all are doubled"
     ]
+    retired = sorted({table.entry for table in then} - {table.name for table in configured})
+    if retired:
+        said.append(
+            f"{source}: table entry {', '.join(retired)} is not configured any more, and gets rows "
+            "only if its table still is what the range was recorded for"
+        )
+    # It names no table entries: those that it goes to are of the load spec that can be executed.
+    return _as_rest(situation, facts, record, {}, "resolve --as not-loaded"), said
 
 
 def _as_probed(
@@ -412,15 +458,15 @@ def _as_probed(
     rest = probed.rest
     found = ", ".join(f"{entry}: {_shown(rest[entry])}" for entry in sorted(rest))
     said = [f"{source}: probed [{record.begin}, {record.end}); without a row are: {found}"]
-    if not any(rest.values()):
-        decision, more = _as_loaded(situation, facts, record, "resolve --as probe: nothing missing")
-        return decision, [*said, *more]
     decision = _as_rest(situation, facts, record, rest, "resolve --as probe", probed.stored)
-    return decision, [
-        *said,
-        f"{source}: {shown_state(facts)} stays to be loaded, but only those offsets, under a "
-        "token of their own; those that are no message, or a bad one, make no row",
-    ]
+    if any(rest.values()):
+        how = (
+            "only those offsets, under a token of their own; those that are no message, or a bad "
+            "one, make no row"
+        )
+    else:
+        how = "nothing of it makes a row; it settles with its dead letters"
+    return decision, [*said, f"{source}: {shown_state(facts)} stays to be loaded, but {how}"]
 
 
 def _as_rest(
@@ -432,7 +478,10 @@ def _as_rest(
     stored: Stored | None = None,
 ) -> Decided:
     """A probe's record. Its deadline is 0: nobody was ever allowed to insert for it, and the
-    next driver renews it before it is loaded."""
+    next driver renews it before it is loaded, with the windows' insert counters of then.
+
+    :param rest: {}: all of the range, for each table entry that it is loaded into then.
+    """
     attempt = record.attempt + 1
     probe = replace(
         with_owner(record, situation),
@@ -443,7 +492,6 @@ def _as_rest(
         bundle="",
     )
     background = Background(
-        insert_counters=_insert_counters(situation, facts),
         since_ms=situation.now_ms,
         rest=rest,
         bytes_max=facts.background.bytes_max or situation.configuration.batch.range_bytes_max,
@@ -458,33 +506,6 @@ def _recorded_spec(situation: Situation, record: Record) -> LoadSpec | None:
         return None if canonical is None else parse_spec(canonical)
     except TerminalError:
         return None
-
-
-def _insert_counters(situation: Situation, facts: PartitionFacts) -> InsertCounters:
-    """The windows' insert counters now.
-
-    :raises SluiceError: a shard does not answer.
-    """
-    configuration = situation.configuration
-    access = access_of(configuration)
-    insert_counters: InsertCounters = {}
-    for shard in access.shards:
-        tables = [
-            table
-            for table in configuration.tables_of(facts.source.topic)
-            if shard in configuration.shards_of(table) and table.delivery == "block"
-        ]
-
-        def read(server: Server, tables: Sequence[TableConfiguration] = tables) -> list[int]:
-            return [
-                read_insert_counter(server, describe_table(server, table.database, table.table))
-                for table in tables
-            ]
-
-        if tables:
-            for table, insert_counter in zip(tables, on_shard(access, shard, read), strict=True):
-                insert_counters[TargetShard(table.name, shard).key] = insert_counter
-    return insert_counters
 
 
 def _missing(situation: Situation, facts: PartitionFacts, record: Record) -> ProbeFound:

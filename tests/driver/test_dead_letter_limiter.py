@@ -21,9 +21,10 @@ from sluice.driver.report_handler import ReportHandler
 from sluice.spark.jobs import JobResult
 from sluice.worker.assignment import Job
 from tests.driver.loop_world import World
-from tests.kafka.groups import NOW, letter
+from tests.kafka.groups import NOW, intend, letter
 
 SOURCE = TopicPartition("events", 0)
+RECORD = intend("", 0, 100, spec="0123456789abcdef", topic_id="Zm9vYmFyYmE")
 LIMIT = DeadLetterLimit(max_ratio=0.5, min_dead_letters=10, window_messages=100)
 RECEIPT = Receipt("orders", "d.orders", "s1", "t", 1, 1, "c", "u", 1, 1)
 
@@ -39,10 +40,10 @@ def watch(limit: DeadLetterLimit = LIMIT) -> DeadLetterLimiter:
 
 def test_dead_letters_say_when_and_under_what() -> None:
     watching = watch()
-    report = watching.take(Range(SOURCE, 0, 100), "0123456789abcdef", loaded(100, 2), NOW)
+    report = watching.take(Range(SOURCE, 0, 100), RECORD, loaded(100, 2), NOW)
     for each in report.dead_letters:
         assert (each.attempted_at_ms, each.connector) == (NOW, "shop.dc1")
-        assert each.spec == "0123456789abcdef"
+        assert (each.spec, each.topic_id) == ("0123456789abcdef", "Zm9vYmFyYmE")
     assert watching.counts == {("orders", "syntax"): 2}
     assert watching.windows[SOURCE].ratio("orders") == 0.02
 
@@ -51,7 +52,7 @@ def test_copies_of_duplicates_are_signed_and_no_dead_letters() -> None:
     watching = watch()
     copies = tuple(letter(offset, reason="duplicate") for offset in range(100))
     report = watching.take(
-        Range(SOURCE, 0, 100), "0123456789abcdef", replace(loaded(100, 0), copies=copies), NOW
+        Range(SOURCE, 0, 100), RECORD, replace(loaded(100, 0), copies=copies), NOW
     )
     assert {(each.attempted_at_ms, each.connector) for each in report.copies} == {(NOW, "shop.dc1")}
     assert (watching.counts, report.dead_letters) == ({}, ())
@@ -59,33 +60,33 @@ def test_copies_of_duplicates_are_signed_and_no_dead_letters() -> None:
 
 def test_the_error_says_what_and_what_to_do() -> None:
     with pytest.raises(TooManyDeadLettersError) as caught:
-        watch().take(Range(SOURCE, 0, 100), "", loaded(100, 51, RECEIPT), NOW)
+        watch().take(Range(SOURCE, 0, 100), RECORD, loaded(100, 51, RECEIPT), NOW)
     said = str(caught.value)
     assert said.startswith("events[0][0, 100): ")
     assert "51 of the last 100 messages cannot become rows of table entry orders: 51%" in said
     assert "offset 0 syntax: not an object" in said and "max_ratio is 0.5" in said
     assert "max_ratio higher" in caught.value.hint and "not-loaded" not in caught.value.hint
     with pytest.raises(TooManyDeadLettersError) as caught:
-        watch().take(Range(SOURCE, 0, 100), "", loaded(100, 100), NOW)
+        watch().take(Range(SOURCE, 0, 100), RECORD, loaded(100, 100), NOW)
     assert "--connector dc1 --topic events --partition 0 --as not-loaded" in caught.value.hint
 
 
 def test_partitions_are_judged_by_themselves() -> None:
     watching = watch()
-    watching.take(Range(SOURCE, 0, 100), "", loaded(100, 50), NOW)
+    watching.take(Range(SOURCE, 0, 100), RECORD, loaded(100, 50), NOW)
     other = TopicPartition("events", 1)
-    watching.take(Range(other, 0, 10), "", loaded(10, 9), NOW)
+    watching.take(Range(other, 0, 10), RECORD, loaded(10, 9), NOW)
     with pytest.raises(TooManyDeadLettersError):
-        watching.take(Range(other, 10, 20), "", loaded(10, 9), NOW)
+        watching.take(Range(other, 10, 20), RECORD, loaded(10, 9), NOW)
 
 
 def test_what_comes_near_the_limit_is_warned_of(caplog: pytest.LogCaptureFixture) -> None:
     watching = watch()
     with caplog.at_level(logging.WARNING, "sluice.loop"):
-        watching.take(Range(SOURCE, 0, 100), "", loaded(100, 20), NOW)
+        watching.take(Range(SOURCE, 0, 100), RECORD, loaded(100, 20), NOW)
         assert caplog.messages == []
         for later_ms in (1, 2, WARN_EVERY_MS + 1):
-            watching.take(Range(SOURCE, 0, 100), "", loaded(100, 40), NOW + later_ms)
+            watching.take(Range(SOURCE, 0, 100), RECORD, loaded(100, 40), NOW + later_ms)
     assert len(caplog.messages) == 2
     assert (
         "40 % of the last 100 messages are dead letters of table entry orders"

@@ -118,10 +118,12 @@ def test_a_log_that_was_cut_and_filled_again_while_the_loop_runs_is_not_read() -
 
     world.at(20_000, cut)
     loop.run({P0: 40, P1: 40}, 5.0)
+    stopped = loop.states[P0].stopped
+    assert stopped is not None
     assert "the log was cut below what is recorded, up to offset 20 of leader epoch 3" in str(
-        loop.states[P0].stopped
+        stopped
     )
-    assert "sluice adopt CONFIG --topic a --partition 0" in loop.states[P0].stopped.hint  # type: ignore[union-attr]
+    assert "sluice adopt CONFIG --connector c --topic a --partition 0" in stopped.hint
     assert world.rows_of(P0) == [1] * 20 + [0] * 20
     assert world.rows_of(P1) == [1] * 40
     assert {source: record.epoch for source, record in world.group.items()} == {P0: 3, P1: 5}

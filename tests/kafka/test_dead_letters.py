@@ -27,7 +27,13 @@ from sluice.kafka.replaying import Outgoing, only_table, replayed_message
 from tests.kafka.groups import NOW, letter
 from tests.support.kafka import Kafka
 
-LETTER = letter(5, attempted_at_ms=NOW + 5, connector="shop.dc1", spec="0123456789abcdef")
+LETTER = letter(
+    5,
+    attempted_at_ms=NOW + 5,
+    connector="shop.dc1",
+    spec="0123456789abcdef",
+    topic_id="Zm9vYmFyYmE",
+)
 
 
 class Message:

@@ -34,9 +34,9 @@ class ClaimingLetters(Claiming, DeadLetters):
         with self.store() as store:
             store.claim(self.keys(key), self.owners(offset), now_s() + 3600, now_s())
 
-    def park(self, offset: int, value: bytes) -> None:
+    def park(self, offset: int, value: bytes, topic_id: str = "") -> None:
         """A message that its table did not take."""
-        self.write(offset, value=value, reason=PARKED, table="orders")
+        self.write(offset, value=value, reason=PARKED, table="orders", topic_id=topic_id)
 
 
 @pytest.fixture
@@ -63,6 +63,18 @@ def test_a_parked_message_gives_its_claim_up_before_it_comes_again(
     assert len(letters.written()) == 3
     # The event at 60 is another message's, and nobody was asked about the one at 70
     assert letters.held(50, 60, 70, 80) == [False, True, True, False]
+
+
+def test_a_message_of_a_topic_that_was_made_anew_gives_its_claim_up(
+    letters: ClaimingLetters,
+) -> None:
+    """It has claimed as one of the topic of then, and its copy is one of today's."""
+    letters.claim(50, offset=5)
+    letters.park(5, b'{"id": 50, "note": "x"}', topic_id=letters.topic_id)
+    letters.kafka.delete_topic(letters.topic)
+    letters.kafka.topic(name=letters.topic)
+    assert letters.replay().replayed == 1
+    assert letters.held(50) == [False]
 
 
 def test_a_message_that_its_route_takes_no_more_gives_its_claim_up(

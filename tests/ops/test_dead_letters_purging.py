@@ -44,12 +44,13 @@ def test_purges_carry_each_other_on(pipeline: DeadLetters) -> None:
     assert pipeline.audited() == [1, 2, 4, 5, 7, 8]
 
 
-def test_a_purge_that_died_before_it_deleted_is_finished_by_the_next(
+def test_a_purge_that_died_before_it_deleted_is_not_finished_by_another_one(
     pipeline: DeadLetters, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """Whoever interrupted it believes that nothing was deleted, and the list agrees."""
     pipeline.fill(10)
-    pipeline.write(1, 2)
-    plan = plan_purge(pipeline.configuration, ALL)
+    pipeline.write(1, 2, 3)
+    pipeline.write(4)
     with monkeypatch.context() as dying:
         dying.setattr(
             dead_letters_purging,
@@ -57,13 +58,22 @@ def test_a_purge_that_died_before_it_deleted_is_finished_by_the_next(
             lambda _, __, befores: (_ for _ in ()).throw(KeyboardInterrupt) if befores else None,
         )
         with pytest.raises(KeyboardInterrupt):
-            purge(pipeline.configuration, ALL, plan)
-    assert pipeline.audited() == [1, 2]  # not twice
-    pipeline.write(3)
+            purge(pipeline.configuration, ALL, plan_purge(pipeline.configuration, ALL))
+    assert offsets_of(pipeline, ALL) == pipeline.audited() == [1, 2, 3, 4]  # not twice
+    assert pipeline.replay(limit=1).replayed == 1
+    selection = DeadLetterSelection(replayed=True)
+    plan = plan_purge(pipeline.configuration, selection)
+    assert (plan.dead_letters, purge(pipeline.configuration, selection, plan).dead_letters) == (
+        1,
+        1,
+    )
+    assert offsets_of(pipeline, ALL) == [2, 3, 4]
+    assert pipeline.audited() == [1, 2, 3, 4]
+    pipeline.write(5)
     plan = plan_purge(pipeline.configuration, ALL)
-    assert purge(pipeline.configuration, ALL, plan).dead_letters == 1
-    assert pipeline.audited() == [1, 2, 3]
+    assert (plan.dead_letters, purge(pipeline.configuration, ALL, plan).dead_letters) == (4, 4)
     assert offsets_of(pipeline, ALL) == []
+    assert pipeline.audited() == [1, 2, 3, 4, 5]
 
 
 def test_only_what_was_replayed_goes(pipeline: DeadLetters) -> None:

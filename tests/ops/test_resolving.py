@@ -5,12 +5,14 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import pytest
 
 from sluice.clickhouse.http import Server
-from sluice.core.errors import TerminalError, TransientError
+from sluice.config import load
+from sluice.core.errors import TerminalError
 from sluice.core.ledger import Background
 from sluice.core.load_spec import LoadSpec
 from sluice.core.ranges import digest_of_rest
@@ -18,8 +20,20 @@ from sluice.core.records import Kind, may_follow
 from sluice.core.tokens import row_source
 from sluice.driver.probing import DoubledRowsError
 from sluice.driver.specs import read_spec
-from sluice.ops.driver_decisions import DecisionRefusedError
-from sluice.ops.partition_decisions import Outcome, Plan, apply, plan_resolve
+from sluice.driver.state import PartitionState
+from sluice.ops import partition_decisions
+from sluice.ops.driver_decisions import DecisionRefusedError, now_ms
+from sluice.ops.partition_decisions import (
+    LeaseRunsError,
+    Outcome,
+    Plan,
+    apply,
+    plan_adopt,
+    plan_resolve,
+    plan_rewind,
+)
+from tests.driver.loop_world import World
+from tests.driver.starting import start
 from tests.kafka.groups import intend
 from tests.ops.pipelines import Pipeline, settled
 from tests.support.fixtures import fresh_database
@@ -69,8 +83,35 @@ def insert(pipeline: Pipeline, begin: int, end: int, generation: int = 0) -> Non
 def in_doubt(pipeline: Pipeline) -> LoadSpec:
     """A driver died with [40, 60) in doubt, long ago."""
     spec = read_spec(pipeline.configuration, "dc1")
-    pipeline.drive(DOUBT, background=BACKGROUND, spec=spec)
+    counters = {f"{table.entry}/s1": 0 for table in spec.tables}
+    pipeline.drive(DOUBT, background=replace(BACKGROUND, insert_counters=counters), spec=spec)
     return spec
+
+
+def started(pipeline: Pipeline, today: LoadSpec, why: str | None) -> PartitionState:
+    """What the next driver takes over.
+
+    :param why: the recorded load spec cannot be executed.
+    """
+    world = World(pipeline.sources, today.tables)
+    for table in world.tables.values():
+        table.server = "one@1000"
+    (state,) = start(pipeline, today, why=why, world=world)[0].states
+    return state
+
+
+def configure(pipeline: Pipeline, text: str) -> LoadSpec:
+    """Today's load spec, by another file than before."""
+    pipeline.path.write_text(text)
+    pipeline.configuration = load(pipeline.path, {})
+    return read_spec(pipeline.configuration, "dc1")
+
+
+def with_more(pipeline: Pipeline) -> str:
+    """The file, with one more table entry."""
+    execute(pipeline, "CREATE TABLE {database}.more AS {database}.orders")
+    more = f'[[table]]\nname = "more"\ntopics = ["{pipeline.topic}"]\n'
+    return pipeline.path.read_text().replace("[[table]]", f"{more}[[table]]", 1)
 
 
 def resolve(pipeline: Pipeline, outcome: Outcome) -> Plan:
@@ -103,27 +144,51 @@ def test_as_not_loaded(pipeline: Pipeline) -> None:
     assert "[40, 60) in doubt stays to be loaded, wholly" in said(plan)
     apply(pipeline.configuration, plan)
     record = pipeline.record()
-    whole = {"orders": ((40, 60),)}
     assert (record.kind, record.begin, record.end) == (Kind.PROBE, 40, 60)
-    assert (record.rest, record.deadline_ms) == (digest_of_rest(whole, record.attempt), 0)
+    assert (record.rest, record.deadline_ms) == (digest_of_rest({}, record.attempt), 0)
     assert (record.attempt, record.batch, record.spec) == (2, 8, spec.digest())
     assert may_follow(before, record)
     body = pipeline.ledger_bodies("record")[-1]
-    assert body["rest"] == {"orders": [[40, 60]]}
+    assert "rest" not in body
     assert body["bytes_max"] == 64_000
-    assert body["marks"].keys() == {"orders/s1"} and body["marks"]["orders/s1"] > 0
     assert body["since_ms"] > 1
+    background = started(pipeline, spec, why=None).background
+    assert background.rest == {"orders": ((40, 60),)}
+    assert background.insert_counters.keys() == {"orders/s1"}
 
 
-def test_as_not_loaded_needs_clickhouse(kafka: Kafka, tmp_path: Path) -> None:
-    """Without the windows' insert counters nobody could tell whether the new block is
-    remembered."""
-    pipeline = Pipeline(kafka, tmp_path)
-    pipeline.fill(100)
-    pipeline.drive(DOUBT, background=BACKGROUND)
-    with pytest.raises(TransientError):
-        resolve(pipeline, "not-loaded")
-    pipeline.close()
+def test_a_range_from_before_a_table_entry_came_is_loaded_under_its_own_load_spec(
+    pipeline: Pipeline,
+) -> None:
+    recorded = in_doubt(pipeline)
+    today = configure(pipeline, with_more(pipeline))
+    apply(pipeline.configuration, resolve(pipeline, "not-loaded"))
+    state = started(pipeline, today, why=None)
+    assert state.stopped is None
+    assert (state.record.kind, state.record.spec) == (Kind.RENEW, recorded.digest())
+    assert state.background.rest == {"orders": ((40, 60),)}
+    assert state.background.insert_counters.keys() == {"orders/s1"}
+
+
+def test_a_range_of_a_table_entry_that_is_gone_is_loaded_into_the_others(
+    pipeline: Pipeline,
+) -> None:
+    """The table was dropped after its entry was retired, so nobody can repeat or probe it."""
+    before = pipeline.path.read_text()
+    configure(pipeline, with_more(pipeline))
+    in_doubt(pipeline)
+    execute(pipeline, "DROP TABLE {database}.more")
+    today = configure(pipeline, before)
+    gone = "d.more is not there"
+    state = started(pipeline, today, why=gone)
+    assert state.stopped is not None and "--as loaded|not-loaded" in state.stopped.hint
+    plan = resolve(pipeline, "not-loaded")
+    apply(pipeline.configuration, plan)
+    state = started(pipeline, today, why=gone)
+    assert state.stopped is None
+    assert "table entry more is not configured any more" in said(plan)
+    assert (state.record.kind, state.record.spec) == (Kind.RENEW, today.digest())
+    assert state.background.rest == {"orders": ((40, 60),)}
 
 
 def test_a_probe_finds_what_is_missing(pipeline: Pipeline) -> None:
@@ -140,13 +205,17 @@ def test_a_probe_finds_what_is_missing(pipeline: Pipeline) -> None:
     assert body["rest"] == json.loads(json.dumps(rest))
 
 
-def test_a_probe_that_misses_nothing_settles(pipeline: Pipeline) -> None:
-    in_doubt(pipeline)
+def test_of_a_range_of_which_no_row_is_missing_the_dead_letters_are(pipeline: Pipeline) -> None:
+    """No entry may take a message of it, which then is in no table."""
+    spec = in_doubt(pipeline)
     insert(pipeline, 40, 60)
     plan = resolve(pipeline, "probe")
-    assert "orders: none" in said(plan) and "settled at 60" in said(plan)
+    assert "orders: none" in said(plan) and "settles with its dead letters" in said(plan)
     apply(pipeline.configuration, plan)
-    assert (pipeline.record().kind, pipeline.record().begin) == (Kind.SETTLE, 60)
+    record, rest = pipeline.record(), {"orders": ()}
+    assert (record.kind, record.rest) == (Kind.PROBE, digest_of_rest(rest, record.attempt))
+    state = started(pipeline, spec, why=None)
+    assert (state.record.kind, state.background.rest) == (Kind.RENEW, rest)
 
 
 def test_a_probe_is_refused_with_its_reason(pipeline: Pipeline) -> None:
@@ -184,6 +253,43 @@ def test_nothing_is_in_doubt(pipeline: Pipeline, outcome: Outcome) -> None:
     pipeline.drive(settled(40))
     with pytest.raises(DecisionRefusedError, match="settled at 40: no range is in doubt"):
         resolve(pipeline, outcome)
+
+
+def test_those_that_are_decided_already_are_named(kafka: Kafka, tmp_path: Path) -> None:
+    """Those of two owners are two transactions, of which the second one may fail."""
+    pipeline = Pipeline(kafka, tmp_path, partitions=3)
+    for number in range(3):
+        pipeline.fill(100, number)
+        pipeline.drive(DOUBT if number == 1 else settled(60), partition=number)
+    everything = pipeline.select(0, 1, 2)
+    with pytest.raises(DecisionRefusedError, match="no range is in doubt") as caught:
+        plan_resolve(pipeline.configuration, outcome="loaded", **everything)
+    assert f"{pipeline.topic}[0] is settled at 60" in str(caught.value)
+    assert f"{pipeline.topic}[2] is settled at 60" in str(caught.value)
+    assert "Leave out --partition 0 2" in caught.value.hint
+    (decided,) = plan_resolve(
+        pipeline.configuration, outcome="loaded", **pipeline.select(1)
+    ).decided
+    assert decided.source == pipeline.sources[1]
+    pipeline.close()
+
+
+def test_a_clock_that_is_ahead_ends_no_lease(
+    pipeline: Pipeline, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whoever inserts goes by the server's clock."""
+    pipeline.drive(replace(DOUBT, deadline_ms=now_ms() + 600_000), background=BACKGROUND)
+    monkeypatch.setattr(partition_decisions, "now_ms", lambda: now_ms() + 11 * 60_000)
+    where = pipeline.select()
+    for plan_for in (
+        *(partial(plan_resolve, outcome=outcome) for outcome in ("loaded", "not-loaded", "probe")),
+        partial(plan_adopt, offset=60),
+        partial(plan_rewind, to=5),
+    ):
+        with pytest.raises(LeaseRunsError):
+            plan_for(pipeline.configuration, **where)
+    plan = plan_adopt(pipeline.configuration, offset=60, **where | {"take_over": True})
+    assert "tasks of driver may still insert [40, 60) until" in said(plan)
 
 
 def test_what_is_not_ours_cannot_be_resolved(pipeline: Pipeline) -> None:

@@ -250,6 +250,18 @@ def test_of_a_rest_nothing_else_is_loaded_or_counted(monkeypatch: pytest.MonkeyP
     assert outcome.passed == {}
 
 
+def test_of_a_range_of_which_nothing_is_missing_what_no_entry_takes_is_a_dead_letter(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    tables = (a_table("one", route=by_header("one")),)
+    task = Task(
+        tables, Listed([(good(1), "one"), (good(2), "none")]), "dead-letter", rest={"one": ()}
+    )
+    outcome = task.load(monkeypatch)
+    assert isinstance(outcome, Loaded) and task.inserted == []
+    assert [(offset, reason) for offset, _, reason in dead_letters(outcome)] == [(1, "no-route")]
+
+
 def test_of_a_rest_nothing_is_counted_as_passed_over_by_a_parked_entry(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
