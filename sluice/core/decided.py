@@ -239,6 +239,16 @@ class Decided:
         """What is loaded; None: nothing was ever applied, and drivers go by their files."""
         return self.versions[-1] if self.versions else None
 
+    @property
+    def previous(self) -> Version | None:
+        """The version before what is loaded; None: there is none. What was rolled back is passed
+        over: who goes back twice must not have it again."""
+        found = self.applied
+        while found is not None and found.again:
+            found = next((v for v in self.versions if v.number == found.again), None)
+        older = [v for v in self.versions if found is not None and v.number < found.number]
+        return older[-1] if older else None
+
     def value_of(self, name: str) -> Value:
         """What a setting is; None: nothing was decided."""
         return next((each.value for each in self.settings if each.name == name), None)
@@ -326,6 +336,7 @@ class Version:
 
     :param base: the version that stood in the same topic before; 0: none.
     :param document: see `config.applied`.
+    :param again: the older version that a person went back to by it; 0: it is none.
     """
 
     number: int
@@ -334,6 +345,7 @@ class Version:
     by: str
     why: str
     at_ms: int
+    again: int = 0
 
     @property
     def name(self) -> str:
@@ -368,9 +380,12 @@ def digest_of(document: str) -> str:
     return hashlib.sha256(document.encode()).hexdigest()[:12]
 
 
-def apply_entry(number: int, base: int, document: str, by: str, why: str) -> LedgerEntry:
+def apply_entry(
+    number: int, base: int, document: str, by: str, why: str, again: int = 0
+) -> LedgerEntry:
     """An entry of the ledger with a version."""
     body = {"type": APPLY, "version": number, "base": base, "digest": digest_of(document)}
+    body |= {"again": again} if again else {}
     return LedgerEntry(None, {**body, "document": document, "by": by, "why": why})
 
 
@@ -387,7 +402,10 @@ def version_of(entry: Mapping[str, Any]) -> Version:
     number, base, document = entry["version"], entry["base"], entry["document"]
     if not (isinstance(number, int) and isinstance(base, int) and number > base >= 0):
         raise ValueError(f"version {number!r} after {base!r}")
+    again = int(entry.get("again", 0))
+    if again >= number:
+        raise ValueError(f"version {number} is version {again} again")
     if digest_of(document) != entry["digest"] or not isinstance(json.loads(document), dict):
         raise ValueError(f"version {number} is not the text that its digest names")
     by, why = str(entry["by"]), str(entry["why"])
-    return Version(number, base, document, by, why, int(entry["at_ms"]))
+    return Version(number, base, document, by, why, int(entry["at_ms"]), again)
