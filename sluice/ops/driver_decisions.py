@@ -83,14 +83,12 @@ def freeze(
 def resume(
     configuration: Configuration, *, by: str, why: str, connector: str = "", **place: str
 ) -> list[str]:
-    """Take a freeze of exactly this back; gives what is still frozen, in words. A replica or a
-    data center need not be configured any more.
+    """Take a freeze of exactly this back; gives what is still frozen, in words. What is frozen need
+    not be configured any more.
 
     :raises DecisionRefusedError: nothing of it is frozen; else as `freeze`.
     """
     subject, names = _subject(connector, **place), _names(configuration, connector)
-    if subject.what == "table":
-        configuration.table(subject.name)
     standing = {name: read_decided(configuration, name).frozen for name in names}
     if not any(each.subject == subject for found in standing.values() for each in found):
         frozen = [
