@@ -30,6 +30,7 @@ from sluice.core.errors import ConfigurationError
 from sluice.core.ledger import encode_entry
 from sluice.driver.deciding import DecisionWatch
 from sluice.driver.ports import DecisionsRead
+from sluice.kafka.decisions import write_decisions
 from sluice.kafka.errors import KafkaTerminalError
 from sluice.kafka.tail import LogMessage
 from sluice.ops.driver_decisions import (
@@ -166,11 +167,24 @@ def test_what_is_refused_writes_nothing(pipeline: Pipeline) -> None:
 
 
 def test_what_is_no_decision_is_told_with_its_place(pipeline: Pipeline) -> None:
-    topic = pipeline.configuration.decisions_topic
-    freeze(pipeline.configuration, connector="", table="", by="alice", why="because")
+    configuration, topic = pipeline.configuration, pipeline.configuration.decisions_topic
+    freeze(configuration, connector="", table="", by="alice", why="because")
+    # A newer version may freeze what this one does not know. The ledger has it, too.
+    entry = decision_entry(FREEZE, Subject("rack", "r1"), "bob", "it burns")  # type: ignore[arg-type]
+    topics = configuration.ledger_topic, topic
+    write_decisions(pipeline.kafka.access(), configuration.group("dc1"), *topics, [entry], 1)
     pipeline.kafka.produce(topic, [b"{"])
-    with pytest.raises(KafkaTerminalError, match="at offset 2 that is no decision"):
-        read_decided(pipeline.configuration, "dc1")
+    with pytest.raises(KafkaTerminalError, match="at offset 2 that is no decision") as caught:
+        read_decided(configuration, "dc1")
+    assert "newer version" in caught.value.hint and "sluice ledger" in caught.value.hint
+    lines = [line_of(entry) for entry in read_ledger(configuration, LedgerSelection())]
+    assert "the pipeline, by alice: because" in lines[0] and "rack, by bob: it burns" in lines[1]
+    # Decided again in another topic, it stands before a driver starts.
+    text = pipeline.path.read_text() + f'[decisions]\ntopic = "{topic}-2"\n'
+    pipeline.path.write_text(text)
+    other = load(pipeline.path, {})
+    freeze(other, connector="", table="", by="alice", why="because")
+    assert [each.by for each in read_decided(other, "dc1").frozen] == ["alice"]
 
 
 def test_decisions_of_other_connectors_and_hostile_texts() -> None:
