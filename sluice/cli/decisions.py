@@ -170,15 +170,20 @@ def resume(config: Path, why: str, by: str | None, **named: str) -> int:
 
 @command("drain", 'sluice drain sluice.toml --why "the machine is changed"')
 @config_argument
+@click.option("--member", default="", metavar="NAME", help="of a fleet only this member")
 @_said
-def drain(config: Path, why: str, by: str | None) -> int:
-    """Have the driver that runs settle what is out, and end, as SIGTERM does.
+def drain(config: Path, member: str, why: str, by: str | None) -> int:
+    """Have each driver that runs settle what is out, and end, as SIGTERM does.
 
-    One that is started later goes on loading.
+    Of a fleet all end, but for --member. One that is started later goes on loading.
     """
     from sluice.ops.driver_decisions import drain as told
+    from sluice.ops.fleet import require_member
 
-    return _tell(load_configuration(config), told, why, by)
+    configuration = load_configuration(config)
+    if member:
+        require_member(configuration, member)
+    return _tell(configuration, told, why, by, member=member)
 
 
 @command("reload", 'sluice reload sluice.toml --why "a column was added"')

@@ -127,7 +127,8 @@ def _details(entry: Mapping[str, Any]) -> Iterator[str]:
     elif kind == "taken":
         yield f"version {entry['version']} by {entry['owner']}: {entry['error'] or 'loads by it'}"
     elif kind in ("drain", "reload", "replay", "purge"):
-        yield f"by {entry['by']}: {entry['why']}"
+        member = f"member {entry['member']}, " if entry.get("member") else ""
+        yield f"{member}by {entry['by']}: {entry['why']}"
         yield from entry.get("steps", ())
     elif kind == "checkpoint":
         yield f"the last records of {len(entry['records'])} partitions"

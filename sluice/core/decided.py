@@ -211,12 +211,14 @@ class Asked:
 
     :param what: DRAIN: to settle what is out, and to end; RELOAD: to look at the tables' columns,
         at topics and at the replicas now.
+    :param member: of a fleet that is meant; "": each driver that runs.
     """
 
     what: str
     by: str
     why: str
     at_ms: int
+    member: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -271,7 +273,9 @@ class Decided:
         by, why = printable(entry["by"], BY_MAX), printable(entry["why"], WHY_MAX)
         at_ms = int(entry["at_ms"])
         if entry["type"] != SET:
-            return replace(self, asked=self.asked | {Asked(entry["type"], by, why, at_ms)})
+            member = printable(entry.get("member", ""), HOST_MAX)
+            asked = Asked(entry["type"], by, why, at_ms, member)
+            return replace(self, asked=self.asked | {asked})
         name, value = str(entry["name"]), entry["value"]
         wrong = why_no_value(name, value)
         if wrong is not None:
@@ -301,9 +305,10 @@ def set_entry(name: str, value: Value, by: str, why: str) -> LedgerEntry:
     return LedgerEntry(None, {"type": SET, "name": name, "value": value, "by": by, "why": why})
 
 
-def asked_entry(what: str, by: str, why: str) -> LedgerEntry:
-    """An entry of the ledger that asks the driver that runs for something; see `Asked`."""
-    return LedgerEntry(None, {"type": what, "by": by, "why": why})
+def asked_entry(what: str, by: str, why: str, member: str = "") -> LedgerEntry:
+    """An entry of the ledger that asks drivers that run for something; see `Asked`."""
+    body = {"type": what, "by": by, "why": why}
+    return LedgerEntry(None, body | ({"member": member} if member else {}))
 
 
 def done_entry(what: str, steps: Sequence[str], by: str, why: str) -> LedgerEntry:

@@ -233,7 +233,7 @@ def test_a_driver_hears_of_levels_limits_and_its_end(pipeline: Pipeline) -> None
         heard: queue.SimpleQueue[DecisionsRead] = queue.SimpleQueue()
         topic = configuration.decisions_topic
         hearing = heard.put, drained.set, reloaded.set
-        return DecisionWatch(pipeline.kafka.access(), topic, *hearing), heard
+        return DecisionWatch(pipeline.kafka.access(), topic, *hearing, "east-1"), heard
 
     drain(configuration, by="bob", why="before it ran")
     first, heard = watch()
@@ -248,7 +248,7 @@ def test_a_driver_hears_of_levels_limits_and_its_end(pipeline: Pipeline) -> None
         assert reload(configuration, **said)[0].endswith("looks at columns, topics and replicas")
         assert reloaded.wait(30) and not drained.is_set()
         assert drain(configuration, by="bob", why="the machine is changed") == [
-            "connector dc1: the driver that runs settles what is out, and ends"
+            "connector dc1: each driver that runs settles what is out, and ends"
         ]
         assert drained.wait(30)
     finally:
@@ -261,6 +261,12 @@ def test_a_driver_hears_of_levels_limits_and_its_end(pipeline: Pipeline) -> None
         set_value(configuration, name=LOG_LEVEL, value=None, **said)
         assert heard.get(timeout=30).decided.value_of(LOG_LEVEL) is None
         assert logs.level == at_start and not (drained.is_set() or reloaded.is_set())
+        # Of a fleet one member may be meant.
+        (line,) = drain(configuration, by="bob", why="a machine", member="east-2")
+        assert line == "connector dc1: member east-2 settles what is out, and ends"
+        assert len(heard.get(timeout=30).decided.asked) == 4 and not drained.is_set()
+        drain(configuration, by="bob", why="a machine", member="east-1")
+        assert drained.wait(30)
     finally:
         second.stop()
         logs.setLevel(at_start)
