@@ -130,6 +130,16 @@ def load_configuration(path: Path) -> Configuration:
     return load(path, os.environ)
 
 
+def load_applied(path: Path) -> Configuration:
+    """The same, with what is loaded by the newest version, whatever the file says of it.
+
+    :raises ConfigurationError: it cannot be used, or the version does not fit it.
+    """
+    from sluice.driver.applying import loaded
+
+    return loaded(load_configuration(path), os.environ)
+
+
 #: For commands that decide something, and ask.
 decided_options = together(
     by_option,

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
-from sluice.cli.arguments import command, config_argument, json_option, load_configuration
+from sluice.cli.arguments import command, config_argument, json_option, load_applied
 from sluice.cli.exit import ExitStatus
 from sluice.cli.output import cell_text, print_json, print_table
 
@@ -46,10 +45,9 @@ def audit(config: Path, as_json: bool, on_spark: bool, proves_duplicates: bool) 
     Where a message may have several rows, how many there are is compared with the ledger's
     receipts, stretch by stretch.
     """
-    from sluice.driver.applying import loaded
     from sluice.verify import audit as auditing
 
-    configuration = loaded(load_configuration(config), os.environ)
+    configuration = load_applied(config)
 
     if on_spark:
         from functools import partial

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -16,7 +15,7 @@ from sluice.cli.arguments import (
     an_offset,
     config_argument,
     json_option,
-    load_configuration,
+    load_applied,
     together,
 )
 from sluice.cli.exit import ExitStatus
@@ -76,10 +75,9 @@ def rebuild(
         if since_ms is not None:
             raise UsageError("--since contradicts --since-ms", "Leave one of them out.")
         since_ms = int((time.time() - since_seconds) * 1000)
-    from sluice.driver.applying import loaded
     from sluice.ops.claims import keyed_tables, rebuild
 
-    configuration = loaded(load_configuration(config), os.environ)
+    configuration = load_applied(config)
 
     tables = keyed_tables(configuration, connector, entry, space)
     found = rebuild(configuration, tables, since_ms)
@@ -102,10 +100,9 @@ def check(config: Path, connector: str | None, entry: str | None, as_json: bool)
 
     `sluice claims rebuild` mends keys that nobody has.
     """
-    from sluice.driver.applying import loaded
     from sluice.ops.claims import check, keyed_tables
 
-    configuration = loaded(load_configuration(config), os.environ)
+    configuration = load_applied(config)
 
     found = check(configuration, keyed_tables(configuration, connector, entry))
     if as_json:

@@ -18,6 +18,7 @@ from sluice.cli.arguments import (
     config_argument,
     decided_options,
     json_option,
+    load_applied,
     load_configuration,
     together,
     yes_option,
@@ -281,9 +282,10 @@ def replay(
     They are loaded for the table that missed them.
     """
     from sluice.ops import dead_letters_replaying as replaying
-    from sluice.ops.dead_letters import DeadLetterSelection
+    from sluice.ops.dead_letters import DeadLetterSelection, with_topic
 
-    configuration = _configuration(config, of)
+    # A copy is loaded by the newest version, and so are the keys of its claims those of it.
+    configuration = with_topic(load_applied(config), of)
     plan = replaying.plan_replay(configuration, DeadLetterSelection(**selected), limit)
     report = replaying.ReplayReport(replayed_before=plan.replayed_before)
     if plan.dead_letters:

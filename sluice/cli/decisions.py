@@ -20,6 +20,7 @@ from sluice.cli.arguments import (
     command,
     config_argument,
     decided_options,
+    load_applied,
     load_configuration,
     together,
     yes_option,
@@ -28,6 +29,7 @@ from sluice.cli.exit import ExitStatus
 from sluice.cli.output import cell_text, confirm
 
 if TYPE_CHECKING:
+    from sluice.config import Configuration
     from sluice.ops.partition_decisions import Outcome, Plan
 
 
@@ -120,7 +122,7 @@ def _decide(
 ) -> int:
     from sluice.ops.partition_decisions import Decider, apply
 
-    configuration = load_configuration(config)
+    configuration = load_applied(config)
     plan = plan_for(configuration, **where, decider=Decider(by or getpass.getuser(), why))
     if not confirm(plan.steps, is_agreed):
         return ExitStatus.BROKEN
@@ -152,7 +154,9 @@ def freeze(config: Path, why: str, by: str | None, **named: str) -> int:
     """
     from sluice.ops.driver_decisions import freeze as told
 
-    return _tell(config, told, why, by, **named)
+    # A version that does not fit the file must keep nobody from the other freezes.
+    load = load_applied if named["table"] else load_configuration
+    return _tell(load(config), told, why, by, **named)
 
 
 @command("resume", 'sluice resume sluice.toml --table orders --why "the disk is new"')
@@ -161,20 +165,25 @@ def resume(config: Path, why: str, by: str | None, **named: str) -> int:
     """Let go on what was frozen, with the same words as it was frozen by."""
     from sluice.ops.driver_decisions import resume as told
 
-    return _tell(config, told, why, by, **named)
+    return _tell(load_configuration(config), told, why, by, **named)
 
 
 @command("drain", 'sluice drain sluice.toml --why "the machine is changed"')
 @config_argument
+@click.option("--member", default="", metavar="NAME", help="of a fleet only this member")
 @_said
-def drain(config: Path, why: str, by: str | None) -> int:
-    """Have the driver that runs settle what is out, and end, as SIGTERM does.
+def drain(config: Path, member: str, why: str, by: str | None) -> int:
+    """Have each driver that runs settle what is out, and end, as SIGTERM does.
 
-    One that is started later goes on loading.
+    Of a fleet all end, but for --member. One that is started later goes on loading.
     """
     from sluice.ops.driver_decisions import drain as told
+    from sluice.ops.fleet import require_member
 
-    return _tell(config, told, why, by)
+    configuration = load_configuration(config)
+    if member:
+        require_member(configuration, member)
+    return _tell(configuration, told, why, by, member=member)
 
 
 @command("reload", 'sluice reload sluice.toml --why "a column was added"')
@@ -187,14 +196,17 @@ def reload(config: Path, why: str, by: str | None) -> int:
     """
     from sluice.ops.driver_decisions import reload as told
 
-    return _tell(config, told, why, by)
+    return _tell(load_configuration(config), told, why, by)
 
 
 def _tell(
-    config: Path, decide: Callable[..., list[str]], why: str, by: str | None, **named: str
+    configuration: Configuration,
+    decide: Callable[..., list[str]],
+    why: str,
+    by: str | None,
+    **named: str,
 ) -> int:
     """Decide, and say what holds now."""
-    configuration = load_configuration(config)
     lines = decide(configuration, by=by or getpass.getuser(), why=why, **named)
     for line in lines or ["nothing is frozen"]:
         print(cell_text(line))

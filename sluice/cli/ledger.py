@@ -113,7 +113,11 @@ def _details(entry: Mapping[str, Any]) -> Iterator[str]:
     elif kind in ("freeze", "resume"):
         from sluice.core.decided import subject_of
 
-        yield f"{subject_of(entry)}, by {entry['by']}: {entry['why']}"
+        try:
+            subject = str(subject_of(entry))
+        except (KeyError, ValueError):  # of a newer version
+            subject = str(entry["what"])
+        yield f"{subject}, by {entry['by']}: {entry['why']}"
     elif kind == "set":
         value = "as at the start" if entry["value"] is None else entry["value"]
         yield f"{entry['name']} is {value}, by {entry['by']}: {entry['why']}"
@@ -123,7 +127,8 @@ def _details(entry: Mapping[str, Any]) -> Iterator[str]:
     elif kind == "taken":
         yield f"version {entry['version']} by {entry['owner']}: {entry['error'] or 'loads by it'}"
     elif kind in ("drain", "reload", "replay", "purge"):
-        yield f"by {entry['by']}: {entry['why']}"
+        member = f"member {entry['member']}, " if entry.get("member") else ""
+        yield f"{member}by {entry['by']}: {entry['why']}"
         yield from entry.get("steps", ())
     elif kind == "checkpoint":
         yield f"the last records of {len(entry['records'])} partitions"

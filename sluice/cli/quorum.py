@@ -12,7 +12,7 @@ from sluice.cli.arguments import (
     command,
     config_argument,
     json_option,
-    load_configuration,
+    load_applied,
     yes_option,
 )
 from sluice.cli.exit import ExitStatus
@@ -41,7 +41,7 @@ def quorum(
     """Explain which replicas inserts with a quorum wait for, and fix it."""
     if yes and not fix:
         raise UsageError("--yes agrees to what --fix does", "Add --fix, or leave --yes out.")
-    configuration = load_configuration(config)
+    configuration = load_applied(config)
     from sluice.ops.quorum import QuorumSelection, apply_fixes, look
 
     selection = QuorumSelection(shard, table)

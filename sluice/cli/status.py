@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -13,6 +12,7 @@ from sluice.cli.arguments import (
     command,
     config_argument,
     json_option,
+    load_applied,
     load_configuration,
 )
 from sluice.cli.exit import ExitStatus
@@ -64,17 +64,15 @@ _REPLICA_HEADERS = (
 )
 def status(config: Path, as_json: bool, replicas: bool, proof: bool) -> int:
     """Show where each partition stands."""
-    configuration = load_configuration(config)
     if replicas and proof:
         raise UsageError("--replicas and --proof are two questions", "Ask one of them.")
     if replicas:
-        return _show_replicas(configuration, as_json=as_json)
+        return _show_replicas(load_configuration(config), as_json=as_json)
     if proof:
-        return _show_proof(configuration, as_json=as_json)
-    from sluice.driver.applying import loaded
+        return _show_proof(load_configuration(config), as_json=as_json)
     from sluice.ops.status import read_status
 
-    configuration = loaded(configuration, os.environ)
+    configuration = load_applied(config)
     partitions = read_status(configuration)
     if as_json:
         print_json(partitions)

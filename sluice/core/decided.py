@@ -211,12 +211,14 @@ class Asked:
 
     :param what: DRAIN: to settle what is out, and to end; RELOAD: to look at the tables' columns,
         at topics and at the replicas now.
+    :param member: of a fleet that is meant; "": each driver that runs.
     """
 
     what: str
     by: str
     why: str
     at_ms: int
+    member: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -238,6 +240,16 @@ class Decided:
     def applied(self) -> Version | None:
         """What is loaded; None: nothing was ever applied, and drivers go by their files."""
         return self.versions[-1] if self.versions else None
+
+    @property
+    def previous(self) -> Version | None:
+        """The version before what is loaded; None: there is none. What was rolled back is passed
+        over: who goes back twice must not have it again."""
+        found = self.applied
+        while found is not None and found.again:
+            found = next((v for v in self.versions if v.number == found.again), None)
+        older = [v for v in self.versions if found is not None and v.number < found.number]
+        return older[-1] if older else None
 
     def value_of(self, name: str) -> Value:
         """What a setting is; None: nothing was decided."""
@@ -261,7 +273,9 @@ class Decided:
         by, why = printable(entry["by"], BY_MAX), printable(entry["why"], WHY_MAX)
         at_ms = int(entry["at_ms"])
         if entry["type"] != SET:
-            return replace(self, asked=self.asked | {Asked(entry["type"], by, why, at_ms)})
+            member = printable(entry.get("member", ""), HOST_MAX)
+            asked = Asked(entry["type"], by, why, at_ms, member)
+            return replace(self, asked=self.asked | {asked})
         name, value = str(entry["name"]), entry["value"]
         wrong = why_no_value(name, value)
         if wrong is not None:
@@ -291,9 +305,10 @@ def set_entry(name: str, value: Value, by: str, why: str) -> LedgerEntry:
     return LedgerEntry(None, {"type": SET, "name": name, "value": value, "by": by, "why": why})
 
 
-def asked_entry(what: str, by: str, why: str) -> LedgerEntry:
-    """An entry of the ledger that asks the driver that runs for something; see `Asked`."""
-    return LedgerEntry(None, {"type": what, "by": by, "why": why})
+def asked_entry(what: str, by: str, why: str, member: str = "") -> LedgerEntry:
+    """An entry of the ledger that asks drivers that run for something; see `Asked`."""
+    body = {"type": what, "by": by, "why": why}
+    return LedgerEntry(None, body | ({"member": member} if member else {}))
 
 
 def done_entry(what: str, steps: Sequence[str], by: str, why: str) -> LedgerEntry:
@@ -326,6 +341,7 @@ class Version:
 
     :param base: the version that stood in the same topic before; 0: none.
     :param document: see `config.applied`.
+    :param again: the older version that a person went back to by it; 0: it is none.
     """
 
     number: int
@@ -334,6 +350,7 @@ class Version:
     by: str
     why: str
     at_ms: int
+    again: int = 0
 
     @property
     def name(self) -> str:
@@ -368,9 +385,12 @@ def digest_of(document: str) -> str:
     return hashlib.sha256(document.encode()).hexdigest()[:12]
 
 
-def apply_entry(number: int, base: int, document: str, by: str, why: str) -> LedgerEntry:
+def apply_entry(
+    number: int, base: int, document: str, by: str, why: str, again: int = 0
+) -> LedgerEntry:
     """An entry of the ledger with a version."""
     body = {"type": APPLY, "version": number, "base": base, "digest": digest_of(document)}
+    body |= {"again": again} if again else {}
     return LedgerEntry(None, {**body, "document": document, "by": by, "why": why})
 
 
@@ -387,7 +407,10 @@ def version_of(entry: Mapping[str, Any]) -> Version:
     number, base, document = entry["version"], entry["base"], entry["document"]
     if not (isinstance(number, int) and isinstance(base, int) and number > base >= 0):
         raise ValueError(f"version {number!r} after {base!r}")
+    again = int(entry.get("again", 0))
+    if again >= number:
+        raise ValueError(f"version {number} is version {again} again")
     if digest_of(document) != entry["digest"] or not isinstance(json.loads(document), dict):
         raise ValueError(f"version {number} is not the text that its digest names")
     by, why = str(entry["by"]), str(entry["why"])
-    return Version(number, base, document, by, why, int(entry["at_ms"]))
+    return Version(number, base, document, by, why, int(entry["at_ms"]), again)

@@ -529,7 +529,8 @@ class _Assembly:
         )
         self.watch = ReplicaWatch(configuration, name, self.spec, now_ms, self._use)
         run, topic = self.run, configuration.decisions_topic
-        decisions = DecisionWatch(self.kafka, topic, self._hear, run.stopping.set, run.refresh)
+        hearing = self._hear, run.stopping.set, run.refresh, _member_name(configuration)
+        decisions = DecisionWatch(self.kafka, topic, *hearing)
         decided, self.decisions = decisions.start(), decisions
         self.monitor.bear(decided.frozen)
         windows: Windows = self.claims or self.monitor
@@ -790,10 +791,14 @@ def _join_fleet(assembly: _Assembly) -> None:
 
 def _owner_id(configuration: Configuration) -> str:
     """An id in records, another one after each start: of a member of a fleet it tells the name."""
-    drawn, fleet = uuid.uuid4().hex, configuration.fleet
-    if fleet is None:
-        return f"run-{drawn[:10]}"
-    return owner_id(fleet.name(gethostname()), now_ms(), drawn[:2])
+    drawn, member = uuid.uuid4().hex, _member_name(configuration)
+    return owner_id(member, now_ms(), drawn[:2]) if member else f"run-{drawn[:10]}"
+
+
+def _member_name(configuration: Configuration) -> str:
+    """What the driver is called in its fleet; "": it is in none."""
+    fleet = configuration.fleet
+    return "" if fleet is None else fleet.name(gethostname())
 
 
 def _identity(fleet: FleetConfiguration, near: str) -> Identity:

@@ -27,6 +27,7 @@ class DecisionWatch(Background):
     :param changed: takes what is decided, from that thread, whenever it has changed.
     :param drain: called when a person wants the driver to settle what is out, and to end.
     :param reload: called when a person wants it to look at the tables' columns and at topics.
+    :param member: what the driver is called in its fleet; "": it is in none.
     """
 
     def __init__(
@@ -36,10 +37,12 @@ class DecisionWatch(Background):
         changed: Callable[[DecisionsRead], None],
         drain: Callable[[], None],
         reload: Callable[[], None],
+        member: str = "",
     ) -> None:
         super().__init__("decisions", "reading what is decided", 0)
         self._access, self._topic = access, topic
         self._changed, self._drain, self._reload = changed, drain, reload
+        self._member = member
         self._reader: DecisionReader | None = None
         self._decided = Decided()
 
@@ -83,6 +86,8 @@ class DecisionWatch(Background):
             return
         _use_log_level(before, decided)
         for each in decided.asked - before.asked:
+            if each.member not in ("", self._member):
+                continue
             if each.what == DRAIN:
                 _logger.warning("drained by %s: %s. What is out is settled", each.by, each.why)
                 self._drain()

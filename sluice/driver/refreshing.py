@@ -211,11 +211,15 @@ class SchemaReader(Background):
         is_due = not 0 <= self._next_ms - now_ms <= READ_EVERY_SECONDS * 1000
         if not (self._is_wanted or is_due):
             return
-        self._is_wanted = False
-        if self._read():
+        self._is_wanted = has_read = False
+        try:
+            has_read = self._read()
+        finally:  # also after a bug, on which the thread goes on
+            if not has_read:
+                self._is_wanted = True
+        if has_read:
             self._next_ms = self._now_ms() + int(READ_EVERY_SECONDS * 1000)
         else:
-            self._is_wanted = True
             self._ended.wait(AGAIN_SECONDS)
 
     def _read(self) -> bool:
@@ -239,6 +243,7 @@ class SchemaReader(Background):
             self._say_failure(error)
             return False
         except Exception:
+            self._is_asked |= asked
             _logger.exception("reading the tables' columns ends on a bug")
             return False
         if self._failed and self._before is not None:

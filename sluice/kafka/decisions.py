@@ -25,6 +25,18 @@ _TRANSACTION_MS = 30_000
 _FETCH_WAIT_MS = 10_000
 
 
+class NoDecisionError(KafkaTerminalError):
+    """The topic holds what is no decision, to this version."""
+
+    # Kafka deletes only from the front: with the message everything before it would go.
+    hint = (
+        "If a newer version of Sluice wrote it, start that one. Otherwise stop all drivers, find "
+        "the other producer, and decide again in another topic ([decisions] topic) what stands by "
+        "`sluice ledger`: freezes and versions, before any driver starts, which else loads what is "
+        "frozen, and by its file (docs/RUNBOOK.md)."
+    )
+
+
 class DecisionReader:
     """Follows the decisions of one connector. Not thread-safe.
 
@@ -65,11 +77,9 @@ class DecisionReader:
             if entry["connector"] == self._connector:
                 self.decided = self.decided.after(entry)
         except (ValueError, TypeError, KeyError) as error:
-            raise KafkaTerminalError(
+            raise NoDecisionError(
                 f"topic {self._tail.topic} holds a message at offset {message.offset} that is no "
-                f"decision: {error}",
-                "Only Sluice may write to it: find the other producer, and name another topic in "
-                "[decisions] or remove the message (delete-records).",
+                f"decision: {error}"
             ) from None
 
 

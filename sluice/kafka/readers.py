@@ -3,6 +3,7 @@ what was read is of the topic that was meant."""
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, TypeAlias
 
@@ -17,6 +18,9 @@ if TYPE_CHECKING:
     from sluice.kafka.wire.reader import WireReader
 
 Reader: TypeAlias = "RangeReader | WireReader"
+
+#: After a topic's id that is another one than was recorded.
+AGAIN_SECONDS = 1.0
 
 
 def make_reader(access: KafkaAccess) -> Reader:
@@ -49,13 +53,26 @@ def require_topics(reader: Reader, recorded: Sequence[tuple[TopicPartition, str]
     :param recorded: each with the short id of its record's topic.
     :raises UnreadRangeError: of the first that is not, or of which nobody tells.
     """
-    try:
-        found = reader.topic_ids([source for source, _ in recorded])
-    except SluiceError as error:
-        raise UnreadRangeError(0, error) from None
+    found = _topic_ids(reader, recorded)
     for number, (source, topic_id) in enumerate(recorded):
         if source not in found:
             gone = f"reading {source}: its topic is gone, or not known to its broker yet"
             raise UnreadRangeError(number, KafkaUnavailableError(gone))
-        if found[source] != topic_id:
+        if found[source] == topic_id:
+            continue
+        # Any broker may have answered, also one that has not heard yet of a topic that was made.
+        time.sleep(AGAIN_SECONDS)
+        if _topic_ids(reader, recorded).get(source) != topic_id:
             raise UnreadRangeError(number, recreated(source, found[source]))
+        # Which of the two answers is the older one nobody knows.
+        differ = f"reading {source}: brokers do not agree on its topic's id yet"
+        raise UnreadRangeError(number, KafkaUnavailableError(differ))
+
+
+def _topic_ids(
+    reader: Reader, recorded: Sequence[tuple[TopicPartition, str]]
+) -> dict[TopicPartition, str]:
+    try:
+        return reader.topic_ids([source for source, _ in recorded])
+    except SluiceError as error:
+        raise UnreadRangeError(0, error) from None

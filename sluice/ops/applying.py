@@ -41,6 +41,7 @@ class Plan:
     :param behind: connectors whose cluster does not have what is applied now.
     :param lines: what is added, changed and retired, in words.
     :param refusals: why it must not be.
+    :param again: the older version that it is; 0: it is none.
     """
 
     configuration: Configuration
@@ -50,6 +51,7 @@ class Plan:
     behind: tuple[str, ...]
     lines: tuple[str, ...]
     refusals: tuple[str, ...] = ()
+    again: int = 0
 
     @property
     def does_something(self) -> bool:
@@ -57,11 +59,12 @@ class Plan:
 
 
 def versions(configuration: Configuration) -> Decided:
-    """What was applied, as the first cluster has it that decides which version is next.
+    """What was applied, as the cluster has it that decides which version is next.
 
     :raises SluiceError: Kafka does not answer.
     """
-    return _decided(configuration)[_names(configuration)[0]]
+    decided = _decided(configuration)
+    return decided[_leading(decided)]
 
 
 def plan(configuration: Configuration) -> Plan:
@@ -71,7 +74,7 @@ def plan(configuration: Configuration) -> Plan:
     """
     document = document_of(configuration)
     decided = _decided(configuration)
-    base = decided[_names(configuration)[0]].applied
+    base = decided[_leading(decided)].applied
     number = base.number if base else 0
     behind = tuple(n for n, each in decided.items() if number and _number(each) != number)
     if base is not None and base.document == document:
@@ -84,18 +87,21 @@ def plan(configuration: Configuration) -> Plan:
 def plan_rollback(configuration: Configuration, number: int | None) -> Plan:
     """What applying an older version again would do.
 
-    :param number: None: the one before.
+    :param number: None: the one before; see `Decided.previous`.
     :raises ApplyRefusedError: there is no such version.
     """
-    found = versions(configuration).versions
-    older = found[:-1] if number is None else [each for each in found if each.number == number]
-    if not older:
+    found = versions(configuration)
+    named = [each for each in found.versions if each.number == number]
+    version = found.previous if number is None else next(iter(named), None)
+    if version is None:
         what = "an older version" if number is None else f"version {number}"
         raise ApplyRefusedError(
             f"{what} is not there", f"`sluice apply --list {configuration.path}` shows all."
         )
-    version = older[-1]
-    return plan(under(configuration, version.document, version.name, os.environ))
+    planned = plan(under(configuration, version.document, version.name, os.environ))
+    if not planned.lines:
+        return planned
+    return replace(planned, lines=(f"{version}, again", *planned.lines), again=version.number)
 
 
 def apply(planned: Plan, *, by: str, why: str) -> Version:
@@ -109,31 +115,31 @@ def apply(planned: Plan, *, by: str, why: str) -> Version:
     wrong = why_not_said(by, why or "-")
     if wrong is not None:
         raise DecisionRefusedError(f"apply is refused: {wrong}", "Say who applies.")
+    decided = _decided(planned.configuration)
+    leading = _leading(decided)
     base = planned.base.number if planned.base else 0
-    names = _names(planned.configuration)
-    for name in names:
-        if name != names[0]:
-            base = _number(read_decided(planned.configuration, name))
-        if base < planned.number:
-            _write(planned, name, base, by, why)
-    applied = read_decided(planned.configuration, names[0]).applied
-    assert applied is not None
+    applied = _write(planned, leading, base, by, why)
+    for name in decided:
+        if name != leading:
+            _write(planned, name, _number(decided[name]), by, why)
     return applied
 
 
-def _write(planned: Plan, name: str, base: int, by: str, why: str) -> None:
-    """In one cluster; the log decides whether it is the next version there."""
+def _write(planned: Plan, name: str, base: int, by: str, why: str) -> Version:
+    """In one cluster, unless it has it; the log decides whether it is the next version there."""
     configuration = planned.configuration
-    entry = apply_entry(planned.number, base, planned.document, by, why)
+    entry = apply_entry(planned.number, base, planned.document, by, why, planned.again)
     topics = configuration.ledger_topic, configuration.decisions_topic
     access, group = kafka_access(configuration, name), configuration.group(name)
-    write_decisions(access, group, *topics, [entry], now_ms())
+    if base < planned.number:
+        write_decisions(access, group, *topics, [entry], now_ms())
     applied = read_decided(configuration, name).applied
     if applied is None or (applied.number, applied.document) != (planned.number, planned.document):
         raise ApplyRefusedError(
             f"connector {name}: somebody else applied meanwhile: {applied}",
             "Look at the plan again: it is another one now.",
         )
+    return applied
 
 
 @dataclass(frozen=True, slots=True)
@@ -214,8 +220,13 @@ def apply_changed_file(
 
 
 def _names(configuration: Configuration) -> list[str]:
-    """The connectors, the one first whose cluster decides which version is next."""
     return sorted(connector.name for connector in configuration.connectors)
+
+
+def _leading(decided: Mapping[str, Decided]) -> str:
+    """The connector whose cluster decides which version is next: it has the newest one, and the
+    most; one that is new has none, wherever its name stands."""
+    return max(decided, key=lambda name: (_number(decided[name]), len(decided[name].versions)))
 
 
 def _number(decided: Decided) -> int:

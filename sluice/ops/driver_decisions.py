@@ -83,14 +83,12 @@ def freeze(
 def resume(
     configuration: Configuration, *, by: str, why: str, connector: str = "", **place: str
 ) -> list[str]:
-    """Take a freeze of exactly this back; gives what is still frozen, in words. A replica or a
-    data center need not be configured any more.
+    """Take a freeze of exactly this back; gives what is still frozen, in words. What is frozen need
+    not be configured any more.
 
     :raises DecisionRefusedError: nothing of it is frozen; else as `freeze`.
     """
     subject, names = _subject(connector, **place), _names(configuration, connector)
-    if subject.what == "table":
-        configuration.table(subject.name)
     standing = {name: read_decided(configuration, name).frozen for name in names}
     if not any(each.subject == subject for found in standing.values() for each in found):
         frozen = [
@@ -123,13 +121,16 @@ def set_value(
     return [f"connector {name}: {each.line()}" for name in names for each in found[name].settings]
 
 
-def drain(configuration: Configuration, *, by: str, why: str) -> list[str]:
-    """Have the driver that runs settle what is out, and end; gives who was told, in words. One
+def drain(configuration: Configuration, *, by: str, why: str, member: str = "") -> list[str]:
+    """Have each driver that runs settle what is out, and end; gives who was told, in words. One
     that is started later, or has not begun to load, goes on.
 
+    :param member: only this one of a fleet; nobody asks whether there is one.
     :raises PartlyDecidedError: not all connectors could be told; the driver ends if it has heard.
     """
-    return _ask(configuration, DRAIN, "settles what is out, and ends", by, why)
+    who = f"member {member}" if member else "each driver that runs"
+    entry = asked_entry(DRAIN, by, why, member)
+    return _ask(configuration, f"{who} settles what is out, and ends", entry)
 
 
 def reload(configuration: Configuration, *, by: str, why: str) -> list[str]:
@@ -138,13 +139,14 @@ def reload(configuration: Configuration, *, by: str, why: str) -> list[str]:
 
     :raises PartlyDecidedError: not all connectors could be told.
     """
-    return _ask(configuration, RELOAD, "looks at columns, topics and replicas", by, why)
+    does = "each driver that runs looks at columns, topics and replicas"
+    return _ask(configuration, does, asked_entry(RELOAD, by, why))
 
 
-def _ask(configuration: Configuration, what: str, does: str, by: str, why: str) -> list[str]:
+def _ask(configuration: Configuration, does: str, entry: LedgerEntry) -> list[str]:
     names = _names(configuration, "")
-    _decide(configuration, what, names, asked_entry(what, by, why))
-    return [f"connector {name}: the driver that runs {does}" for name in names]
+    _decide(configuration, entry.body["type"], names, entry)
+    return [f"connector {name}: {does}" for name in names]
 
 
 def write_done(

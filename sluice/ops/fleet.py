@@ -21,7 +21,7 @@ from sluice.driver.specs import kafka_access
 from sluice.kafka.clients import make_admin
 from sluice.kafka.fleet import FleetTopic, read_to_end
 from sluice.kafka.topics import cluster_metadata
-from sluice.ops.driver_decisions import read_decided
+from sluice.ops.driver_decisions import DecisionRefusedError, read_decided
 from sluice.ops.status import read_status
 
 _logger = logging.getLogger("sluice.status")
@@ -104,6 +104,21 @@ def read_reports(configuration: Configuration, connector: str) -> Mapping[str, H
     :raises SluiceError: the topic cannot be read.
     """
     return _read_fold(configuration, connector).others
+
+
+def require_member(configuration: Configuration, name: str) -> None:
+    """:raises DecisionRefusedError: no driver of this name reports to any connector."""
+    found = {
+        shown.member: None
+        for each in configuration.connectors
+        for shown in members_of(each.name, read_reports(configuration, each.name), {}, now_ms())
+        if shown.state == "reports"
+    }
+    if name not in found:
+        raise DecisionRefusedError(
+            f'no member that reports is named "{name}"',
+            f"Name one of: {', '.join(sorted(map(str, found)))}." if found else "None reports.",
+        )
 
 
 def is_reporting(heard: Heard, at_ms: int) -> bool:

@@ -11,11 +11,13 @@ import inspect
 import json
 import re
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from sluice.cli.exit import ExitStatus
+from sluice.config import Configuration
 from sluice.ops.doctor_findings import Finding, Level
 from sluice.ops.partition_decisions import Decider, Plan
 from sluice.ops.status import IntentStatus, PartitionStatus, ReplicaStatus
@@ -147,6 +149,21 @@ def test_status_of_replicas(
     assert second.endswith("it does not answer")
     shown = json.loads(run(capsys, "status", config, "--replicas", "--json").out)
     assert [each["delay_seconds"] for each in shown] == [2, None]
+
+
+def test_quorum_looks_at_what_is_loaded(
+    answers: Answers, config: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    looked: list[Configuration] = []
+
+    def look(configuration: Configuration, _: object) -> list[Any]:
+        looked.append(configuration)
+        return []
+
+    answers.set("sluice.driver.applying", loaded=lambda made, _: replace(made, pipeline="loaded"))
+    answers.set("sluice.ops.quorum", look=look)
+    assert run(capsys, "quorum", config).status == ExitStatus.DONE
+    assert [each.pipeline for each in looked] == ["loaded"]
 
 
 @pytest.mark.parametrize("broken", [None, "missing", "doubled", "foreign"])

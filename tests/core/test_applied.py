@@ -40,6 +40,17 @@ def test_a_cluster_that_missed_versions_takes_the_next_one() -> None:
     assert after(decided, apply_entry(7, 6, "{}", "bob", "")).applied == decided.applied
 
 
+def test_who_goes_back_twice_does_not_have_again_what_was_wrong() -> None:
+    numbers = {}
+    decided = Decided()
+    for number, again in ((1, 0), (2, 0), (3, 0), (4, 2), (5, 0), (6, 4), (7, 1), (8, 5)):
+        decided = after(decided, apply_entry(number, number - 1, "{}", "alice", "", again))
+        numbers[number] = decided.previous.number if decided.previous else None
+    assert numbers == {1: None, 2: 1, 3: 2, 4: 1, 5: 4, 6: 1, 7: None, 8: 4}
+    # Of a version that this cluster never had nobody knows what came before it.
+    assert after(Decided(), apply_entry(4, 0, "{}", "alice", "", 2)).previous is None
+
+
 def test_the_last_word_of_each_driver_counts_and_only_about_the_newest_version() -> None:
     decided = after(Decided(), apply_entry(1, 0, "{}", "alice", ""))
     decided = after(decided, taken_entry(1, "run-a", "no"), taken_entry(1, "run-a", ""))
@@ -54,6 +65,7 @@ def test_the_last_word_of_each_driver_counts_and_only_about_the_newest_version()
     [
         {"digest": digest_of("other")},
         {"version": 1, "base": 1},
+        {"again": 2},
         {"version": "2"},
         {"document": "[1]", "digest": digest_of("[1]")},
         {"document": "x", "digest": digest_of("x")},

@@ -146,6 +146,7 @@ class Reading:
         self.table = table
         self.told: list[SchemaRead] = []
         self.refusal: Exception | None = None
+        self.bugs: tuple[Exception, ...] = ()
         self.examined = 0
         self.spec = read_spec(configuration, "dc1")
         self.reader = SchemaReader(
@@ -153,8 +154,14 @@ class Reading:
             self.spec,
             lambda: time.time_ns() // 1_000_000,
             self._examine,
-            self.told.append,
+            self._put,
         )
+
+    def _put(self, read: SchemaRead) -> None:
+        bugs, self.bugs = self.bugs, ()
+        for bug in bugs:
+            raise bug
+        self.told.append(read)
 
     def _examine(self) -> None:
         self.examined += 1
@@ -236,6 +243,14 @@ def test_the_timer_reads_by_itself(reading: Reading, monkeypatch: pytest.MonkeyP
     reading.ask()  # from now on
     reading.server.execute(f"ALTER TABLE {reading.table} ADD COLUMN x String")
     wait_for(lambda: reading.told[-1].spec is not reading.spec, 60, "the timer")
+
+
+def test_what_was_asked_for_is_read_again_after_a_bug(reading: Reading) -> None:
+    """And not only by the timer, a minute later."""
+    since_ms = time.time_ns() // 1_000_000
+    reading.bugs = (RuntimeError("a bug"),)
+    reading.reader.request()
+    wait_for(lambda: reading.told[-1].started_ms > since_ms, 20, "a reading")
 
 
 def test_replicas_that_differ_are_waited_for(tmp_path: Path, old: Server, second: Server) -> None:

@@ -73,6 +73,26 @@ def test_a_topic_that_was_made_anew_has_other_messages_at_the_offsets(
     require_topics(reader, [(source, now)])
 
 
+def test_a_broker_that_lags_behind_is_asked_again(
+    kafka: Kafka, reader: Reader, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Any may answer librdkafka, also one that has not heard yet that the topic is another one."""
+    source = TopicPartition(kafka.topic(), 0)
+    behind = [reader.topic_ids([source])]
+    kafka.delete_topic(source.topic)
+    kafka.topic(name=source.topic)
+    kafka.produce(source.topic, numbered(5))
+    kafka.until(lambda: id_of(kafka, source) != behind[0][source])
+    ask = reader.topic_ids
+    monkeypatch.setattr(reader, "topic_ids", lambda asked: behind.pop() if behind else ask(asked))
+    recorded = [(source, id_of(kafka, source))]
+    with pytest.raises(UnreadRangeError, match="do not agree on its topic's id") as unread:
+        require_topics(reader, recorded)
+    # Nobody knows whether it was the first answer or the second one: the range is read again.
+    assert isinstance(unread.value.reason, KafkaUnavailableError) and not behind
+    require_topics(reader, recorded)
+
+
 def test_what_was_fetched_of_the_topic_of_before_is_not_delivered(kafka: Kafka) -> None:
     """A consumer that is kept holds messages of a topic whose id nobody can compare any more."""
     source = TopicPartition(kafka.topic(), 0)

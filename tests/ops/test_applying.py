@@ -23,7 +23,7 @@ from sluice.ops.applying import (
     plan_rollback,
 )
 from sluice.ops.doctor import Finding
-from sluice.ops.driver_decisions import now_ms
+from sluice.ops.driver_decisions import now_ms, read_decided
 from sluice.ops.ledger_view import LedgerSelection, read_ledger
 from tests.ops.pipelines import Pipeline
 from tests.support.kafka import Kafka
@@ -90,9 +90,14 @@ def test_versions_one_after_the_other(
     assert applying.versions(third).applied == applying.versions(first).versions[1]
 
     back = plan_rollback(third, None)
-    assert "retire table more" in back.lines[0]
+    assert back.lines[0].startswith("version 1, applied by alice at 20")
+    assert back.lines[0].endswith(", again") and "retire table more" in back.lines[1]
     assert apply(back, by="alice", why="it was wrong").number == 3
     assert [v.document for v in applying.versions(first).versions][::2] == [back.document] * 2
+    # Who goes back once more does not have version 2 again; by its number it can be had.
+    with pytest.raises(ApplyRefusedError, match="an older version is not there"):
+        plan_rollback(third, None)
+    assert plan_rollback(third, 2).lines[0].startswith("version 2, applied by bob at 20")
     with pytest.raises(ApplyRefusedError, match="version 9 is not there"):
         plan_rollback(third, 9)
 
@@ -120,6 +125,28 @@ def test_versions_one_after_the_other(
         apply_own_file(first, by="ci", why="a new file")
     types = [(e["type"], e["version"]) for e in read_ledger(first, LedgerSelection())]
     assert types == [("apply", number) for number in (1, 2, 2, 3, 4, 5)]
+
+
+def test_a_connector_that_is_new_takes_the_next_version_wherever_its_name_stands(
+    pipeline: Pipeline, findings: list[tuple[str, Finding]]
+) -> None:
+    for configuration in (pipeline.configuration, with_table(pipeline, "second")):
+        apply(plan(configuration), by="alice", why="")
+    text = with_table(pipeline, "third").path.read_text()
+    other = f'[[connector]]\nname = "aa"\nbrokers = "{pipeline.kafka.brokers}"\n'
+    pipeline.path.write_text(f'{text}{other}topics = ["{pipeline.topic}"]\n')
+    configuration = load(pipeline.path, {})
+    planned = plan(configuration)
+    assert planned.number == 3 and any("add table third" in line for line in planned.lines)
+    assert apply(planned, by="alice", why="").number == 3
+    decided = {name: read_decided(configuration, name) for name in ("aa", "dc1")}
+    assert {each.applied.document for each in decided.values() if each.applied} == {
+        planned.document
+    }
+    assert [v.number for v in decided["aa"].versions] == [3]
+    # All of them are still there to go back to.
+    assert [v.number for v in applying.versions(configuration).versions] == [1, 2, 3]
+    assert not plan(configuration).does_something
 
 
 def plan_rollback_of_before(late: applying.Plan) -> applying.Plan:

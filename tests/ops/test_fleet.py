@@ -76,6 +76,15 @@ def test_a_real_pipeline(
     out = capsys.readouterr().out
     assert "east-1" in out and "reports" in out and "shop.orders/s1" in out
     assert "orders/3" in out and "4 times" in out
+    drain = ["drain", str(pipeline.path), "--by", "alice", "--why", "a machine", "--member"]
+    assert main([*drain, "east-2"]) == 1
+    assert "Name one of: east-1." in capsys.readouterr().err
+    assert main([*drain, "east-1"]) == 0
+    assert capsys.readouterr().out == (
+        "connector dc1: member east-1 settles what is out, and ends\n"
+    )
+    assert main(["ledger", str(pipeline.path)]) == 0
+    assert "member east-1, by alice: a machine" in capsys.readouterr().out
     pipeline.path.write_text(pipeline.path.read_text() + "[fleet]\n")
     assert main(["status", str(pipeline.path)]) == 0
     assert "member east-1 (driver) reports, last" in capsys.readouterr().out

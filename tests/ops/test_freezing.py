@@ -30,6 +30,7 @@ from sluice.core.errors import ConfigurationError
 from sluice.core.ledger import encode_entry
 from sluice.driver.deciding import DecisionWatch
 from sluice.driver.ports import DecisionsRead
+from sluice.kafka.decisions import write_decisions
 from sluice.kafka.errors import KafkaTerminalError
 from sluice.kafka.tail import LogMessage
 from sluice.ops.driver_decisions import (
@@ -166,11 +167,24 @@ def test_what_is_refused_writes_nothing(pipeline: Pipeline) -> None:
 
 
 def test_what_is_no_decision_is_told_with_its_place(pipeline: Pipeline) -> None:
-    topic = pipeline.configuration.decisions_topic
-    freeze(pipeline.configuration, connector="", table="", by="alice", why="because")
+    configuration, topic = pipeline.configuration, pipeline.configuration.decisions_topic
+    freeze(configuration, connector="", table="", by="alice", why="because")
+    # A newer version may freeze what this one does not know. The ledger has it, too.
+    entry = decision_entry(FREEZE, Subject("rack", "r1"), "bob", "it burns")  # type: ignore[arg-type]
+    topics = configuration.ledger_topic, topic
+    write_decisions(pipeline.kafka.access(), configuration.group("dc1"), *topics, [entry], 1)
     pipeline.kafka.produce(topic, [b"{"])
-    with pytest.raises(KafkaTerminalError, match="at offset 2 that is no decision"):
-        read_decided(pipeline.configuration, "dc1")
+    with pytest.raises(KafkaTerminalError, match="at offset 2 that is no decision") as caught:
+        read_decided(configuration, "dc1")
+    assert "newer version" in caught.value.hint and "sluice ledger" in caught.value.hint
+    lines = [line_of(entry) for entry in read_ledger(configuration, LedgerSelection())]
+    assert "the pipeline, by alice: because" in lines[0] and "rack, by bob: it burns" in lines[1]
+    # Decided again in another topic, it stands before a driver starts.
+    text = pipeline.path.read_text() + f'[decisions]\ntopic = "{topic}-2"\n'
+    pipeline.path.write_text(text)
+    other = load(pipeline.path, {})
+    freeze(other, connector="", table="", by="alice", why="because")
+    assert [each.by for each in read_decided(other, "dc1").frozen] == ["alice"]
 
 
 def test_decisions_of_other_connectors_and_hostile_texts() -> None:
@@ -219,7 +233,7 @@ def test_a_driver_hears_of_levels_limits_and_its_end(pipeline: Pipeline) -> None
         heard: queue.SimpleQueue[DecisionsRead] = queue.SimpleQueue()
         topic = configuration.decisions_topic
         hearing = heard.put, drained.set, reloaded.set
-        return DecisionWatch(pipeline.kafka.access(), topic, *hearing), heard
+        return DecisionWatch(pipeline.kafka.access(), topic, *hearing, "east-1"), heard
 
     drain(configuration, by="bob", why="before it ran")
     first, heard = watch()
@@ -234,7 +248,7 @@ def test_a_driver_hears_of_levels_limits_and_its_end(pipeline: Pipeline) -> None
         assert reload(configuration, **said)[0].endswith("looks at columns, topics and replicas")
         assert reloaded.wait(30) and not drained.is_set()
         assert drain(configuration, by="bob", why="the machine is changed") == [
-            "connector dc1: the driver that runs settles what is out, and ends"
+            "connector dc1: each driver that runs settles what is out, and ends"
         ]
         assert drained.wait(30)
     finally:
@@ -247,6 +261,12 @@ def test_a_driver_hears_of_levels_limits_and_its_end(pipeline: Pipeline) -> None
         set_value(configuration, name=LOG_LEVEL, value=None, **said)
         assert heard.get(timeout=30).decided.value_of(LOG_LEVEL) is None
         assert logs.level == at_start and not (drained.is_set() or reloaded.is_set())
+        # Of a fleet one member may be meant.
+        (line,) = drain(configuration, by="bob", why="a machine", member="east-2")
+        assert line == "connector dc1: member east-2 settles what is out, and ends"
+        assert len(heard.get(timeout=30).decided.asked) == 4 and not drained.is_set()
+        drain(configuration, by="bob", why="a machine", member="east-1")
+        assert drained.wait(30)
     finally:
         second.stop()
         logs.setLevel(at_start)

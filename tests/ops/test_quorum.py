@@ -26,6 +26,13 @@ def configure(folder: Path, url: str, database: str) -> Path:
     return path
 
 
+@pytest.fixture
+def nothing_applied(monkeypatch: pytest.MonkeyPatch) -> None:
+    """There is no Kafka here, which else would be waited for."""
+    monkeypatch.setattr("sluice.driver.applying.loaded", lambda configuration, _: configuration)
+
+
+@pytest.mark.usefixtures("nothing_applied")
 @pytest.mark.parametrize(
     ("words", "message", "hint"),
     [
@@ -55,6 +62,7 @@ def test_yes_without_fix_changes_nothing(
     assert done.status == ExitStatus.CONFIGURATION and "--fix" in done.err
 
 
+@pytest.mark.usefixtures("nothing_applied")
 def test_tables_that_are_not_replicated(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], embedded_url: str
 ) -> None:
@@ -81,6 +89,7 @@ def test_tables_that_are_not_replicated(
 
 
 def test_servers_that_are_away(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """And the brokers, so that nobody says what is applied: the file counts."""
     path = configure(tmp_path, f"http://127.0.0.1:{free_ports(1)[0]}", "d")
     done = run(capsys, "quorum", str(path), "--shard", "s1", "--table", "plain")
     assert done.status == ExitStatus.BROKEN

@@ -26,7 +26,7 @@ from sluice.driver import (
     specs,
 )
 from sluice.driver import fleet as driver_fleet
-from sluice.kafka import ledger, log, reader, recorder, tail, transactions
+from sluice.kafka import ledger, log, reader, readers, recorder, tail, transactions
 from sluice.testbed.simulate import clients, columns, decoding, driver, fleet, messages, store, wire
 from sluice.testbed.simulate.parts import Parts
 from sluice.testbed.simulate.planting import patched
@@ -126,6 +126,7 @@ def _of_kafka(world: World) -> list[tuple[Any, str, Any]]:
         (reader, "make_admin", lambda access: None),
         (log, "SourceLog", lambda admin: clients.TopicIds(world)),
         (reader, "time", clock),
+        (readers, "time", clock),
     ]
 
 
