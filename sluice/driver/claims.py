@@ -15,8 +15,9 @@ from __future__ import annotations
 
 import json
 import logging
+import threading
 from collections.abc import Callable, Collection, Iterable, Mapping
-from dataclasses import astuple, dataclass
+from dataclasses import astuple, dataclass, replace
 from datetime import UTC, datetime
 from typing import NamedTuple
 
@@ -25,7 +26,7 @@ from sluice.core.budget import BOUNDLESS, TargetShard, WindowState
 from sluice.core.claims import CLAIMS, REPEATED_SECONDS_MAX, key_space
 from sluice.core.errors import SluiceError
 from sluice.core.lease import CLOCK_SKEW_MS_MAX, has_expired
-from sluice.core.load_spec import LoadSpec
+from sluice.core.load_spec import LoadSpec, TableSpec
 from sluice.core.server_runs import is_same_run
 from sluice.driver.background import Background
 from sluice.driver.ports import Clock, ShardWindow, Windows
@@ -48,8 +49,8 @@ STALE_MS = 60_000
 #: A driver that has not told of itself for so long is not coming back.
 FORGOTTEN_MS = 86_400_000
 
-#: Claims every row that came into the tables of a key space since then (milliseconds).
-Rebuild = Callable[[str, int], None]
+#: Claims every row that came into a table since then (milliseconds), in this run of the store.
+Rebuild = Callable[[TableSpec, int, str], None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,6 +159,13 @@ class Part(NamedTuple):
         """The part of a name."""
         space, target, seconds = name.split("\t")
         return Part(space, target, int(seconds))
+
+    @staticmethod
+    def of_table(table: TableSpec) -> Part:
+        """The part of an entry that deduplicates."""
+        assert table.deduplicate is not None
+        space = key_space(table.deduplicate, table.columns)
+        return Part(space, table.target, table.deduplicate.window_seconds)
 
 
 @dataclass(frozen=True, slots=True)
@@ -390,16 +398,25 @@ def why_other_claims(recorded: LoadSpec, today: LoadSpec, topic: str) -> str | N
     return None
 
 
-def _parts_of(spec: LoadSpec) -> dict[TargetShard, Part]:
+#: By entry, what it claims in, and under which load spec's text.
+_Keyed = Mapping[TargetShard, tuple[Part, TableSpec]]
+
+
+def _keyed(spec: LoadSpec) -> _Keyed:
     return {
-        TargetShard(table.entry, CLAIMS): Part(
-            key_space(table.deduplicate, table.columns),
-            table.target,
-            table.deduplicate.window_seconds,
-        )
+        TargetShard(table.entry, CLAIMS): (Part.of_table(table), table)
         for table in spec.tables
         if table.deduplicate is not None
     }
+
+
+def _tables_of(keyed: _Keyed) -> dict[Part, TableSpec]:
+    """Where the rows of each part are: in its table, in all shards that an entry has of it."""
+    found: dict[Part, TableSpec] = {}
+    for part, table in keyed.values():
+        before = found.get(part, table)
+        found[part] = replace(before, shards=tuple(sorted({*before.shards, *table.shards})))
+    return found
 
 
 def _claiming(spec: LoadSpec, topic: str) -> set[str]:
@@ -417,8 +434,8 @@ class ClaimsKeeper(Background):
 
     :param windows: of the tables.
     :param open_store: connects to the store.
-    :param rebuild: claims what is in the tables.
-    :param has_rows: whether a table of a key space has a row, or may have one soon.
+    :param rebuild: claims what is in a table.
+    :param has_rows: whether a table has a row, or may have one soon.
     :param settle_ms: how long another writer may take to notice a new run of the store, and what
         the store may lose of the last notes.
     """
@@ -432,7 +449,7 @@ class ClaimsKeeper(Background):
         lease_ms: int,
         now_ms: Clock,
         rebuild: Rebuild,
-        has_rows: Callable[[str], bool],
+        has_rows: Callable[[TableSpec], bool],
         settle_ms: int,
     ) -> None:
         super().__init__("claims", "watching the store of claims", POLL_SECONDS)
@@ -446,8 +463,8 @@ class ClaimsKeeper(Background):
         self._has_rows = has_rows
         self._settle_ms = settle_ms
         self._spec = spec
-        #: Of each entry that deduplicates.
-        self._parts = _parts_of(spec)
+        self._keyed = _keyed(spec)
+        self._changing = threading.Lock()
         #: Of the store, as last read; "": it was never read.
         self.run = ""
         self.facts: StoreFacts | None = None
@@ -472,8 +489,19 @@ class ClaimsKeeper(Background):
         self._begin()
 
     def watch(self, spec: LoadSpec) -> None:
-        """Watch the claims of a recorded load spec, too; today's stay as they are."""
-        self._parts = {**_parts_of(spec), **self._parts}
+        """Watch the claims of a recorded load spec, too; today's stay as they are. Called from any
+        thread."""
+        with self._changing:
+            self._keyed = {**_keyed(spec), **self._keyed}
+
+    def only(self, specs: Iterable[LoadSpec]) -> None:
+        """Watch the claims of these load specs beside today's, and no others; called from any
+        thread."""
+        with self._changing:
+            found = _keyed(self._spec)
+            for spec in specs:
+                found = {**_keyed(spec), **found}
+            self._keyed = found
 
     def current(self) -> Mapping[TargetShard, ShardWindow]:
         """See `Windows`."""
@@ -488,7 +516,8 @@ class ClaimsKeeper(Background):
         """See `Windows`."""
         if target_shard.shard != CLAIMS:
             return self._others.outage(target_shard)
-        if self._parts.get(target_shard) not in self._open:
+        part, _ = self._keyed.get(target_shard, (None, None))
+        if part not in self._open:
             return f"the store of claims waits: {self._why_closed}"
         is_old = self._now_ms() - self._noted_ms > self._noted_ms_max
         return "the store of claims does not answer in time" if is_old else None
@@ -512,7 +541,8 @@ class ClaimsKeeper(Background):
             range in doubt is sent again.
         """
         if spec is not self._spec:
-            self._spec, self._parts = spec, {**self._parts, **_parts_of(spec)}
+            with self._changing:
+                self._spec, self._keyed = spec, {**self._keyed, **_keyed(spec)}
         if self._why_closed:
             run = self.run  # the other thread may see another one meanwhile
             is_late = may_still_insert(states, holds, spec, spec_of, run, now_ms)
@@ -544,8 +574,9 @@ class ClaimsKeeper(Background):
         if run != self.run:
             self.run, self._run_since_ms = run, now_ms
             self._close(frozenset(), "it was started again, or is another one", now_ms)
-        of_entries = self._parts
-        parts = sorted(set(of_entries.values()))  # in one order in every process
+        keyed = self._keyed
+        tables = _tables_of(keyed)
+        parts = sorted(tables)  # in one order in every process
         is_quiet = self._quiet_in == run
         has_settled = now_ms - self._run_since_ms >= self._settle_ms
         notes = store.notes()
@@ -563,14 +594,14 @@ class ClaimsKeeper(Background):
             new=[
                 part
                 for part in parts
-                if _SPACE + part.name not in notes and not self._has_rows(part.space)
+                if _SPACE + part.name not in notes and not self._has_rows(tables[part])
             ],
             now_ms=now_ms,
         )
         kept: dict[str, str] = {}
         if isinstance(step, RebuildNow):
             for part, since_ms in step.since_ms.items():
-                self._rebuild(part.space, since_ms)
+                self._rebuild(tables[part], since_ms, run)
             now_ms = self._now_ms()  # nobody has inserted anything meanwhile
             kept = {_SPACE + part.name: Space(run, now_ms).written() for part in step.since_ms}
             step = Closed("it is looked at once more")
@@ -592,7 +623,7 @@ class ClaimsKeeper(Background):
                 min(part.seconds, 2 * REPEATED_SECONDS_MAX),
                 server=run,
             )
-            for target_shard, part in of_entries.items()
+            for target_shard, (part, _) in keyed.items()
         }
         if is_open:
             if self._opened != run:

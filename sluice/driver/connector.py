@@ -445,8 +445,8 @@ class _Assembly:
             Me(f"{self.configuration.pipeline}/{name}", self.names.owner, now_ms()),
             int(lease * 1000),
             now_ms,
-            partial(rebuild, self.configuration, name),
-            partial(has_rows, self.configuration, name),
+            lambda *asked: rebuild(self.configuration.path, self.clickhouse, *asked),
+            lambda table: has_rows(self.clickhouse, table),
             0 if access.is_local else SETTLE_MS,
         )
 
@@ -700,7 +700,10 @@ class _Applied:
             return  # what is being inherited is watched before the loop knows it
         with self._lock:
             coming = [self._coming] if self._coming else []
-            assembly.monitor.only([assembly.spec, *coming, *specs])
+            needed = [assembly.spec, *coming, *specs]
+            assembly.monitor.only(needed)
+            if assembly.claims is not None:
+                assembly.claims.only(needed)
         if assembly.schema is not None:
             assembly.schema.see_specs(specs)
 
