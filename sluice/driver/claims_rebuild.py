@@ -6,7 +6,7 @@ import json
 import os
 import subprocess
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
@@ -69,7 +69,12 @@ class RebuildRequest:
 
 
 def rebuild(
-    path: Path, access: ClickHouseAccess, table: TableSpec, since_ms: int, run: str
+    path: Path,
+    access: ClickHouseAccess,
+    table: TableSpec,
+    since_ms: int,
+    run: str,
+    meanwhile: Callable[[], object] = lambda: None,
 ) -> None:
     """Claim every row that came into a table since then; nothing is to be done where it is empty.
 
@@ -77,6 +82,7 @@ def rebuild(
     :param access: whose replicas are read.
     :param table: what its rows are known by; the file may not name it any more.
     :param run: of the store that it is claimed in.
+    :param meanwhile: called about each second.
     :raises TransientError: not all rows could be read, or not all claimed; or it hung.
     """
     if not has_rows(access, table):
@@ -84,10 +90,15 @@ def rebuild(
     shards = {shard: access.shards[shard] for shard in _configured(access, table)}
     request = RebuildRequest(replace(table, shards=tuple(shards)), shards, max(0, since_ms), run)
     command, environment = own_process("sluice", "claims", "rebuild", str(path), "--as-asked")
-    _run(command, environment, request.written())
+    _run(command, environment, request.written(), meanwhile)
 
 
-def _run(command: list[str], environment: dict[str, str], asked: str = "") -> None:
+def _run(
+    command: list[str],
+    environment: dict[str, str],
+    asked: str = "",
+    meanwhile: Callable[[], object] = lambda: None,
+) -> None:
     """Wait for it as long as it says anything.
 
     :param asked: it reads.
@@ -108,6 +119,7 @@ def _run(command: list[str], environment: dict[str, str], asked: str = "") -> No
             while child.poll() is None and time.monotonic() - since <= SILENT_SECONDS_MAX:
                 with suppress(subprocess.TimeoutExpired):
                     child.wait(_LOOK_SECONDS)
+                meanwhile()
                 before, size = size, os.fstat(said.fileno()).st_size
                 since = time.monotonic() if size > before else since
             how = f"ended with {child.returncode}"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 
 from sluice.claims.port import StoreAwayError
@@ -51,6 +52,9 @@ class Shop:
         self.has_rows = False
         #: Tables of which claims cannot be made again.
         self.failing: set[str] = set()
+        #: How long one takes, and what is said of the table meanwhile.
+        self.rebuild_seconds = 0
+        self.outages: list[str | None] = []
         self.spec = LoadSpec("p", name, "d", 1, (keyed("t"),))
         self.keeper = ClaimsKeeper(
             NoWindows(),
@@ -69,10 +73,16 @@ class Shop:
             raise StoreAwayError("the store is away")
         return MemoryStore(kept)
 
-    def rebuild(self, table: TableSpec, since_ms: int, run: str) -> None:
+    def rebuild(
+        self, table: TableSpec, since_ms: int, run: str, meanwhile: Callable[[], object]
+    ) -> None:
         assert run == self.keeper.run
         self.rebuilt.append((table.target, since_ms))
         self.shards.append(table.shards)
+        for _ in range(self.rebuild_seconds):
+            self.now += 1_000
+            meanwhile()
+            self.outages.append(self.keeper.outage(OF_T))
         if table.target in self.failing:
             raise RebuildFailedError(f"{table.target} cannot be read")
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -362,7 +363,7 @@ def test_a_range_that_is_recorded_without_claims_comes_before_they_are_made_agai
 def test_a_rebuild_that_takes_long_is_not_begun_again() -> None:
     shop = Shop(Kept())
 
-    def rebuild(table: TableSpec, since_ms: int, run: str) -> None:
+    def rebuild(table: TableSpec, since_ms: int, run: str, meanwhile: Callable[[], object]) -> None:
         shop.rebuilt.append((table.target, since_ms))
         shop.now += 3 * STALE_MS
 

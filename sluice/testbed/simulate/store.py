@@ -210,7 +210,7 @@ def kept(decoded: DecodedRows, mask: NDArray[np.bool_]) -> DecodedRows:
 def rebuilding(parts: Parts) -> Any:
     """Stands for `sluice.driver.claims_rebuild.rebuild`."""
 
-    def rebuild(path: object, access: object, spec: TableSpec, since_ms: int, run: str) -> None:
+    def rebuild(path: Any, access: Any, spec: TableSpec, since_ms: int, run: str, *_: Any) -> None:
         world, rules = parts.world, parts.claim_rules
         world.faults.note("claims made again from the tables")
         store, of = SimulatedStore(parts), PartOfClaims.of_table(spec)
