@@ -431,6 +431,18 @@ def _tables_of(keyed: _Keyed) -> dict[Part, TableSpec]:
     return found
 
 
+def _windows_of(keyed: _Keyed, run: str, now_ms: int) -> dict[TargetShard, ShardWindow]:
+    return {
+        target_shard: ShardWindow(
+            WindowState(BOUNDLESS, 0, f"the claims of {part.space}"),
+            now_ms,
+            min(part.seconds, 2 * REPEATED_SECONDS_MAX),
+            server=run,
+        )
+        for target_shard, (part, _) in keyed.items()
+    }
+
+
 def _claiming(spec: LoadSpec, topic: str) -> set[str]:
     """The entries of a topic that claim under a load spec, or take nothing under it."""
     tables = spec.tables_of(topic)
@@ -525,7 +537,7 @@ class ClaimsKeeper(Background):
         """Watch the claims of a recorded load spec, too; today's stay as they are. Called from any
         thread."""
         with self._changing:
-            self._keyed = {**_keyed(spec), **self._keyed}
+            self._know({**_keyed(spec), **self._keyed})
 
     def only(self, specs: Iterable[LoadSpec]) -> None:
         """Watch the claims of these load specs beside today's, and no others; called from any
@@ -534,7 +546,13 @@ class ClaimsKeeper(Background):
             found = _keyed(self._spec)
             for spec in specs:
                 found = {**_keyed(spec), **found}
-            self._keyed = found
+            self._know(found)
+
+    def _know(self, keyed: _Keyed) -> None:
+        """Watch these. What was quiet may not be so where an entry claims that did not."""
+        if {part for part, _ in keyed.values()} - {part for part, _ in self._keyed.values()}:
+            self._quiet_in = ""
+        self._keyed = keyed
 
     def _spaces(self) -> set[str]:
         return {part.space for part, _ in self._keyed.values()}
@@ -579,7 +597,8 @@ class ClaimsKeeper(Background):
         """
         if spec is not self._spec:
             with self._changing:
-                self._spec, self._keyed = spec, {**self._keyed, **_keyed(spec)}
+                self._spec = spec
+                self._know({**self._keyed, **_keyed(spec)})
         if self._waits:
             run = self.run  # the other thread may see another one meanwhile
             is_late = may_still_insert(states, holds, spec, spec_of, run, now_ms)
@@ -621,7 +640,8 @@ class ClaimsKeeper(Background):
             self._opened, self._failed = frozenset(), {}
             why = "it was started again, or is another one"
             self._wait(frozenset(), dict.fromkeys(self._spaces(), why))
-        keyed, is_quiet = self._keyed, self._quiet_in == run
+        keyed = self._keyed
+        is_quiet = self._quiet_in == run  # read after the other
         tables, notes = _tables_of(keyed), store.notes()
         parts = sorted(tables)  # in one order in every process
         waits, due = dict[str, str](), dict[Part, tuple[TableSpec, int]]()
@@ -642,15 +662,7 @@ class ClaimsKeeper(Background):
         writer = Writer(self._me.connector, run, is_quiet, now_ms, until_ms, names, by_scope)
         kept = {_SPACE + part.name: Space(run, now_ms).written() for part in ready}
         store.keep({_WRITER + self._me.name: writer.written(), **kept}, run)
-        self._own = {
-            target_shard: ShardWindow(
-                WindowState(BOUNDLESS, 0, f"the claims of {part.space}"),
-                now_ms,
-                min(part.seconds, 2 * REPEATED_SECONDS_MAX),
-                server=run,
-            )
-            for target_shard, (part, _) in keyed.items()
-        }
+        self._own = _windows_of(keyed, run, now_ms)
         new = {part.scope for part in ready if part.space not in self._opened}
         _warn_of_tables(not_made_again(notes, run, new, now_ms))
         spaces = {part.space for part in ready}

@@ -700,10 +700,9 @@ class _Applied:
             return  # what is being inherited is watched before the loop knows it
         with self._lock:
             coming = [self._coming] if self._coming else []
-            needed = [assembly.spec, *coming, *specs]
-            assembly.monitor.only(needed)
-            if assembly.claims is not None:
-                assembly.claims.only(needed)
+            assembly.monitor.only([assembly.spec, *coming, *specs])
+        if assembly.claims is not None:
+            assembly.claims.only(specs)
         if assembly.schema is not None:
             assembly.schema.see_specs(specs)
 
@@ -718,7 +717,9 @@ class _Applied:
         ensure_own_topics(assembly.admin, configuration.own_topics)
         with self._lock:
             self._coming = spec
-        assembly._watch(spec)
+        # Its claims are watched once the loop goes by it: until then rows may come without them.
+        assembly.monitor.watch(spec)
+        assembly.staging.watch(spec)
         taken = partial(self._taken, version, configuration, spec)
         reads = partial(configuration.reads, name)
         assembly.inbox.put(

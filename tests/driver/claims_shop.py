@@ -9,7 +9,10 @@ from sluice.claims.port import StoreAwayError
 from sluice.core.budget import TargetShard
 from sluice.core.claims import Deduplicate
 from sluice.core.errors import SluiceError
+from sluice.core.ledger import Background
 from sluice.core.load_spec import LoadSpec, TableSpec
+from sluice.core.ranges import TopicPartition
+from sluice.core.records import Kind, Record
 from sluice.driver.claims import ClaimsKeeper, Me
 from sluice.driver.claims_rebuild import RebuildFailedError
 from sluice.driver.ports import ShardWindow
@@ -19,13 +22,38 @@ from tests.driver.loop_world import table_spec
 
 NOW = 10_000_000
 LEASE = 600_000
-OF_T = TargetShard("t", "@claims")
+RUN, BEFORE = "b@0", "a@0"
+KEY = "t/@claims"
+OF_T = TargetShard.of(KEY)
 
 
 def keyed(entry: str, scope: str = "") -> TableSpec:
     """A table of this name, of which `id` tells one event from another."""
     deduplicate = Deduplicate(("id",), 3_600, scope or f"p/d.{entry}")
     return replace(table_spec(entry, ("a",)), deduplicate=deduplicate)
+
+
+SOURCE = TopicPartition("a", 0)
+#: Of whose tables none deduplicates.
+SPEC = LoadSpec("p", "c", "d", 1, (table_spec("t", ("a",)),))
+
+
+def state(run: str = BEFORE, key: str = KEY, deadline_ms: int = NOW + 1_000) -> PartitionState:
+    record = Record(
+        kind=Kind.INTEND,
+        batch=1,
+        attempt=1,
+        begin=0,
+        end=10,
+        owner="o",
+        generation=0,
+        topic_id="AAAAAAAAAAA",
+        spec=SPEC.digest(),
+        reservation=1,
+        deadline_ms=deadline_ms,
+    )
+    background = Background({key: 0}, NOW - 1_000, servers={"@claims": run})
+    return PartitionState(SOURCE, record, background, 10, NOW)
 
 
 class NoWindows:

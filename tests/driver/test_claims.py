@@ -9,11 +9,8 @@ from typing import Any
 import pytest
 
 from sluice.core.claims import Deduplicate
-from sluice.core.ledger import Background
 from sluice.core.load_spec import LoadSpec, TableSpec
-from sluice.core.ranges import TopicPartition
 from sluice.core.receipts import Loaded
-from sluice.core.records import Kind, Record
 from sluice.driver.claims import (
     SINCE_MARGIN_MS,
     STALE_MS,
@@ -32,15 +29,13 @@ from sluice.driver.claims import (
 )
 from sluice.driver.state import Answered, AsRecorded, Holds, PartitionState, PossibleLateInsert
 from tests.claims.memory import Kept, MemoryStore
-from tests.driver.claims_shop import LEASE, NOW, OF_T, Shop
+from tests.driver.claims_shop import BEFORE, KEY, LEASE, NOW, OF_T, RUN, SPEC, Shop, state
 from tests.driver.loop_world import table_spec
 
-RUN, BEFORE = "b@0", "a@0"
 ME = Me("p/c", "run-1", NOW - 5_000)
 OF = Part("s", "d.t", 3_600)
 NOTE = f"space {OF.name}"
 ELSEWHERE = Part("other", "d.t", 3_600)
-KEY = "t/@claims"
 
 
 def step(
@@ -138,29 +133,6 @@ def test_who_may_still_insert_is_unknown_where_notes_are_lost(
 
 def test_a_note_of_this_driver_is_its_own() -> None:
     assert isinstance(step({f"writer {ME.name}": writer()}), RebuildNow)
-
-
-SOURCE = TopicPartition("a", 0)
-#: Of whose tables none deduplicates.
-SPEC = LoadSpec("p", "c", "d", 1, (table_spec("t", ("a",)),))
-
-
-def state(run: str = BEFORE, key: str = KEY, deadline_ms: int = NOW + 1_000) -> PartitionState:
-    record = Record(
-        kind=Kind.INTEND,
-        batch=1,
-        attempt=1,
-        begin=0,
-        end=10,
-        owner="o",
-        generation=0,
-        topic_id="AAAAAAAAAAA",
-        spec=SPEC.digest(),
-        reservation=1,
-        deadline_ms=deadline_ms,
-    )
-    background = Background({key: 0}, NOW - 1_000, servers={"@claims": run})
-    return PartitionState(SOURCE, record, background, 10, NOW)
 
 
 def quiet(found: PartitionState, *late: PossibleLateInsert) -> bool:
@@ -382,4 +354,5 @@ def test_columns_of_the_key_that_are_altered_make_another_key_space() -> None:
     shop.spec = replace(shop.spec, tables=(wide,))
     shop.keeper.see((), Holds(), shop.spec, lambda _: shop.spec, shop.now)
     assert shop.keeper.outage(OF_T)
+    shop.poll()
     assert shop.poll() is None and len(shop.rebuilt) == 2

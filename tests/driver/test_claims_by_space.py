@@ -10,8 +10,9 @@ from sluice.claims.port import StoreAwayError
 from sluice.core.budget import TargetShard
 from sluice.core.load_spec import LoadSpec
 from sluice.driver.claims import RETRY_MS_MAX, STALE_MS, Writer, waiting_for
+from sluice.driver.state import Holds
 from tests.claims.memory import Kept, MemoryStore
-from tests.driver.claims_shop import LEASE, NOW, OF_T, Shop, keyed
+from tests.driver.claims_shop import LEASE, NOW, OF_T, Shop, keyed, state
 
 OF_U = TargetShard("u", "@claims")
 
@@ -70,6 +71,7 @@ def test_the_others_are_kept_up_while_claims_are_made_again() -> None:
     shop.poll(after_ms=0)
     assert shop.poll() is None
     shop.keeper.watch(spec())
+    assert shop.poll() is None
     shop.rebuild_seconds = 2 * STALE_MS // 1000
     assert shop.poll() is None
     assert shop.keeper.outage(OF_U) is None
@@ -83,6 +85,7 @@ def test_a_store_that_is_lost_while_claims_are_made_again_opens_nothing() -> Non
     shop.poll(after_ms=0)
     assert shop.poll() is None
     shop.keeper.watch(spec())
+    assert shop.poll() is None
 
     def lose(*_: object) -> None:
         kept.drawn = "another"
@@ -101,6 +104,7 @@ def test_a_store_that_goes_away_while_claims_are_made_again_closes_all() -> None
     shop.poll(after_ms=0)
     assert shop.poll() is None
     shop.keeper.watch(spec())
+    assert shop.poll() is None
 
     def fail(*_: object) -> None:
         raise StoreAwayError("the store is away")
@@ -152,3 +156,33 @@ def test_a_driver_of_a_version_before_says_one_reason_for_all(waits: str, said: 
     assert waiting_for(notes, shop.keeper.run, ["p/d.t"], shop.now) == {"p/d.t": said}
     assert Writer.read(notes[name]).lease_ms > LEASE
     assert shop.keeper.outage(OF_T) is None
+
+
+@pytest.mark.parametrize("is_told_first", [False, True])
+def test_what_is_recorded_without_claims_comes_before_an_entry_begins_to_deduplicate(
+    is_told_first: bool,
+) -> None:
+    """Applied to a driver whose store is open: rows that are inserted after the table was read, and
+    without claims, would be claimed by nobody."""
+    shop = Shop(Kept())
+    shop.poll(after_ms=0)
+    assert shop.poll() is None
+    before, today = shop.spec, spec()
+    out = state(shop.keeper.run)
+    if is_told_first:
+        shop.keeper.only([today])
+        shop.keeper.poll()
+
+    def see() -> None:
+        shop.now += 1_000
+        shop.keeper.see([out], Holds(), today, lambda _: before, shop.now)
+        shop.keeper.poll()
+
+    for _ in range(3):
+        see()
+    assert "may still be inserted" in (shop.keeper.outage(OF_U) or "")
+    assert [target for target, _ in shop.rebuilt] == ["d.t"]
+    assert shop.keeper.outage(OF_T) is None
+    out.stop(StoreAwayError("settled"))
+    see()
+    assert shop.keeper.outage(OF_U) is None
