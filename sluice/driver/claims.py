@@ -205,10 +205,14 @@ class RebuildNow:
 Step = Open | Closed | RebuildNow
 
 
+#: Other writers of one key space, by name, each with its parts of it.
+Others = Mapping[str, tuple[Writer, list[Part]]]
+
+
 def next_step(
     notes: Mapping[str, str],
+    others: Others,
     run: str,
-    me: Me,
     parts: Collection[Part],
     *,
     is_quiet: bool,
@@ -222,6 +226,7 @@ def next_step(
     """What a writer does about a key space of a store. Pure.
 
     :param notes: all that the store has.
+    :param others: see `others_of`.
     :param run: of the store, read before the notes.
     :param parts: of the key space, that the writer's entries claim in.
     :param is_quiet: nothing of this writer can be inserted any more under another run's claims.
@@ -239,7 +244,6 @@ def next_step(
         for part, space in known.items()
         if space.run != run or now_ms - space.alive_ms > STALE_MS
     }
-    others = _others(notes, me, {part.space for part in parts}, now_ms)
     if not lacking:
         for name, (_, theirs) in others.items() if not was_open else ():
             if any(Space.read(notes.get(_SPACE + part.name, "")).run != run for part in theirs):
@@ -271,21 +275,37 @@ def next_step(
     )
 
 
-def _others(
-    notes: Mapping[str, str], me: Me, spaces: Collection[str], now_ms: int
-) -> dict[str, tuple[Writer, list[Part]]]:
-    """The other writers that may still insert and share a key space, by name, each with the parts
-    of these spaces."""
-    found: dict[str, tuple[Writer, list[Part]]] = {}
+def others_of(notes: Mapping[str, str], me: Me, now_ms: int) -> dict[str, Others]:
+    """The other writers that may still insert, by key space. Pure.
+
+    :param notes: all that the store has.
+    """
+    found: dict[str, dict[str, tuple[Writer, list[Part]]]] = {}
     for name, text in sorted(notes.items()):
         if not name.startswith(_WRITER) or name == _WRITER + me.name:
             continue
         writer = Writer.read(text)
-        parts = [part for part in map(Part.of, writer.parts) if part.space in spaces]
-        is_gone = has_expired(writer.at_ms + writer.lease_ms, now_ms)
-        if parts and not is_gone and not me.took_over(writer):
-            found[name.removeprefix(_WRITER)] = (writer, parts)
-    return found
+        if has_expired(writer.at_ms + writer.lease_ms, now_ms) or me.took_over(writer):
+            continue
+        for part in map(Part.of, writer.parts):
+            of_space = found.setdefault(part.space, {})
+            of_space.setdefault(name.removeprefix(_WRITER), (writer, []))[1].append(part)
+    return dict(found)
+
+
+def other_leases(
+    notes: Mapping[str, str], lease_ms: int, scopes: Collection[str], now_ms: int
+) -> dict[str, int]:
+    """The connectors that claim in these scopes with another lease, and theirs. Pure.
+
+    :param notes: all that the store has.
+    """
+    return {
+        writer.connector: writer.lease_ms - SETTLE_MS
+        for writer in _live_writers(notes, now_ms)
+        if writer.lease_ms != lease_ms + SETTLE_MS
+        and any(Part.of(name).scope in scopes for name in writer.parts)
+    }
 
 
 def waiting_for(
@@ -349,6 +369,12 @@ def _live_writers(notes: Mapping[str, str], now_ms: int) -> list[Writer]:
     """Those of which something may still be inserted."""
     writers = (Writer.read(text) for name, text in notes.items() if name.startswith(_WRITER))
     return [each for each in writers if not has_expired(each.at_ms + each.lease_ms, now_ms)]
+
+
+def _gone(notes: Mapping[str, str], now_ms: int) -> list[str]:
+    """The notes of writers that are not coming back."""
+    writers = {n: Writer.read(text) for n, text in notes.items() if n.startswith(_WRITER)}
+    return [n for n, w in writers.items() if now_ms - w.at_ms - w.lease_ms > FORGOTTEN_MS]
 
 
 def may_still_insert(
@@ -422,12 +448,19 @@ def _keyed(spec: LoadSpec) -> _Keyed:
     }
 
 
+def _spaces_of(keyed: _Keyed) -> set[str]:
+    return {part.space for part, _ in keyed.values()}
+
+
 def _tables_of(keyed: _Keyed) -> dict[Part, TableSpec]:
     """Where the rows of each part are: in its table, in all shards that an entry has of it."""
     found: dict[Part, TableSpec] = {}
     for part, table in keyed.values():
         before = found.get(part, table)
-        found[part] = replace(before, shards=tuple(sorted({*before.shards, *table.shards})))
+        found[part] = before
+        if before.shards != table.shards:
+            shards = tuple(sorted({*before.shards, *table.shards}))
+            found[part] = replace(before, shards=shards)
     return found
 
 
@@ -499,7 +532,6 @@ class ClaimsKeeper(Background):
         self._open_store = open_store
         self._store: ClaimStore | None = None
         self._me = me
-        self._lease_ms = lease_ms
         self._now_ms = now_ms
         self._rebuild = rebuild
         self._has_rows = has_rows
@@ -515,11 +547,15 @@ class ClaimsKeeper(Background):
         self._looked_ms = 0
         self._noted_ms: Mapping[str, int] = {}
         self._noted_ms_max = max(settle_ms, SETTLE_MS)
+        #: It sends for so long without another note.
+        self._lease_ms = lease_ms + self._noted_ms_max
+        #: By key space, the longest lease of others who may insert there.
+        self._leases_ms: dict[str, int] = {}
         self._open: frozenset[Part] = frozenset()
         #: Key spaces that were open in this run.
         self._opened: frozenset[str] = frozenset()
         #: By key space, why the others are not open.
-        self._waits: Mapping[str, str] = dict.fromkeys(self._spaces(), _NOT_READ)
+        self._waits: Mapping[str, str] = dict.fromkeys(_spaces_of(self._keyed), _NOT_READ)
         self._failed: dict[str, _Failed] = {}
         #: Under this run nothing can be inserted any more under claims of a run before; "": none.
         self._quiet_in = ""
@@ -553,9 +589,6 @@ class ClaimsKeeper(Background):
         if {part for part, _ in keyed.values()} - {part for part, _ in self._keyed.values()}:
             self._quiet_in = ""
         self._keyed = keyed
-
-    def _spaces(self) -> set[str]:
-        return {part.space for part, _ in self._keyed.values()}
 
     def current(self) -> Mapping[TargetShard, ShardWindow]:
         """See `Windows`."""
@@ -618,7 +651,7 @@ class ClaimsKeeper(Background):
                 self._make_again(self._store, due)
                 self._look(self._store)
         except SluiceError as error:
-            self._wait(frozenset(), dict.fromkeys(self._spaces(), _in_words(error)))
+            self._wait(frozenset(), dict.fromkeys(_spaces_of(self._keyed), _in_words(error)))
             if self._store is not None:
                 self._store.close()
                 self._store = None
@@ -639,27 +672,28 @@ class ClaimsKeeper(Background):
             self.run, self._run_since_ms = run, now_ms
             self._opened, self._failed = frozenset(), {}
             why = "it was started again, or is another one"
-            self._wait(frozenset(), dict.fromkeys(self._spaces(), why))
+            self._wait(frozenset(), dict.fromkeys(_spaces_of(self._keyed), why))
         keyed = self._keyed
         is_quiet = self._quiet_in == run  # read after the other
         tables, notes = _tables_of(keyed), store.notes()
+        by_space = others_of(notes, self._me, now_ms)
         parts = sorted(tables)  # in one order in every process
         waits, due = dict[str, str](), dict[Part, tuple[TableSpec, int]]()
         for space, of_space in groupby(parts, lambda part: part.space):
             known = {part: tables[part] for part in of_space}
-            step = self._step_of(space, known, notes, now_ms, is_quiet=is_quiet)
+            others = by_space.get(space, {})
+            step = self._step_of(space, known, notes, others, now_ms, is_quiet=is_quiet)
             if isinstance(step, RebuildNow):
                 due |= {part: (tables[part], since_ms) for part, since_ms in step.since_ms.items()}
                 waits[space] = "its claims are made again from the tables"
             elif isinstance(step, Closed):
                 waits[space] = step.why
         ready = [part for part in parts if part.space not in waits]
-        until_ms = self._lease_ms + self._noted_ms_max  # it sends for so long without another note
         names = tuple(sorted(part.name for part in parts))
         by_scope = {part.scope: waits[part.space] for part in parts if part.space in waits}
         is_quiet = is_quiet or not waits
         # Who rebuilds has to know of this writer before it sends anything.
-        writer = Writer(self._me.connector, run, is_quiet, now_ms, until_ms, names, by_scope)
+        writer = Writer(self._me.connector, run, is_quiet, now_ms, self._lease_ms, names, by_scope)
         kept = {_SPACE + part.name: Space(run, now_ms).written() for part in ready}
         store.keep({_WRITER + self._me.name: writer.written(), **kept}, run)
         self._own = _windows_of(keyed, run, now_ms)
@@ -679,11 +713,15 @@ class ClaimsKeeper(Background):
         space: str,
         tables: Mapping[Part, TableSpec],
         notes: Mapping[str, str],
+        others: Others,
         now_ms: int,
         *,
         is_quiet: bool,
     ) -> Step:
         """What is to be done about a key space."""
+        # Where the store was emptied, it does not know any more what others have said.
+        leases_ms = [writer.lease_ms for writer, _ in others.values()]
+        longest_ms = max([self._lease_ms, self._leases_ms.get(space, 0), *leases_ms])
         has_settled = now_ms - self._run_since_ms >= self._settle_ms
         failed = self._failed.get(space)
         waits = failed is not None and failed.waits(now_ms)
@@ -696,18 +734,19 @@ class ClaimsKeeper(Background):
                 return Closed(self._fails(space, error))
         step = next_step(
             notes,
+            others,
             self.run,
-            self._me,
             tables.keys(),
             is_quiet=is_quiet,
             has_settled=has_settled,
             was_open=space in self._opened,
             noted_ms=self._noted_ms.get(space, 0),
             # Who uses a store that only this machine has is gone with its run.
-            unknown_until_ms=self._run_since_ms + self._lease_ms if self._settle_ms else 0,
+            unknown_until_ms=self._run_since_ms + longest_ms if self._settle_ms else 0,
             new=new,
             now_ms=now_ms,
         )
+        self._leases_ms[space] = max([*leases_ms, 0]) if isinstance(step, Open) else longest_ms
         if isinstance(step, Open) and not has_settled:
             return Closed("others may not have noticed yet")
         if isinstance(step, RebuildNow) and failed is not None and waits:
@@ -740,11 +779,8 @@ class ClaimsKeeper(Background):
         """Now and then: drop what is over, and see how it is doing."""
         if not 0 <= now_ms - self._swept_at_ms < SWEEP_EVERY_MS:
             self._swept_at_ms = now_ms
-            for name, text in notes.items():
-                if name.startswith(_WRITER):
-                    writer = Writer.read(text)
-                    if now_ms - writer.at_ms - writer.lease_ms > FORGOTTEN_MS:
-                        store.keep({name: ""}, run)
+            for name in _gone(notes, now_ms):
+                store.keep({name: ""}, run)
             store.sweep(now_ms // 1000 - REPEATED_SECONDS_MAX, SWEEP_SECONDS)
             self.facts = store.facts()
 

@@ -72,7 +72,9 @@ class NoWindows:
 class Shop:
     """A keeper of one table's claims, whose clock stands until it is told."""
 
-    def __init__(self, kept: Kept, name: str = "c", settle_ms: int = 0) -> None:
+    def __init__(
+        self, kept: Kept, name: str = "c", settle_ms: int = 0, lease_ms: int = LEASE
+    ) -> None:
         self.now = NOW
         self.rebuilt: list[tuple[str, int]] = []
         self.shards: list[tuple[str, ...]] = []
@@ -89,7 +91,7 @@ class Shop:
             lambda: self.opened(kept),
             self.spec,
             Me(f"p/{name}", "run-1", NOW),
-            LEASE,
+            lease_ms,
             lambda: self.now,
             self.rebuild,
             lambda table: self.has_rows,
