@@ -487,6 +487,8 @@ def _claims(insert_counters: Iterable[str]) -> bool:
 
 
 _NOT_READ = "it was not read yet"
+#: Scopes that a line of the log names.
+_SHOWN = 5
 
 
 @dataclass(frozen=True, slots=True)
@@ -698,7 +700,8 @@ class ClaimsKeeper(Background):
         store.keep({_WRITER + self._me.name: writer.written(), **kept}, run)
         self._own = _windows_of(keyed, run, now_ms)
         new = {part.scope for part in ready if part.space not in self._opened}
-        _warn_of_tables(not_made_again(notes, run, new, now_ms))
+        if new:
+            _warn_of_tables(not_made_again(notes, run, new, now_ms))
         spaces = {part.space for part in ready}
         self._opened |= spaces
         self._noted_ms = {**self._noted_ms, **dict.fromkeys(spaces, now_ms)}
@@ -790,13 +793,7 @@ class ClaimsKeeper(Background):
         again = not 0 <= now_ms - self._alarmed_at_ms < ALARM_EVERY_MS
         if waits and (waits != self._waits or again):
             self._alarmed_at_ms = now_ms
-            for why in sorted(set(waits.values())):
-                scopes = sorted({scope_of(space) for space in waits if waits[space] == why})
-                _logger.warning(
-                    "table entries that deduplicate in the scope %s wait for the store of claims: "
-                    "%s",
-                    *(", ".join(scopes), why),
-                )
+            _say(waits)
         elif self._waits and not waits:
             _logger.info("the store of claims is open: run %s has all claims", self.run)
         self._open, self._waits = still_open, waits
@@ -812,4 +809,14 @@ def _warn_of_tables(found: Mapping[str, list[str]]) -> None:
             "claims of the scope %s are not made again from %s, which nobody loads now: start "
             "who does, or events that came there may be loaded once more",
             *(scope, ", ".join(targets)),
+        )
+
+
+def _say(waits: Mapping[str, str]) -> None:
+    for why in sorted(set(waits.values())):
+        scopes = sorted({scope_of(space) for space in waits if waits[space] == why})
+        more = f" and {len(scopes) - _SHOWN} more" if len(scopes) > _SHOWN else ""
+        _logger.warning(
+            "table entries that deduplicate in the scope %s%s wait for the store of claims: %s",
+            *(", ".join(scopes[:_SHOWN]), more, why),
         )

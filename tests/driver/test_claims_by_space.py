@@ -56,6 +56,13 @@ def test_what_fails_is_tried_again_later_each_time() -> None:
     assert RETRY_MS_MAX == 30_000
 
 
+def test_a_line_of_the_log_names_a_few_of_many_scopes(caplog: pytest.LogCaptureFixture) -> None:
+    shop = Shop(Kept())
+    shop.spec = LoadSpec("p", "c", "d", 1, tuple(keyed(f"t{n}") for n in range(9)))
+    shop.poll()
+    assert "in the scope p/d.t, p/d.t0, p/d.t1, p/d.t2, p/d.t3 and 5 more wait" in caplog.text
+
+
 def test_tables_of_one_key_space_are_opened_together() -> None:
     """An event of the one may have come in the other."""
     shop = shop_of_two(Kept(), scope="p/d.t")
