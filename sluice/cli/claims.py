@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -10,9 +11,7 @@ import click
 
 from sluice.cli.arguments import (
     Group,
-    UsageError,
     a_duration_seconds,
-    an_offset,
     config_argument,
     json_option,
     load_applied,
@@ -48,22 +47,20 @@ _which = together(
     "sluice claims rebuild sluice.toml --table orders --since 2h",
 )
 @_which
-@click.option("--space", hidden=True, help="only of this key space")
 @click.option(
     "--since",
     "since_seconds",
     type=a_duration_seconds,
     help="only rows that came within the last DURATION (default: of each table's window)",
 )
-@click.option("--since-ms", hidden=True, type=an_offset, help="the same, in ms since 1970")
+@click.option("--as-asked", hidden=True, is_flag=True, help="what a driver writes to its input")
 @json_option
 def rebuild(
     config: Path,
     connector: str | None,
     entry: str | None,
-    space: str | None,
     since_seconds: float | None,
-    since_ms: int | None,
+    as_asked: bool,
     as_json: bool,
 ) -> int:
     """Claim the keys of rows in the tables for their messages, where nobody has them.
@@ -71,15 +68,16 @@ def rebuild(
     Claims that are there stay as they are. A running pipeline does the same by itself when its
     store was started again.
     """
-    if since_seconds is not None:
-        if since_ms is not None:
-            raise UsageError("--since contradicts --since-ms", "Leave one of them out.")
-        since_ms = int((time.time() - since_seconds) * 1000)
-    from sluice.ops.claims import keyed_tables, rebuild
+    from sluice.driver.claims_rebuild import RebuildRequest
+    from sluice.ops.claims import keyed_tables, rebuild, rebuild_as_asked
 
     configuration = load_applied(config)
+    if as_asked:
+        rebuild_as_asked(configuration, RebuildRequest.read(sys.stdin.read()))
+        return ExitStatus.DONE
 
-    tables = keyed_tables(configuration, connector, entry, space)
+    tables = keyed_tables(configuration, connector, entry)
+    since_ms = None if since_seconds is None else int((time.time() - since_seconds) * 1000)
     found = rebuild(configuration, tables, since_ms)
     if as_json:
         print_json(found)

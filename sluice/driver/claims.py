@@ -15,17 +15,19 @@ from __future__ import annotations
 
 import json
 import logging
+import threading
 from collections.abc import Callable, Collection, Iterable, Mapping
-from dataclasses import astuple, dataclass
+from dataclasses import astuple, dataclass, field, replace
 from datetime import UTC, datetime
+from itertools import groupby
 from typing import NamedTuple
 
-from sluice.claims.port import ClaimStore, StoreFacts
+from sluice.claims.port import ClaimStore, StoreAwayError, StoreFacts
 from sluice.core.budget import BOUNDLESS, TargetShard, WindowState
 from sluice.core.claims import CLAIMS, REPEATED_SECONDS_MAX, key_space
 from sluice.core.errors import SluiceError
 from sluice.core.lease import CLOCK_SKEW_MS_MAX, has_expired
-from sluice.core.load_spec import LoadSpec
+from sluice.core.load_spec import LoadSpec, TableSpec
 from sluice.core.server_runs import is_same_run
 from sluice.driver.background import Background
 from sluice.driver.ports import Clock, ShardWindow, Windows
@@ -48,8 +50,12 @@ STALE_MS = 60_000
 #: A driver that has not told of itself for so long is not coming back.
 FORGOTTEN_MS = 86_400_000
 
-#: Claims every row that came into the tables of a key space since then (milliseconds).
-Rebuild = Callable[[str, int], None]
+#: What could not be made again is tried again, later each time.
+RETRY_MS, RETRY_MS_MAX = 1_000, 30_000
+
+#: Claims every row that came into a table since then (milliseconds), in this run of the store; what
+#: it is given last it calls about each second meanwhile.
+Rebuild = Callable[[TableSpec, int, str, Callable[[], object]], None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +66,7 @@ class Writer:
     :param run: of the store that it knows; `is_quiet`: nothing can be inserted any more under
         claims of a run before.
     :param lease_ms: nothing that it sent is inserted later than this after `at_ms`.
-    :param waits: why it loads nothing into tables that deduplicate, in words; "": it does.
+    :param waits: by scope, why it loads nothing into tables that deduplicate in it, in words.
     """
 
     connector: str
@@ -69,7 +75,7 @@ class Writer:
     at_ms: int
     lease_ms: int
     parts: tuple[str, ...]
-    waits: str = ""
+    waits: Mapping[str, str] = field(default_factory=dict)
 
     def written(self) -> str:
         """As it stands in the store."""
@@ -79,6 +85,8 @@ class Writer:
     def read(text: str) -> Writer:
         """What was written."""
         connector, run, is_quiet, at_ms, lease_ms, parts, *more = json.loads(text)
+        if more and isinstance(more[0], str):  # of a version that knew one reason for all
+            more = [dict.fromkeys((Part.of(name).scope for name in parts), more[0])] * bool(more[0])
         return Writer(connector, run, is_quiet, at_ms, lease_ms, tuple(parts), *more)
 
 
@@ -130,6 +138,11 @@ class Space:
 _WRITER, _SPACE = "writer ", "space "
 
 
+def scope_of(space: str) -> str:
+    """The scope of a key space, see `core.claims.key_space`."""
+    return space.rpartition("/")[0]
+
+
 class Part(NamedTuple):
     """Claims that can be made again from one table: those of a key space for rows of a table, for
     so long. Several tables may share a key space, and each is read by who loads it.
@@ -151,13 +164,20 @@ class Part(NamedTuple):
     @property
     def scope(self) -> str:
         """See `core.claims.Deduplicate`."""
-        return self.space.rpartition("/")[0]
+        return scope_of(self.space)
 
     @staticmethod
     def of(name: str) -> Part:
         """The part of a name."""
         space, target, seconds = name.split("\t")
         return Part(space, target, int(seconds))
+
+    @staticmethod
+    def of_table(table: TableSpec) -> Part:
+        """The part of an entry that deduplicates."""
+        assert table.deduplicate is not None
+        space = key_space(table.deduplicate, table.columns)
+        return Part(space, table.target, table.deduplicate.window_seconds)
 
 
 @dataclass(frozen=True, slots=True)
@@ -185,10 +205,14 @@ class RebuildNow:
 Step = Open | Closed | RebuildNow
 
 
+#: Other writers of one key space, by name, each with its parts of it.
+Others = Mapping[str, tuple[Writer, list[Part]]]
+
+
 def next_step(
     notes: Mapping[str, str],
+    others: Others,
     run: str,
-    me: Me,
     parts: Collection[Part],
     *,
     is_quiet: bool,
@@ -199,11 +223,12 @@ def next_step(
     new: Collection[Part] = (),
     now_ms: int,
 ) -> Step:
-    """What a writer does about a store. Pure.
+    """What a writer does about a key space of a store. Pure.
 
     :param notes: all that the store has.
+    :param others: see `others_of`.
     :param run: of the store, read before the notes.
-    :param parts: that the writer's entries claim in.
+    :param parts: of the key space, that the writer's entries claim in.
     :param is_quiet: nothing of this writer can be inserted any more under another run's claims.
     :param has_settled: the run is known for long enough that each live writer has told of itself.
     :param was_open: this writer has found the store open in this run.
@@ -219,7 +244,6 @@ def next_step(
         for part, space in known.items()
         if space.run != run or now_ms - space.alive_ms > STALE_MS
     }
-    others = _others(notes, me, {part.space for part in parts}, now_ms)
     if not lacking:
         for name, (_, theirs) in others.items() if not was_open else ():
             if any(Space.read(notes.get(_SPACE + part.name, "")).run != run for part in theirs):
@@ -251,21 +275,37 @@ def next_step(
     )
 
 
-def _others(
-    notes: Mapping[str, str], me: Me, spaces: Collection[str], now_ms: int
-) -> dict[str, tuple[Writer, list[Part]]]:
-    """The other writers that may still insert and share a key space, by name, each with the parts
-    of these spaces."""
-    found: dict[str, tuple[Writer, list[Part]]] = {}
+def others_of(notes: Mapping[str, str], me: Me, now_ms: int) -> dict[str, Others]:
+    """The other writers that may still insert, by key space. Pure.
+
+    :param notes: all that the store has.
+    """
+    found: dict[str, dict[str, tuple[Writer, list[Part]]]] = {}
     for name, text in sorted(notes.items()):
         if not name.startswith(_WRITER) or name == _WRITER + me.name:
             continue
         writer = Writer.read(text)
-        parts = [part for part in map(Part.of, writer.parts) if part.space in spaces]
-        is_gone = has_expired(writer.at_ms + writer.lease_ms, now_ms)
-        if parts and not is_gone and not me.took_over(writer):
-            found[name.removeprefix(_WRITER)] = (writer, parts)
-    return found
+        if has_expired(writer.at_ms + writer.lease_ms, now_ms) or me.took_over(writer):
+            continue
+        for part in map(Part.of, writer.parts):
+            of_space = found.setdefault(part.space, {})
+            of_space.setdefault(name.removeprefix(_WRITER), (writer, []))[1].append(part)
+    return dict(found)
+
+
+def other_leases(
+    notes: Mapping[str, str], lease_ms: int, scopes: Collection[str], now_ms: int
+) -> dict[str, int]:
+    """The connectors that claim in these scopes with another lease, and theirs. Pure.
+
+    :param notes: all that the store has.
+    """
+    return {
+        writer.connector: writer.lease_ms - SETTLE_MS
+        for writer in _live_writers(notes, now_ms)
+        if writer.lease_ms != lease_ms + SETTLE_MS
+        and any(Part.of(name).scope in scopes for name in writer.parts)
+    }
 
 
 def waiting_for(
@@ -282,9 +322,9 @@ def waiting_for(
         known = [space for part, space in _spaces(notes).items() if part.scope == scope]
         latest = max(known, key=lambda space: space.alive_ms, default=Space())
         waiting = [
-            f"{writer.connector} says: {writer.waits}"
+            f"{writer.connector} says: {writer.waits[scope]}"
             for writer in live
-            if writer.waits and any(Part.of(name).scope == scope for name in writer.parts)
+            if scope in writer.waits
         ]
         why = ""
         if waiting:
@@ -329,6 +369,12 @@ def _live_writers(notes: Mapping[str, str], now_ms: int) -> list[Writer]:
     """Those of which something may still be inserted."""
     writers = (Writer.read(text) for name, text in notes.items() if name.startswith(_WRITER))
     return [each for each in writers if not has_expired(each.at_ms + each.lease_ms, now_ms)]
+
+
+def _gone(notes: Mapping[str, str], now_ms: int) -> list[str]:
+    """The notes of writers that are not coming back."""
+    writers = {n: Writer.read(text) for n, text in notes.items() if n.startswith(_WRITER)}
+    return [n for n, w in writers.items() if now_ms - w.at_ms - w.lease_ms > FORGOTTEN_MS]
 
 
 def may_still_insert(
@@ -390,15 +436,43 @@ def why_other_claims(recorded: LoadSpec, today: LoadSpec, topic: str) -> str | N
     return None
 
 
-def _parts_of(spec: LoadSpec) -> dict[TargetShard, Part]:
+#: By entry, what it claims in, and under which load spec's text.
+_Keyed = Mapping[TargetShard, tuple[Part, TableSpec]]
+
+
+def _keyed(spec: LoadSpec) -> _Keyed:
     return {
-        TargetShard(table.entry, CLAIMS): Part(
-            key_space(table.deduplicate, table.columns),
-            table.target,
-            table.deduplicate.window_seconds,
-        )
+        TargetShard(table.entry, CLAIMS): (Part.of_table(table), table)
         for table in spec.tables
         if table.deduplicate is not None
+    }
+
+
+def _spaces_of(keyed: _Keyed) -> set[str]:
+    return {part.space for part, _ in keyed.values()}
+
+
+def _tables_of(keyed: _Keyed) -> dict[Part, TableSpec]:
+    """Where the rows of each part are: in its table, in all shards that an entry has of it."""
+    found: dict[Part, TableSpec] = {}
+    for part, table in keyed.values():
+        before = found.get(part, table)
+        found[part] = before
+        if before.shards != table.shards:
+            shards = tuple(sorted({*before.shards, *table.shards}))
+            found[part] = replace(before, shards=shards)
+    return found
+
+
+def _windows_of(keyed: _Keyed, run: str, now_ms: int) -> dict[TargetShard, ShardWindow]:
+    return {
+        target_shard: ShardWindow(
+            WindowState(BOUNDLESS, 0, f"the claims of {part.space}"),
+            now_ms,
+            min(part.seconds, 2 * REPEATED_SECONDS_MAX),
+            server=run,
+        )
+        for target_shard, (part, _) in keyed.items()
     }
 
 
@@ -412,13 +486,33 @@ def _claims(insert_counters: Iterable[str]) -> bool:
     return any(TargetShard.of(key).shard == CLAIMS for key in insert_counters)
 
 
+_NOT_READ = "it was not read yet"
+#: Scopes that a line of the log names.
+_SHOWN = 5
+
+
+@dataclass(frozen=True, slots=True)
+class _Failed:
+    """Claims of a key space could not be made again; it is tried again after a pause."""
+
+    why: str
+    at_ms: int
+    pause_ms: int
+
+    def waits(self, now_ms: int) -> bool:
+        return 0 <= now_ms - self.at_ms < self.pause_ms
+
+
 class ClaimsKeeper(Background):
     """The windows of a loop, those of claims among them; see `sluice.driver.ports.Windows`.
 
+    Each key space is opened for itself: one of which claims cannot be made again, as of a table
+    whose servers are away, holds up no other.
+
     :param windows: of the tables.
     :param open_store: connects to the store.
-    :param rebuild: claims what is in the tables.
-    :param has_rows: whether a table of a key space has a row, or may have one soon.
+    :param rebuild: claims what is in a table.
+    :param has_rows: whether a table has a row, or may have one soon.
     :param settle_ms: how long another writer may take to notice a new run of the store, and what
         the store may lose of the last notes.
     """
@@ -432,7 +526,7 @@ class ClaimsKeeper(Background):
         lease_ms: int,
         now_ms: Clock,
         rebuild: Rebuild,
-        has_rows: Callable[[str], bool],
+        has_rows: Callable[[TableSpec], bool],
         settle_ms: int,
     ) -> None:
         super().__init__("claims", "watching the store of claims", POLL_SECONDS)
@@ -440,25 +534,31 @@ class ClaimsKeeper(Background):
         self._open_store = open_store
         self._store: ClaimStore | None = None
         self._me = me
-        self._lease_ms = lease_ms
         self._now_ms = now_ms
         self._rebuild = rebuild
         self._has_rows = has_rows
         self._settle_ms = settle_ms
         self._spec = spec
-        #: Of each entry that deduplicates.
-        self._parts = _parts_of(spec)
+        self._keyed = _keyed(spec)
+        self._changing = threading.Lock()
         #: Of the store, as last read; "": it was never read.
         self.run = ""
         self.facts: StoreFacts | None = None
         self._run_since_ms = 0
-        #: When it was looked at last, and told of this writer last.
-        self._looked_ms = self._noted_ms = 0
+        #: When it was looked at last, and of each key space when it was open last.
+        self._looked_ms = 0
+        self._noted_ms: Mapping[str, int] = {}
         self._noted_ms_max = max(settle_ms, SETTLE_MS)
+        #: It sends for so long without another note.
+        self._lease_ms = lease_ms + self._noted_ms_max
+        #: By key space, the longest lease of others who may insert there.
+        self._leases_ms: dict[str, int] = {}
         self._open: frozenset[Part] = frozenset()
-        #: The run in which it was open last.
-        self._opened = ""
-        self._why_closed = "it was not read yet"
+        #: Key spaces that were open in this run.
+        self._opened: frozenset[str] = frozenset()
+        #: By key space, why the others are not open.
+        self._waits: Mapping[str, str] = dict.fromkeys(_spaces_of(self._keyed), _NOT_READ)
+        self._failed: dict[str, _Failed] = {}
         #: Under this run nothing can be inserted any more under claims of a run before; "": none.
         self._quiet_in = ""
         self._own: dict[TargetShard, ShardWindow] = {}
@@ -472,8 +572,25 @@ class ClaimsKeeper(Background):
         self._begin()
 
     def watch(self, spec: LoadSpec) -> None:
-        """Watch the claims of a recorded load spec, too; today's stay as they are."""
-        self._parts = {**_parts_of(spec), **self._parts}
+        """Watch the claims of a recorded load spec, too; today's stay as they are. Called from any
+        thread."""
+        with self._changing:
+            self._know({**_keyed(spec), **self._keyed})
+
+    def only(self, specs: Iterable[LoadSpec]) -> None:
+        """Watch the claims of these load specs beside today's, and no others; called from any
+        thread."""
+        with self._changing:
+            found = _keyed(self._spec)
+            for spec in specs:
+                found = {**_keyed(spec), **found}
+            self._know(found)
+
+    def _know(self, keyed: _Keyed) -> None:
+        """Watch these. What was quiet may not be so where an entry claims that did not."""
+        if {part for part, _ in keyed.values()} - {part for part, _ in self._keyed.values()}:
+            self._quiet_in = ""
+        self._keyed = keyed
 
     def current(self) -> Mapping[TargetShard, ShardWindow]:
         """See `Windows`."""
@@ -488,9 +605,11 @@ class ClaimsKeeper(Background):
         """See `Windows`."""
         if target_shard.shard != CLAIMS:
             return self._others.outage(target_shard)
-        if self._parts.get(target_shard) not in self._open:
-            return f"the store of claims waits: {self._why_closed}"
-        is_old = self._now_ms() - self._noted_ms > self._noted_ms_max
+        part, _ = self._keyed.get(target_shard, (None, None))
+        if part is None or part not in self._open:
+            why = _NOT_READ if part is None else self._waits.get(part.space, _NOT_READ)
+            return f"the store of claims waits: {why}"
+        is_old = self._now_ms() - self._noted_ms.get(part.space, 0) > self._noted_ms_max
         return "the store of claims does not answer in time" if is_old else None
 
     def refusal(self, target_shard: TargetShard) -> SluiceError | None:
@@ -512,8 +631,10 @@ class ClaimsKeeper(Background):
             range in doubt is sent again.
         """
         if spec is not self._spec:
-            self._spec, self._parts = spec, {**self._parts, **_parts_of(spec)}
-        if self._why_closed:
+            with self._changing:
+                self._spec = spec
+                self._know({**self._keyed, **_keyed(spec)})
+        if self._waits:
             run = self.run  # the other thread may see another one meanwhile
             is_late = may_still_insert(states, holds, spec, spec_of, run, now_ms)
             self._quiet_in = "" if is_late else run
@@ -523,113 +644,179 @@ class ClaimsKeeper(Background):
 
     def poll(self) -> None:
         """Look at the store, and do what is to be done about it. One thread at a time."""
-        now_ms = self._now_ms()
-        if now_ms - self._looked_ms > self._noted_ms_max:
-            self._noted_ms = 0
-        self._looked_ms = now_ms
+        self._notice_pause()
         try:
             if self._store is None:
                 self._store = self._open_store()
-            if self._look(self._store, now_ms):
-                self._look(self._store, self._now_ms())
+            due = self._look(self._store)
+            if due:
+                self._make_again(self._store, due)
+                self._look(self._store)
         except SluiceError as error:
-            self._close(frozenset(), f"{error}. Try: {error.hint}", now_ms)
+            self._wait(frozenset(), dict.fromkeys(_spaces_of(self._keyed), _in_words(error)))
             if self._store is not None:
                 self._store.close()
                 self._store = None
 
-    def _look(self, store: ClaimStore, now_ms: int) -> bool:
-        """Look once; True: claims were made again, and it may be open now."""
-        run = store.run()
+    def _notice_pause(self) -> int:
+        """Gives what time it is."""
+        now_ms = self._now_ms()
+        if now_ms - self._looked_ms > self._noted_ms_max:
+            self._noted_ms = {}
+        self._looked_ms = now_ms
+        return now_ms
+
+    def _look(self, store: ClaimStore) -> dict[Part, tuple[TableSpec, int]]:
+        """Look once, and tell of this writer; gives what is to be claimed again now: tables, and
+        since when."""
+        now_ms, run = self._notice_pause(), store.run()
         if run != self.run:
             self.run, self._run_since_ms = run, now_ms
-            self._close(frozenset(), "it was started again, or is another one", now_ms)
-        of_entries = self._parts
-        parts = sorted(set(of_entries.values()))  # in one order in every process
-        is_quiet = self._quiet_in == run
+            self._opened, self._failed = frozenset(), {}
+            why = "it was started again, or is another one"
+            self._wait(frozenset(), dict.fromkeys(_spaces_of(self._keyed), why))
+        keyed = self._keyed
+        is_quiet = self._quiet_in == run  # read after the other
+        tables, notes = _tables_of(keyed), store.notes()
+        by_space = others_of(notes, self._me, now_ms)
+        parts = sorted(tables)  # in one order in every process
+        waits, due = dict[str, str](), dict[Part, tuple[TableSpec, int]]()
+        for space, of_space in groupby(parts, lambda part: part.space):
+            known = {part: tables[part] for part in of_space}
+            others = by_space.get(space, {})
+            step = self._step_of(space, known, notes, others, now_ms, is_quiet=is_quiet)
+            if isinstance(step, RebuildNow):
+                due |= {part: (tables[part], since_ms) for part, since_ms in step.since_ms.items()}
+                waits[space] = "its claims are made again from the tables"
+            elif isinstance(step, Closed):
+                waits[space] = step.why
+        ready = [part for part in parts if part.space not in waits]
+        names = tuple(sorted(part.name for part in parts))
+        by_scope = {part.scope: waits[part.space] for part in parts if part.space in waits}
+        is_quiet = is_quiet or not waits
+        # Who rebuilds has to know of this writer before it sends anything.
+        writer = Writer(self._me.connector, run, is_quiet, now_ms, self._lease_ms, names, by_scope)
+        kept = {_SPACE + part.name: Space(run, now_ms).written() for part in ready}
+        store.keep({_WRITER + self._me.name: writer.written(), **kept}, run)
+        self._own = _windows_of(keyed, run, now_ms)
+        new = {part.scope for part in ready if part.space not in self._opened}
+        if new:
+            _warn_of_tables(not_made_again(notes, run, new, now_ms))
+        spaces = {part.space for part in ready}
+        self._opened |= spaces
+        self._noted_ms = {**self._noted_ms, **dict.fromkeys(spaces, now_ms)}
+        self._failed = {space: of for space, of in self._failed.items() if space in waits}
+        self._wait(frozenset(ready), waits)
+        if ready or not waits:
+            self._care(store, run, notes, now_ms)
+        return due
+
+    def _step_of(
+        self,
+        space: str,
+        tables: Mapping[Part, TableSpec],
+        notes: Mapping[str, str],
+        others: Others,
+        now_ms: int,
+        *,
+        is_quiet: bool,
+    ) -> Step:
+        """What is to be done about a key space."""
+        # Where the store was emptied, it does not know any more what others have said.
+        leases_ms = [writer.lease_ms for writer, _ in others.values()]
+        longest_ms = max([self._lease_ms, self._leases_ms.get(space, 0), *leases_ms])
         has_settled = now_ms - self._run_since_ms >= self._settle_ms
-        notes = store.notes()
+        failed = self._failed.get(space)
+        waits = failed is not None and failed.waits(now_ms)
+        new = list[Part]()
+        if is_quiet and has_settled and not waits:
+            try:
+                unknown = (part for part in tables if _SPACE + part.name not in notes)
+                new = [part for part in unknown if not self._has_rows(tables[part])]
+            except SluiceError as error:
+                return Closed(self._fails(space, error))
         step = next_step(
             notes,
-            run,
-            self._me,
-            parts,
+            others,
+            self.run,
+            tables.keys(),
             is_quiet=is_quiet,
             has_settled=has_settled,
-            was_open=self._opened == run,
-            noted_ms=self._noted_ms,
+            was_open=space in self._opened,
+            noted_ms=self._noted_ms.get(space, 0),
             # Who uses a store that only this machine has is gone with its run.
-            unknown_until_ms=self._run_since_ms + self._lease_ms if self._settle_ms else 0,
-            new=[
-                part
-                for part in parts
-                if _SPACE + part.name not in notes and not self._has_rows(part.space)
-            ],
+            unknown_until_ms=self._run_since_ms + longest_ms if self._settle_ms else 0,
+            new=new,
             now_ms=now_ms,
         )
-        kept: dict[str, str] = {}
-        if isinstance(step, RebuildNow):
-            for part, since_ms in step.since_ms.items():
-                self._rebuild(part.space, since_ms)
-            now_ms = self._now_ms()  # nobody has inserted anything meanwhile
-            kept = {_SPACE + part.name: Space(run, now_ms).written() for part in step.since_ms}
-            step = Closed("it is looked at once more")
-        is_open = isinstance(step, Open) and has_settled
-        if is_open:
-            kept = {_SPACE + part.name: Space(run, now_ms).written() for part in parts}
-        connector, is_quiet = self._me.connector, is_open or is_quiet
-        until_ms = self._lease_ms + self._noted_ms_max  # it sends for so long without another note
-        names = tuple(sorted(part.name for part in parts))
-        # Who rebuilds has to know of this writer before it sends anything.
-        why = step.why if isinstance(step, Closed) else "others may not have noticed yet"
-        waits = "" if is_open else why
-        writer = Writer(connector, run, is_quiet, now_ms, until_ms, names, waits)
-        store.keep({_WRITER + self._me.name: writer.written(), **kept}, run)
-        self._own = {
-            target_shard: ShardWindow(
-                WindowState(BOUNDLESS, 0, f"the claims of {part.space}"),
-                now_ms,
-                min(part.seconds, 2 * REPEATED_SECONDS_MAX),
-                server=run,
-            )
-            for target_shard, part in of_entries.items()
-        }
-        if is_open:
-            if self._opened != run:
-                self._warn_of_tables(not_made_again(notes, run, {p.scope for p in parts}, now_ms))
-            self._noted_ms, self._opened = now_ms, run
-            self._close(frozenset(parts), "", now_ms)
-            self._care(store, run, notes, now_ms)
-        else:
-            self._close(frozenset(), why, now_ms)
-        return bool(kept) and not is_open
+        self._leases_ms[space] = max([*leases_ms, 0]) if isinstance(step, Open) else longest_ms
+        if isinstance(step, Open) and not has_settled:
+            return Closed("others may not have noticed yet")
+        if isinstance(step, RebuildNow) and failed is not None and waits:
+            return Closed(failed.why)
+        return step
+
+    def _make_again(self, store: ClaimStore, due: Mapping[Part, tuple[TableSpec, int]]) -> None:
+        """Claim what is in these tables. Other key spaces are kept up meanwhile."""
+        run, made = self.run, list[Part]()
+        for part, (table, since_ms) in due.items():
+            try:
+                self._rebuild(table, since_ms, run, lambda: self._look(store))
+                made.append(part)
+            except StoreAwayError:
+                raise
+            except SluiceError as error:
+                self._fails(part.space, error)
+        now_ms = self._now_ms()  # nobody has inserted anything there meanwhile
+        store.keep({_SPACE + part.name: Space(run, now_ms).written() for part in made}, run)
+
+    def _fails(self, space: str, error: SluiceError) -> str:
+        """Claims of a key space cannot be made again now; gives why."""
+        before = self._failed.get(space)
+        pause_ms = RETRY_MS if before is None else min(2 * before.pause_ms, RETRY_MS_MAX)
+        why = _in_words(error)
+        self._failed[space] = _Failed(why, self._now_ms(), pause_ms)
+        return why
 
     def _care(self, store: ClaimStore, run: str, notes: Mapping[str, str], now_ms: int) -> None:
         """Now and then: drop what is over, and see how it is doing."""
         if not 0 <= now_ms - self._swept_at_ms < SWEEP_EVERY_MS:
             self._swept_at_ms = now_ms
-            for name, text in notes.items():
-                if name.startswith(_WRITER):
-                    writer = Writer.read(text)
-                    if now_ms - writer.at_ms - writer.lease_ms > FORGOTTEN_MS:
-                        store.keep({name: ""}, run)
+            for name in _gone(notes, now_ms):
+                store.keep({name: ""}, run)
             store.sweep(now_ms // 1000 - REPEATED_SECONDS_MAX, SWEEP_SECONDS)
             self.facts = store.facts()
 
-    def _warn_of_tables(self, found: Mapping[str, list[str]]) -> None:
-        for scope, targets in found.items():
-            _logger.warning(
-                "claims of the scope %s are not made again from %s, which nobody loads now: start "
-                "who does, or events that came there may be loaded once more",
-                *(scope, ", ".join(targets)),
-            )
-
-    def _close(self, still_open: frozenset[Part], why: str, now_ms: int) -> None:
-        """Say what is new; every minute again what goes on, since nothing is loaded."""
+    def _wait(self, still_open: frozenset[Part], waits: Mapping[str, str]) -> None:
+        """Say what is new; every minute again what goes on, since nothing is loaded there."""
+        now_ms = self._now_ms()
         again = not 0 <= now_ms - self._alarmed_at_ms < ALARM_EVERY_MS
-        if why and (why != self._why_closed or again):
+        if waits and (waits != self._waits or again):
             self._alarmed_at_ms = now_ms
-            _logger.warning("table entries that deduplicate wait for the store of claims: %s", why)
-        elif self._why_closed and not why:
+            _say(waits)
+        elif self._waits and not waits:
             _logger.info("the store of claims is open: run %s has all claims", self.run)
-        self._open, self._why_closed = still_open, why
+        self._open, self._waits = still_open, waits
+
+
+def _in_words(error: SluiceError) -> str:
+    return f"{error}. Try: {error.hint}"
+
+
+def _warn_of_tables(found: Mapping[str, list[str]]) -> None:
+    for scope, targets in found.items():
+        _logger.warning(
+            "claims of the scope %s are not made again from %s, which nobody loads now: start "
+            "who does, or events that came there may be loaded once more",
+            *(scope, ", ".join(targets)),
+        )
+
+
+def _say(waits: Mapping[str, str]) -> None:
+    for why in sorted(set(waits.values())):
+        scopes = sorted({scope_of(space) for space in waits if waits[space] == why})
+        more = f" and {len(scopes) - _SHOWN} more" if len(scopes) > _SHOWN else ""
+        _logger.warning(
+            "table entries that deduplicate in the scope %s%s wait for the store of claims: %s",
+            *(", ".join(scopes[:_SHOWN]), more, why),
+        )

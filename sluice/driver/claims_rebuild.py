@@ -2,22 +2,25 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import time
+from collections.abc import Callable, Mapping
 from contextlib import suppress
+from dataclasses import dataclass, replace
 from functools import partial
+from pathlib import Path
 from tempfile import TemporaryFile
 
+from sluice.clickhouse.access import ClickHouseAccess
 from sluice.clickhouse.http import Server
 from sluice.clickhouse.insert import QUERY_ID_PREFIX
 from sluice.clickhouse.probe import running_query_ids
-from sluice.config import Configuration
-from sluice.core.claims import key_space
 from sluice.core.errors import TransientError
+from sluice.core.load_spec import LoadSpec, TableSpec, parse_spec
 from sluice.driver.children import own_process
 from sluice.driver.shards import on_replicas
-from sluice.driver.specs import access_of, read_spec
 
 _LINES = 3
 #: It says how far it is with each of some 100,000 rows; whatever it waits for has a time-out below.
@@ -36,29 +39,77 @@ class RebuildFailedError(TransientError):
     )
 
 
-def rebuild(configuration: Configuration, connector: str, space: str, since_ms: int) -> None:
-    """Claim every row that came into the tables of a key space since then; nothing is to be done
-    where they are empty.
+@dataclass(frozen=True, slots=True)
+class RebuildRequest:
+    """What a driver has read, and where it has it claimed, as the driver knows it: the file may
+    name other tables, servers or another store by now.
 
-    :param space: see `core.claims.key_space`.
+    :param table: of which the rows are, with the shards that are read.
+    :param shards: their replicas.
+    :param since_ms: rows that came since then.
+    :param run: of the store.
+    """
+
+    table: TableSpec
+    shards: Mapping[str, tuple[str, ...]]
+    since_ms: int
+    run: str
+
+    def written(self) -> str:
+        """As the process reads it that does it."""
+        spec = LoadSpec("", "", "", 0, (self.table,)).canonical()
+        return json.dumps([spec, dict(self.shards), self.since_ms, self.run])
+
+    @staticmethod
+    def read(text: str) -> RebuildRequest:
+        """What was written."""
+        spec, shards, since_ms, run = json.loads(text)
+        (table,) = parse_spec(spec).tables
+        return RebuildRequest(table, {s: tuple(urls) for s, urls in shards.items()}, since_ms, run)
+
+
+def rebuild(
+    path: Path,
+    access: ClickHouseAccess,
+    table: TableSpec,
+    since_ms: int,
+    run: str,
+    meanwhile: Callable[[], object] = lambda: None,
+) -> None:
+    """Claim every row that came into a table since then; nothing is to be done where it is empty.
+
+    :param path: of the configuration, which says how to reach the servers and the store.
+    :param access: whose replicas are read.
+    :param table: what its rows are known by; the file may not name it any more.
+    :param run: of the store that it is claimed in.
+    :param meanwhile: called about each second.
     :raises TransientError: not all rows could be read, or not all claimed; or it hung.
     """
-    if not has_rows(configuration, connector, space):
+    if not has_rows(access, table):
         return
-    words = ("claims", "rebuild", str(configuration.path), "--connector", connector)
-    since = str(max(0, since_ms))
-    _run(*own_process("sluice", *words, "--space", space, "--since-ms", since))
+    shards = {shard: access.shards[shard] for shard in _configured(access, table)}
+    request = RebuildRequest(replace(table, shards=tuple(shards)), shards, max(0, since_ms), run)
+    command, environment = own_process("sluice", "claims", "rebuild", str(path), "--as-asked")
+    _run(command, environment, request.written(), meanwhile)
 
 
-def _run(command: list[str], environment: dict[str, str]) -> None:
+def _run(
+    command: list[str],
+    environment: dict[str, str],
+    asked: str = "",
+    meanwhile: Callable[[], object] = lambda: None,
+) -> None:
     """Wait for it as long as it says anything.
 
+    :param asked: it reads.
     :raises RebuildFailedError: it failed, or said nothing for too long.
     """
-    with TemporaryFile() as said:
+    with TemporaryFile() as said, TemporaryFile() as told:
+        told.write(asked.encode())
+        told.seek(0)
         child = subprocess.Popen(
             command,
-            stdin=subprocess.DEVNULL,
+            stdin=told,
             stdout=subprocess.DEVNULL,
             stderr=said,
             env=environment,
@@ -68,6 +119,7 @@ def _run(command: list[str], environment: dict[str, str]) -> None:
             while child.poll() is None and time.monotonic() - since <= SILENT_SECONDS_MAX:
                 with suppress(subprocess.TimeoutExpired):
                     child.wait(_LOOK_SECONDS)
+                meanwhile()
                 before, size = size, os.fstat(said.fileno()).st_size
                 since = time.monotonic() if size > before else since
             how = f"ended with {child.returncode}"
@@ -84,23 +136,23 @@ def _run(command: list[str], environment: dict[str, str]) -> None:
             raise RebuildFailedError(f"`sluice claims rebuild` {how}: {last}")
 
 
-def has_rows(configuration: Configuration, connector: str, space: str) -> bool:
-    """Whether any table of a key space has a row, or may have one soon. What a replica that does
-    not answer has, nobody knows.
+def has_rows(access: ClickHouseAccess, table: TableSpec) -> bool:
+    """Whether a table has a row, or may have one soon. What a replica that does not answer has,
+    nobody knows.
 
-    :raises TransientError: the tables cannot be described now.
+    :raises TransientError: no replica of a shard answers.
     """
-    access, is_known = access_of(configuration), False
-    for table in read_spec(configuration, connector).tables:
-        if table.deduplicate is None or key_space(table.deduplicate, table.columns) != space:
-            continue
-        is_known = True
-        look = partial(_looks_filled, database=table.database, table=table.table)
-        for shard in table.shards:
-            answers = on_replicas(access, shard, look)
-            if len(answers) < len(access.shards[shard]) or any(answers.values()):
-                return True
-    return not is_known  # of a load spec before
+    look = partial(_looks_filled, database=table.database, table=table.table)
+    for shard in _configured(access, table):
+        answers = on_replicas(access, shard, look)
+        if len(answers) < len(access.shards[shard]) or any(answers.values()):
+            return True
+    return False
+
+
+def _configured(access: ClickHouseAccess, table: TableSpec) -> list[str]:
+    """Its shards; those that are not configured any more are left out."""
+    return [shard for shard in table.shards if shard in access.shards]
 
 
 def _looks_filled(server: Server, database: str, table: str) -> bool:

@@ -445,8 +445,8 @@ class _Assembly:
             Me(f"{self.configuration.pipeline}/{name}", self.names.owner, now_ms()),
             int(lease * 1000),
             now_ms,
-            partial(rebuild, self.configuration, name),
-            partial(has_rows, self.configuration, name),
+            lambda *asked: rebuild(self.configuration.path, self.clickhouse, *asked),
+            lambda table: has_rows(self.clickhouse, table),
             0 if access.is_local else SETTLE_MS,
         )
 
@@ -702,6 +702,8 @@ class _Applied:
         with self._lock:
             coming = [self._coming] if self._coming else []
             assembly.monitor.only([assembly.spec, *coming, *specs])
+        if assembly.claims is not None:
+            assembly.claims.only(specs)
         if assembly.schema is not None:
             assembly.schema.see_specs(specs)
 
@@ -716,7 +718,9 @@ class _Applied:
         ensure_own_topics(assembly.admin, configuration.own_topics)
         with self._lock:
             self._coming = spec
-        assembly._watch(spec)
+        # Its claims are watched once the loop goes by it: until then rows may come without them.
+        assembly.monitor.watch(spec)
+        assembly.staging.watch(spec)
         taken = partial(self._taken, version, configuration, spec)
         reads = partial(configuration.reads, name)
         assembly.inbox.put(

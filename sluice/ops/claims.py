@@ -6,7 +6,7 @@ import logging
 import time
 from collections.abc import Iterator
 from contextlib import closing
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,16 +14,18 @@ from numpy.typing import NDArray
 from sluice.claims.owners import OWNER, Keys, Owners, topic_bytes
 from sluice.claims.port import ClaimStore, StoreFacts
 from sluice.claims.stores import open_store
+from sluice.clickhouse.access import ClickHouseAccess
 from sluice.clickhouse.http import Server
 from sluice.clickhouse.sql import identifier
 from sluice.config import Configuration
 from sluice.core.budget import TargetShard
 from sluice.core.claims import CLAIMS, OWNER_BYTES, key_space, loader_number
-from sluice.core.errors import ConfigurationError, SluiceError
+from sluice.core.errors import ConfigurationError, SluiceError, TransientError
 from sluice.core.load_spec import LINEAGE_TYPES, SOURCE, TableSpec
 from sluice.core.records import InvalidRecordError, decode
 from sluice.decode.keys.hashing import RowKeys
-from sluice.driver.claims import not_made_again, waiting_for
+from sluice.driver.claims import Part, not_made_again, waiting_for
+from sluice.driver.claims_rebuild import RebuildRequest
 from sluice.driver.shards import on_shard
 from sluice.driver.specs import access_of, kafka_access, read_spec, registry_access, store_access
 from sluice.kafka.cluster import Cluster
@@ -73,7 +75,6 @@ def keyed_tables(
     configuration: Configuration,
     connector: str | None = None,
     entry: str | None = None,
-    space: str | None = None,
 ) -> list[KeyedTable]:
     """The tables of entries that deduplicate, once for each key space: whichever connector or entry
     has loaded a row, its key is the same.
@@ -90,13 +91,12 @@ def keyed_tables(
             if table.deduplicate is None or entry not in (None, table.entry):
                 continue
             where = (key_space(table.deduplicate, table.columns), table.target)
-            if space in (None, where[0]):
-                before = found.get(where)
-                entries = (*(() if before is None else before.entries), table.entry)
-                longest = max(
-                    (table, *(() if before is None else (before.table,))), key=_window_seconds
-                )
-                found[where] = KeyedTable(where[0], tuple(sorted(set(entries))), longest)
+            before = found.get(where)
+            entries = (*(() if before is None else before.entries), table.entry)
+            longest = max(
+                (table, *(() if before is None else (before.table,))), key=_window_seconds
+            )
+            found[where] = KeyedTable(where[0], tuple(sorted(set(entries))), longest)
     if not found:
         raise ConfigurationError(
             "no table entry that is meant deduplicates",
@@ -132,17 +132,41 @@ def rebuild(
     :raises SluiceError: not every replica answers, not all rows are shown, or the store does not
         answer; what was claimed by then stays, and the command may be repeated.
     """
+    access = access_of(configuration)
     with closing(store_of(configuration)) as store:
-        return [_rebuild(configuration, store, each, since_ms) for each in tables]
+        return [_rebuild(configuration, access, store, each, since_ms) for each in tables]
+
+
+def rebuild_as_asked(configuration: Configuration, request: RebuildRequest) -> None:
+    """The same for a driver.
+
+    :raises TransientError: the store is not the one that the driver asks.
+    """
+    space = Part.of_table(request.table).space
+    keyed = KeyedTable(space, (request.table.entry,), request.table)
+    access = replace(access_of(configuration), shards=request.shards)
+    with closing(store_of(configuration)) as store:
+        run = store.run()
+        if run != request.run:
+            raise TransientError(
+                f"the store of claims that {configuration.path} names is run {run}, and the "
+                f"driver's is run {request.run}",
+                "If the file names another store by now, start the driver again.",
+            )
+        _rebuild(configuration, access, store, keyed, request.since_ms)
 
 
 def _rebuild(
-    configuration: Configuration, store: ClaimStore, keyed: KeyedTable, since_ms: int | None
+    configuration: Configuration,
+    access: ClickHouseAccess,
+    store: ClaimStore,
+    keyed: KeyedTable,
+    since_ms: int | None,
 ) -> Rebuilt:
     found = Rebuilt(keyed.table.target, keyed.space, keyed.entries)
     window_ms = 1000 * keyed.window_seconds
     age_ms = window_ms if since_ms is None else max(0, time.time_ns() // 1_000_000 - since_ms)
-    for keys, owners in stored_keys(configuration, keyed, age_ms // 1000 + 1):
+    for keys, owners in stored_keys(configuration, access, keyed, age_ms // 1000 + 1):
         now_s = int(time.time())
         holders = store.claim(keys, owners, now_s + keyed.window_seconds, now_s)
         mine = int((holders == owners).all(axis=1).sum())
@@ -154,11 +178,11 @@ def _rebuild(
 
 
 def stored_keys(
-    configuration: Configuration, keyed: KeyedTable, age_seconds: int
+    configuration: Configuration, access: ClickHouseAccess, keyed: KeyedTable, age_seconds: int
 ) -> Iterator[tuple[Keys, Owners]]:
     """See `verify.stored_keys`."""
-    access, table = access_of(configuration).patient(), keyed.table
-    return stored.stored_keys(access, table, _row_keys(configuration, table), age_seconds)
+    row_keys = _row_keys(configuration, keyed.table)
+    return stored.stored_keys(access.patient(), keyed.table, row_keys, age_seconds)
 
 
 def key_columns_of(configuration: Configuration, table: TableSpec) -> tuple[str, ...]:
@@ -271,7 +295,8 @@ def _check(configuration: Configuration, store: ClaimStore, keyed: KeyedTable) -
     since_s = int(time.time()) - keyed.window_seconds + _MARGIN_SECONDS
     begins = _begins(configuration, keyed, since_s * 1000)
     wrong: list[tuple[Owners, str]] = []
-    for keys, owners in stored_keys(configuration, keyed, keyed.window_seconds):
+    access = access_of(configuration)
+    for keys, owners in stored_keys(configuration, access, keyed, keyed.window_seconds):
         is_judged = _is_within(owners, begins)
         mine = owners[is_judged]
         asked = np.ascontiguousarray(keys[is_judged])

@@ -4,7 +4,8 @@ lost claims are made again."""
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+import time
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import closing
 
 from sluice.claims.port import StoreFacts
@@ -17,6 +18,7 @@ from sluice.config import Configuration, TableConfiguration
 from sluice.core.claims import Deduplicate
 from sluice.core.errors import SluiceError, TransientError
 from sluice.core.load_spec import SOURCE, lacking_lineage
+from sluice.driver.claims import other_leases
 from sluice.driver.probing import why_no_probe
 from sluice.driver.shards import on_shard
 from sluice.driver.specs import add_lineage_statement, lineage_columns, store_access
@@ -56,13 +58,21 @@ def look_at_store(
         return []
     found = Examination(f"the store of claims {configuration.deduplication.url}")
     try:
-        with closing(open_store(store_access(configuration.deduplication))) as store:
+        at = store_access(configuration.deduplication)
+        with closing(open_store(at)) as store:
             store.run()
-            facts = store.facts()
+            facts, notes = store.facts(), store.notes()
     except SluiceError as error:
         _unusable(found, error)
         return found.findings
     check_store(found, facts)
+    if not at.is_local:  # who uses a local one is gone with its run
+        scopes = {configuration.scope_of(entry) for entry in keyed}
+        lease_ms, now_ms = (
+            int(configuration.batch.lease_seconds * 1000),
+            time.time_ns() // 1_000_000,
+        )
+        check_leases(found, other_leases(notes, lease_ms, scopes, now_ms), lease_ms)
     if access is not None and facts.max_bytes is not None:
         try:
             check_room(found, facts, sum(_recent_rows(configuration, access, e) for e in keyed))
@@ -90,6 +100,22 @@ def check_store(found: Examination, facts: StoreFacts) -> None:
             "docs/EVENTS.md says how a store keeps more, and what waiting costs.",
         )
     found.ok("claims-kept", "whatever was answered is kept")
+
+
+def check_leases(found: Examination, others: Mapping[str, int], lease_ms: int) -> None:
+    """Whether all who claim in these scopes have one lease.
+
+    :param others: connectors with another one.
+    """
+    for connector, other_ms in sorted(others.items()):
+        found.warning(
+            "claims-lease",
+            f"{connector} claims in the same scope with a lease of {other_ms / 1000:g} s, and this "
+            f"pipeline's is {lease_ms / 1000:g} s: where the store is emptied, who starts then "
+            "waits for its own lease only, and may not know again what the other one inserts later",
+            "Give all pipelines that share a scope the same lease in [batch].",
+        )
+    found.ok("claims-lease", f"{lease_ms / 1000:g} s, as all others who claim there have it")
 
 
 def check_room(found: Examination, facts: StoreFacts, recent_rows: int) -> None:

@@ -2,24 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
 import pytest
 
-from sluice.claims.port import StoreAwayError
-from sluice.core.budget import TargetShard
 from sluice.core.claims import Deduplicate
-from sluice.core.errors import SluiceError
-from sluice.core.ledger import Background
-from sluice.core.load_spec import LoadSpec
-from sluice.core.ranges import TopicPartition
+from sluice.core.load_spec import LoadSpec, TableSpec
 from sluice.core.receipts import Loaded
-from sluice.core.records import Kind, Record
 from sluice.driver.claims import (
     SINCE_MARGIN_MS,
     STALE_MS,
-    ClaimsKeeper,
     Closed,
     Me,
     Open,
@@ -30,22 +24,19 @@ from sluice.driver.claims import (
     may_still_insert,
     next_step,
     not_made_again,
+    others_of,
     waiting_for,
     why_other_claims,
 )
-from sluice.driver.ports import ShardWindow
 from sluice.driver.state import Answered, AsRecorded, Holds, PartitionState, PossibleLateInsert
 from tests.claims.memory import Kept, MemoryStore
+from tests.driver.claims_shop import BEFORE, KEY, LEASE, NOW, OF_T, RUN, SPEC, Shop, state
 from tests.driver.loop_world import table_spec
 
-NOW = 10_000_000
-RUN, BEFORE = "b@0", "a@0"
 ME = Me("p/c", "run-1", NOW - 5_000)
 OF = Part("s", "d.t", 3_600)
 NOTE = f"space {OF.name}"
 ELSEWHERE = Part("other", "d.t", 3_600)
-LEASE = 600_000
-KEY = "t/@claims"
 
 
 def step(
@@ -59,8 +50,8 @@ def step(
 ) -> object:
     return next_step(
         notes,
+        others_of(notes, ME, NOW).get(OF.space, {}),
         RUN,
-        ME,
         [OF],
         is_quiet=is_quiet,
         has_settled=has_settled,
@@ -145,29 +136,6 @@ def test_a_note_of_this_driver_is_its_own() -> None:
     assert isinstance(step({f"writer {ME.name}": writer()}), RebuildNow)
 
 
-SOURCE = TopicPartition("a", 0)
-#: Of whose tables none deduplicates.
-SPEC = LoadSpec("p", "c", "d", 1, (table_spec("t", ("a",)),))
-
-
-def state(run: str = BEFORE, key: str = KEY, deadline_ms: int = NOW + 1_000) -> PartitionState:
-    record = Record(
-        kind=Kind.INTEND,
-        batch=1,
-        attempt=1,
-        begin=0,
-        end=10,
-        owner="o",
-        generation=0,
-        topic_id="AAAAAAAAAAA",
-        spec=SPEC.digest(),
-        reservation=1,
-        deadline_ms=deadline_ms,
-    )
-    background = Background({key: 0}, NOW - 1_000, servers={"@claims": run})
-    return PartitionState(SOURCE, record, background, 10, NOW)
-
-
 def quiet(found: PartitionState, *late: PossibleLateInsert) -> bool:
     return not may_still_insert(
         [found], Holds(late_inserts=list(late)), SPEC, lambda _: SPEC, RUN, NOW
@@ -239,65 +207,14 @@ def test_a_settled_range_of_which_an_insert_may_come_holds_it_closed() -> None:
     assert quiet(found, PossibleLateInsert({"t/0": 0}, NOW + 1))
 
 
-class NoWindows:
-    """Windows of no table."""
-
-    def current(self) -> dict[TargetShard, ShardWindow]:
-        return {}
-
-    def outage(self, target_shard: TargetShard) -> str | None:
-        return None
-
-    def refusal(self, target_shard: TargetShard) -> SluiceError | None:
-        return None
-
-
-class Shop:
-    """A keeper of one table's claims, whose clock stands until it is told."""
-
-    def __init__(self, kept: Kept, name: str = "c", settle_ms: int = 0) -> None:
-        self.now = NOW
-        self.rebuilt: list[tuple[str, int]] = []
-        self.away = False
-        self.has_rows = False
-        deduplicate = Deduplicate(("id",), 3_600, "p/d.t")
-        table = replace(table_spec("t", ("a",)), deduplicate=deduplicate)
-        self.spec = LoadSpec("p", name, "d", 1, (table,))
-        self.keeper = ClaimsKeeper(
-            NoWindows(),
-            lambda: self.opened(kept),
-            self.spec,
-            Me(f"p/{name}", "run-1", NOW),
-            LEASE,
-            lambda: self.now,
-            lambda space, since_ms: self.rebuilt.append((space, since_ms)),
-            lambda space: self.has_rows,
-            settle_ms,
-        )
-
-    def opened(self, kept: Kept) -> MemoryStore:
-        if self.away:
-            raise StoreAwayError("the store is away")
-        return MemoryStore(kept)
-
-    def poll(self, *states: PartitionState, after_ms: int = 1_000) -> str | None:
-        self.now += after_ms
-        self.keeper.see(states, Holds(), self.spec, lambda _: self.spec, self.now)
-        self.keeper.poll()
-        return self.keeper.outage(OF_T)
-
-
-OF_T = TargetShard("t", "@claims")
-
-
 def test_a_new_store_is_open_once_what_the_tables_have_is_claimed() -> None:
     shop = Shop(Kept())
     assert "not read yet" in (shop.keeper.outage(OF_T) or "")
     shop.keeper.poll()  # a start, before anybody can say whether anything is out
     assert shop.keeper.outage(OF_T) and shop.rebuilt == []
     assert shop.poll() is None
-    ((space, since_ms),) = shop.rebuilt
-    assert space.startswith("p/d.t/")
+    ((target, since_ms),) = shop.rebuilt
+    assert target == "d.t"
     assert since_ms == shop.now - 3_600_000 - SINCE_MARGIN_MS
     assert shop.poll() is None and len(shop.rebuilt) == 1
     window = shop.keeper.current()[OF_T]
@@ -359,8 +276,9 @@ def test_a_store_that_may_have_been_emptied_is_opened_when_a_lease_is_over() -> 
     shop = Shop(kept, settle_ms=3_000)
     shop.has_rows = True
     shop.poll(after_ms=0)
-    # The time is the same each time: a lease, and what clocks may differ by.
-    until = "nothing is loaded until 1970-01-01 02:56:50 UTC"
+    # The time is the same each time: a lease, how long it is sent without a note, and what clocks
+    # may differ by.
+    until = "nothing is loaded until 1970-01-01 02:56:53 UTC"
     assert until in (shop.poll(after_ms=4_000) or "")
     assert until in (shop.poll(after_ms=LEASE - 10_000) or "")
     notes = MemoryStore(kept).notes()
@@ -378,7 +296,7 @@ def test_tables_that_nobody_loads_are_named(caplog: pytest.LogCaptureFixture) ->
     shop = Shop(kept)
     shop.poll(after_ms=0)
     assert shop.poll() is None
-    space = next(part for part in shop.keeper._parts.values()).space
+    space = Part.of_table(shop.spec.tables[0]).space
     before = Space(shop.keeper.run, shop.now).written()
     parts = [Part(space, "d.u", 3_600), Part(space, "d.v", 1), Part("q/d.t/0a", "d.w", 3_600)]
     kept.notes |= {f"space {part.name}": before for part in parts}
@@ -419,8 +337,8 @@ def test_a_range_that_is_recorded_without_claims_comes_before_they_are_made_agai
 def test_a_rebuild_that_takes_long_is_not_begun_again() -> None:
     shop = Shop(Kept())
 
-    def rebuild(space: str, since_ms: int) -> None:
-        shop.rebuilt.append((space, since_ms))
+    def rebuild(table: TableSpec, since_ms: int, run: str, meanwhile: Callable[[], object]) -> None:
+        shop.rebuilt.append((table.target, since_ms))
         shop.now += 3 * STALE_MS
 
     shop.keeper._rebuild = rebuild
@@ -438,4 +356,5 @@ def test_columns_of_the_key_that_are_altered_make_another_key_space() -> None:
     shop.spec = replace(shop.spec, tables=(wide,))
     shop.keeper.see((), Holds(), shop.spec, lambda _: shop.spec, shop.now)
     assert shop.keeper.outage(OF_T)
+    shop.poll()
     assert shop.poll() is None and len(shop.rebuilt) == 2

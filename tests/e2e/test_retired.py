@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import time
 from pathlib import Path
@@ -33,7 +34,9 @@ def is_settled(world: World, topic: str, offset: int, partition: int = 0) -> boo
     return record is not None and not record.in_doubt and record.begin == offset
 
 
-def leave_in_doubt(world: World, configuration: Path, produce: dict[str, Truth]) -> Driver:
+def leave_in_doubt(
+    world: World, configuration: Path, produce: dict[str, Truth], first: int = 1_000
+) -> Driver:
     """A driver that is killed after it recorded a range of each topic and before any answer."""
     driver = world.run(configuration)
     world.drain_is_idle(driver)
@@ -43,7 +46,7 @@ def leave_in_doubt(world: World, configuration: Path, produce: dict[str, Truth])
     os.kill(world.clickhouse.pid, signal.SIGSTOP)
     try:
         for topic, truth in produce.items():
-            world.produce(topic, 500, truth, partitions=1, first=1_000)
+            world.produce(topic, 500, truth, partitions=1, first=first)
         wait_for(lambda: all(in_doubt(world, topic) for topic in produce), 60, "the intents")
         time.sleep(0.5)
         driver.kill()
@@ -84,3 +87,25 @@ def test_a_retired_topic_and_a_retired_entry_are_settled_first(world: World) -> 
     assert_exact(world, "gone", gone)
     verified = world.sluice("verify", str(world.configure(before)))
     assert verified.returncode == 0, verified.stdout
+
+
+def test_claims_of_a_retired_entry_are_made_again_when_their_store_is_lost(world: World) -> None:
+    """Half of its range in doubt are events whose rows are there."""
+    for name in ("kept", "gone"):
+        world.create_topic(name, 1)
+        world.create_table(name)
+    kept, gone, doubtful = Truth(), Truth(), Truth()
+    world.produce("kept", 1_000, kept, partitions=1)
+    world.produce("gone", 1_000, gone, partitions=1)
+    batch = {"table_settings": 'deduplicate = { key = ["id"], window = "1d" }', "lease": '"10s"'}
+    before = world.configure({"kept": ["kept"], "gone": ["gone"]}, **batch)
+    leave_in_doubt(world, before, {"kept": Truth(), "gone": doubtful}, first=750)
+    shutil.rmtree(before.parent / "sluice-claims")
+
+    world.produce("kept", 500, kept, partitions=1, first=2_000)
+    world.drain(world.configure({"kept": ["kept"]}, **batch), 90)
+    gone.good[0] += [pair for pair in doubtful.good[0] if pair[1] >= 1_000]
+    assert_exact(world, "gone", gone)
+    assert not in_doubt(world, "gone")
+    ids = [number for _, number in world.rows("kept")[0]]
+    assert sorted(ids) == [*range(1_250), *range(2_000, 2_500)]

@@ -5,17 +5,19 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from sluice.claims.owners import NOBODY
+from sluice.claims.owners import NOBODY, Owners
 from sluice.clickhouse.http import Server
-from sluice.core.claims import key_space
 from sluice.core.errors import ConfigurationError, TransientError
+from sluice.core.load_spec import TableSpec
 from sluice.driver.claims_rebuild import RebuildFailedError
 from sluice.driver.claims_rebuild import rebuild as rebuild_elsewhere
+from sluice.driver.specs import access_of
 from sluice.ops.claims import check, holders, keyed_tables, rebuild
 from tests.cli.support import run
 from tests.clickhouse.test_recent import age_parts
@@ -150,27 +152,35 @@ def test_entries_that_deduplicate_nothing_are_no_tables(claiming: Claiming) -> N
     assert keyed.window_seconds == WINDOW_SECONDS
 
 
-def space_of(claiming: Claiming) -> str:
-    table = claiming.table
-    assert table.deduplicate is not None
-    return key_space(table.deduplicate, table.columns)
+def made_again(claiming: Claiming, table: TableSpec | None = None) -> None:
+    """As a driver has it done, by the table of a load spec."""
+    with claiming.store() as store:
+        run = store.run()
+    access = access_of(claiming.configuration)
+    rebuild_elsewhere(claiming.path, access, table or claiming.table, 0, run)
+
+
+def owners_of_50(claiming: Claiming) -> tuple[Owners, bool]:
+    with claiming.store() as store:
+        found, is_held = holders(store, claiming.keys(50))
+    return found, bool(is_held.all())
 
 
 def test_a_driver_has_it_done_by_a_process_of_its_own(claiming: Claiming) -> None:
     claiming.insert({5: 50})
-    rebuild_elsewhere(claiming.configuration, "dc1", space_of(claiming), 0)
-    with claiming.store() as store:
-        found, is_held = holders(store, claiming.keys(50))
-    assert is_held.all()
+    made_again(claiming)
+    found, is_held = owners_of_50(claiming)
+    assert is_held
     assert (found == claiming.owners(5)).all()
 
 
 def test_a_driver_hears_why_it_failed(claiming: Claiming) -> None:
     claiming.insert({5: 50})
-    (claiming.path.parent / "sluice-claims").mkdir(exist_ok=True)
+    access, table = access_of(claiming.configuration), claiming.table
+    (claiming.path.parent / "sluice-claims").mkdir()
     (claiming.path.parent / "sluice-claims" / "stranger").write_text("x")
     with pytest.raises(RebuildFailedError, match="stranger"):
-        rebuild_elsewhere(claiming.configuration, "dc1", space_of(claiming), 0)
+        rebuild_elsewhere(claiming.path, access, table, 0, "any@0")
     assert issubclass(RebuildFailedError, TransientError)
 
 
@@ -178,10 +188,37 @@ def test_an_empty_table_takes_no_process(
     claiming: Claiming, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("sluice.driver.children.sys.executable", "/nothing")
-    rebuild_elsewhere(claiming.configuration, "dc1", space_of(claiming), 0)
+    made_again(claiming)
+    made_again(claiming, replace(claiming.table, table="dropped"))
+    made_again(claiming, replace(claiming.table, shards=("gone",)))
     claiming.insert({5: 50})
     with pytest.raises(FileNotFoundError):
-        rebuild_elsewhere(claiming.configuration, "dc1", space_of(claiming), 0)
+        made_again(claiming)
+
+
+def test_what_the_file_says_by_now_does_not_count(claiming: Claiming) -> None:
+    """It may name another table for the entry, or none: claims are of the one that was loaded."""
+    claiming.insert({5: 50})
+    table = claiming.table
+    claiming.server.execute(f"CREATE TABLE {claiming.database}.later AS {table.target}")
+    text = claiming.path.read_text()
+    entry = f'[[table]]\nname = "orders"\ntopics = ["{claiming.topic}"]\n'
+    claiming.path.write_text(text.replace(entry, f'{entry}target = "later"\n'))
+    assert claiming.path.read_text() != text
+    made_again(claiming, table)
+    found, is_held = owners_of_50(claiming)
+    assert is_held
+    assert (found == claiming.owners(5)).all()
+
+
+def test_claims_are_not_made_again_in_another_store_than_the_drivers(claiming: Claiming) -> None:
+    claiming.insert({5: 50})
+    access, table = access_of(claiming.configuration), claiming.table
+    with claiming.store() as store:
+        run = store.run()
+    with pytest.raises(RebuildFailedError, match=f"run {run}, and the driver's is run other@0"):
+        rebuild_elsewhere(claiming.path, access, table, 0, "other@0")
+    assert not owners_of_50(claiming)[1]
 
 
 def test_a_large_table_is_read_in_chunks(

@@ -18,7 +18,13 @@ from sluice.core.load_spec import Column, LoadSpec
 from sluice.driver.claims import STALE_MS, Part, Space, Writer, waiting_for
 from sluice.ops.claims import read_claims_status
 from sluice.ops.doctor import examine
-from sluice.ops.doctor_claims import check_deduplicated, check_room, check_store, why_claims_go
+from sluice.ops.doctor_claims import (
+    check_deduplicated,
+    check_leases,
+    check_room,
+    check_store,
+    why_claims_go,
+)
 from sluice.ops.doctor_decode import answer
 from sluice.ops.doctor_findings import Examination, Finding
 from tests.cli.support import run
@@ -137,6 +143,17 @@ def test_whether_a_window_fits(facts: StoreFacts, rows: int, is_short: bool) -> 
     found = Examination("store")
     check_room(found, facts, rows)
     assert bool(bad(found)) == is_short
+
+
+def test_pipelines_of_one_scope_have_one_lease() -> None:
+    found = Examination("store")
+    check_leases(found, {"billing/dc1": 600_000}, 60_000)
+    (warning,) = bad(found).values()
+    assert warning.level == "warning"
+    assert "billing/dc1 claims in the same scope with a lease of 600 s" in warning.what
+    found = Examination("store")
+    check_leases(found, {}, 60_000)
+    assert bad(found) == {} and len(found.findings) == 1
 
 
 def test_the_key_is_tried_in_the_engine() -> None:

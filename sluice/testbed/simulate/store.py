@@ -16,6 +16,7 @@ from sluice.core.errors import TransientError
 from sluice.core.load_spec import TableSpec
 from sluice.decode.keys.hashing import Keyed
 from sluice.decode.messages.facts import Origins
+from sluice.driver.claims import Part as PartOfClaims
 from sluice.testbed.simulate import faults
 from sluice.testbed.simulate.clickhouse import ROW_NUMBERS
 from sluice.testbed.simulate.decoding import DecodedRows, with_rows
@@ -209,26 +210,22 @@ def kept(decoded: DecodedRows, mask: NDArray[np.bool_]) -> DecodedRows:
 def rebuilding(parts: Parts) -> Any:
     """Stands for `sluice.driver.claims_rebuild.rebuild`."""
 
-    def rebuild(configuration: object, connector: str, space: str, since_ms: int) -> None:
+    def rebuild(path: Any, access: Any, spec: TableSpec, since_ms: int, run: str, *_: Any) -> None:
         world, rules = parts.world, parts.claim_rules
-        assert world.plan.claims is not None
         world.faults.note("claims made again from the tables")
-        entries = [entry for entry, of in rules.space_of.items() if of == space]
-        store = SimulatedStore(parts)
-        window = world.plan.claims.rules[entries[0]].window_seconds
-        names = {world.plan.entries[entry] for entry in entries}
-        for table in (table for name in sorted(names) for table in world.clickhouse.of_name(name)):
+        store, of = SimulatedStore(parts), PartOfClaims.of_table(spec)
+        for table in world.clickhouse.of_name(spec.table):
             fault = world.call("rows to claim", faults.QUERY)
             hosts = world.clickhouse.replicas_of(table.shard)
             is_away = all(host.down_until > world.now for host in hosts)
             if is_away or fault in ("query fails", "query is refused"):
                 raise TransientError("simulated: rows are not read", "wait")
-            asked = list(rules.rows_since(table, space, since_ms))
+            asked = list(rules.rows_since(table, of.space, since_ms))
             for begin in range(0, len(asked), _REBUILT_AT_ONCE):
                 keys, owners = zip(*asked[begin : begin + _REBUILT_AT_ONCE], strict=True)
                 now_s = world.wall_ms() // 1000
                 store.claim(
-                    _lines(keys, KEY_BYTES), _lines(owners, OWNER_BYTES), now_s + window, now_s
+                    _lines(keys, KEY_BYTES), _lines(owners, OWNER_BYTES), now_s + of.seconds, now_s
                 )
 
     return rebuild
