@@ -62,9 +62,9 @@ def require_topics(reader: Reader, recorded: Sequence[tuple[TopicPartition, str]
             continue
         # Any broker may have answered, also one that has not heard yet of a topic that was made.
         time.sleep(AGAIN_SECONDS)
-        if _topic_ids(reader, recorded).get(source) != topic_id:
+        if _topic_ids(reader, recorded).get(source) == found[source]:
             raise UnreadRangeError(number, recreated(source, found[source]))
-        # Which of the two answers is the older one nobody knows.
+        # Which of the two answers is the older one nobody knows; one may know of none.
         differ = f"reading {source}: brokers do not agree on its topic's id yet"
         raise UnreadRangeError(number, KafkaUnavailableError(differ))
 

@@ -78,6 +78,8 @@ class _OwnProducer:
         self.now: ck.Producer | None = None
         #: How often the id was initialised.
         self.initialised = 0
+        #: Whether this one has sent offsets.
+        self.has_sent = False
         self._lost = threading.Event()
         self._began = 0.0
 
@@ -86,7 +88,8 @@ class _OwnProducer:
         if self.now is None:
             self.now = self._initialise(self._lost.set)
             self.initialised += 1
-            # It has sent no offsets yet, so what it lost before is in the way of none.
+            # What it lost before is in the way of no offsets.
+            self.has_sent = False
             _hear(self.now)
             self._lost.clear()
             self._began = time.monotonic()
@@ -97,12 +100,12 @@ class _OwnProducer:
         self.now = None
 
     def get_without_lost_broker(self, ask: Callable[[], object]) -> ck.Producer:
-        """As `get`. Where it has lost a broker, offsets that it sends may wait for a connection
-        that it has given up (H6), so it is made anew.
+        """As `get`. Where it has sent offsets and lost a broker since, the next ones may wait for a
+        connection that it has given up (H6), so it is made anew.
 
         :param ask: raises while Kafka does not answer: nobody is to wait for that in `get`.
         """
-        if self.now is not None:
+        if self.now is not None and self.has_sent:
             _hear(self.now)
             is_young = time.monotonic() - self._began < RENEWED_AFTER_SECONDS
             if self._lost.is_set() and not is_young:
@@ -199,7 +202,7 @@ class Recorder:
         :param owner_of: replaces the recorded owner, for partitions whose record is gone.
         """
         sources = list(sources)
-        self.own_producer()
+        self._own.get_without_lost_broker(lambda: self.look(sources))
         producers: dict[str, ck.Producer] = {}
         while True:
             discovered = self.look(sources)
@@ -298,6 +301,7 @@ class Recorder:
 
     def _transact(self, producer: ck.Producer, commit: Commit) -> None:
         metadata = self._reader.consumer_group_metadata()
+        self._own.has_sent = self._own.has_sent or producer is self._own.now
         content = Content(self._access.connector, self.names, self._now_ms(), commit)
         transact(producer, content, metadata, self._stop)
 

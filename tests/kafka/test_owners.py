@@ -76,6 +76,7 @@ class Scripted(Recorder):
         failure = self.failures.pop(0) if self.failures else None
         if failure is not None:
             raise failure
+        self._own.has_sent = True
         self.commits.append((producer, commit))
         self.held.update({source: at(record) for source, record in commit.records.items()})
 
@@ -115,9 +116,12 @@ def test_who_has_lost_a_broker_initialises_once_kafka_answers_and_before_it_look
     one.before_reading = lambda number: looks.append((number, one.initialised))
     assert one.differences({P0: MINE}) == {} and one.initialised == 1
     one.lost()
+    assert one.differences({P0: MINE}) == {} and one.initialised == 1, "it has sent no offsets"
+    one.record(Commit({P0: MINE}), {P0: MINE})
     assert one.differences({P0: MINE}) == {} and one.initialised == 2
-    assert looks == [(1, 1), (2, 1), (3, 2)]
+    assert looks == [(1, 1), (2, 1), (3, 1), (4, 2)]
     monkeypatch.setattr(recorder_module, "RENEWED_AFTER_SECONDS", 3600.0)
+    one.record(Commit({P0: MINE}), {P0: MINE})
     one.lost()
     assert one.differences({P0: MINE}) == {} and one.initialised == 2, "not again and again"
 

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import closing
 from dataclasses import replace
+from typing import cast
 
 import pytest
 
@@ -91,6 +92,20 @@ def test_a_broker_that_lags_behind_is_asked_again(
     # Nobody knows whether it was the first answer or the second one: the range is read again.
     assert isinstance(unread.value.reason, KafkaUnavailableError) and not behind
     require_topics(reader, recorded)
+
+
+def test_a_second_broker_that_knows_of_no_topic_yet_stops_nothing() -> None:
+    """It has heard that the topic of before is gone, and not that it was created again."""
+    source = TopicPartition("t", 0)
+    answers = [{source: "before"}, {}]
+
+    class Asked:
+        def topic_ids(self, sources: Iterable[TopicPartition]) -> dict[TopicPartition, str]:
+            return answers.pop(0)
+
+    with pytest.raises(UnreadRangeError, match="do not agree on its topic's id") as unread:
+        require_topics(cast(Reader, Asked()), [(source, "now")])
+    assert isinstance(unread.value.reason, KafkaUnavailableError)
 
 
 def test_what_was_fetched_of_the_topic_of_before_is_not_delivered(kafka: Kafka) -> None:

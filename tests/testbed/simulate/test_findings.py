@@ -20,7 +20,7 @@ from sluice.driver.round_planner import Round
 from sluice.driver.start import Started, StartParts
 from sluice.driver.state import PartitionState, Probed
 from sluice.kafka.errors import KafkaUnavailableError
-from sluice.kafka.recorder import Recorder, TakeOver
+from sluice.kafka.recorder import Recorder, TakeOver, _OwnProducer
 from sluice.kafka.transactions import RecorderNames
 from sluice.testbed.simulate.inserters import Inserters
 from sluice.testbed.simulate.invariants import Invariants
@@ -143,12 +143,10 @@ class Group(Recorder):
     def __init__(self, held: Mapping[TopicPartition, CommittedOffset | None]) -> None:
         self.held = dict(held)
         self.names = RecorderNames("g", "ledger", "dead", "me")
+        self._own = _OwnProducer(lambda lost: SimpleNamespace(poll=lambda seconds: None))
 
     def committed(self, sources: Any) -> Any:
         return {source: self.held[source] for source in sources}
-
-    def own_producer(self) -> Any:
-        return None
 
 
 def offset_of(record: Record) -> CommittedOffset:
