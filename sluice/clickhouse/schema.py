@@ -16,7 +16,7 @@ from typing import Any, get_args
 
 from sluice.clickhouse.http import Server
 from sluice.clickhouse.sql import literal, qualified
-from sluice.core.errors import TerminalError
+from sluice.core.errors import TerminalError, TransientError
 from sluice.core.load_spec import Column, ColumnKind
 
 
@@ -492,13 +492,20 @@ def read_identities(server: Server, tables: Iterable[tuple[str, str]]) -> Identi
 
 
 def read_uuids(server: Server, tables: Sequence[tuple[str, str]]) -> tuple[str, ...]:
-    """Of these tables, (database, table), in their order; "" as in `Structure`, and of one that
-    does not exist.
+    """Of these tables, (database, table), in their order; "" as in `Structure`.
 
+    :raises TransientError: one of them is not there, or not for now: a server may list a table that
+        it renames under neither name [measured, 26.9].
     :raises ServerError: terminal or transient.
     """
     found = read_identities(server, tables).uuids
-    return tuple(found.get(f"{database}.{table}", "") for database, table in tables)
+    names = [f"{database}.{table}" for database, table in tables]
+    if missing := ", ".join(name for name in names if name not in found):
+        raise TransientError(
+            f"{server.url} does not list {missing} now, so nobody can say which table has the name",
+            "Somebody renames or drops it. If it has another name by now, give it this one back.",
+        )
+    return tuple(found[name] for name in names)
 
 
 def zone_of(server: Server) -> str:

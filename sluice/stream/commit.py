@@ -343,7 +343,7 @@ class Committer:
         """Steps 4 to 6, from wherever somebody came to."""
         claim = uuid.uuid4().hex[:16]
         try:
-            if mark.replaces:
+            if mark.puts:
                 self._replacer(claim[:8]).put_in_place(mark)
             else:
                 self._move(mark, claim)

@@ -14,14 +14,14 @@ from sluice.clickhouse.capabilities import insert_settings, read_capabilities
 from sluice.clickhouse.http import InsertReply, Server
 from sluice.clickhouse.insert import InsertPlan
 from sluice.clickhouse.schema import describe_table
-from sluice.core.errors import ConfigurationError, InDoubtError, TerminalError
+from sluice.core.errors import ConfigurationError, InDoubtError, TerminalError, TransientError
 from sluice.stream.commit import Epoch
 from sluice.stream.direct import Direct, read_memory
 from sluice.stream.errors import CheckpointSetBackError, OtherCheckpointError
 from sluice.stream.marks import Mark
 from sluice.stream.staging import InsertManner
 from sluice.testbed.local.running import running_clickhouse
-from tests.stream.committing import Target
+from tests.stream.committing import Target, Unlisted
 from tests.support.fixtures import fresh_database
 
 _DDL = (
@@ -125,6 +125,21 @@ def test_an_attempt_does_not_go_on_in_another_table(target: Target) -> None:
     target.server.execute(f"DROP TABLE {target.database}.v SYNC")
     Task(target, 0).insert(replace(mark, uuids=()), batch_rows=25)  # as of an older version
     assert target.ids() == list(range(25))
+
+
+def test_no_epoch_is_begun_and_no_chunk_sent_while_a_server_does_not_list_the_target(
+    target: Target,
+) -> None:
+    """A mark that did not know its table took it for another one for ever."""
+    task = Task(target, 0, Unlisted(target))
+    with pytest.raises(TransientError, match=f"does not list .*{target.table} now"):
+        task.begin()
+    assert target.tables() == {}
+    mark = task.begin()
+    assert mark.uuids == (task.facts.uuid,)
+    client = Unlisted(target)
+    assert Task(target, 0, client).insert(mark, batch_rows=25, rows=10) == 10
+    assert target.ids() == list(range(10)) and client.looks == 2
 
 
 def test_an_epoch_that_was_begun_directly_is_not_ended_otherwise(target: Target) -> None:

@@ -11,8 +11,9 @@ import pytest
 
 from sluice.clickhouse.moving import StagedRowsError
 from sluice.clickhouse.sql import literal
+from sluice.core.errors import TransientError
 from sluice.stream.names import mark_name
-from tests.stream.committing import DiedError, Mortal, Target
+from tests.stream.committing import DiedError, Mortal, Target, Unlisted
 from tests.support.fixtures import fresh_database
 
 
@@ -99,6 +100,44 @@ def test_a_mark_of_before_says_neither_rows_nor_uuids(target: Target) -> None:
     target.server.execute(f"ALTER TABLE {name} MODIFY COMMENT {literal(json.dumps(told))}")
     target.committer().commit(target.stage(0))
     assert target.ids() == wanted
+
+
+@pytest.mark.parametrize(
+    ("replaces", "tasks"), [(False, 2), (True, 2), (True, 0)], ids=["append", "replace", "empty"]
+)
+def test_nothing_is_sealed_while_a_server_does_not_list_the_target(
+    target: Target, replaces: bool, tasks: int
+) -> None:
+    """A mark that does not know which table it replaces added its rows to the old ones."""
+    target.committer().commit(target.stage(0))
+    old = target.ids()
+    epoch = replace(target.stage(1, tasks), replaces=replaces)
+    wanted = target.ids_of(epoch) + ([] if replaces else old)
+    client = Unlisted(target)
+    with pytest.raises(TransientError, match=f"does not list .*{target.table} now"):
+        target.committer(client).commit(epoch)
+    latest = target.committer().marks.latest()
+    assert latest is not None and latest.epoch == 0 and target.ids() == old
+    target.committer(client).commit(epoch)
+    assert target.ids() == sorted(wanted) and client.looks == 2
+    assert target.tables() == {"mark": 1}
+
+
+def test_a_mark_that_puts_a_table_in_place_does_so_whatever_it_replaces(target: Target) -> None:
+    target.committer().commit(target.stage(0))
+    epoch = replace(target.stage(1), replaces=True)
+    wanted = target.ids_of(epoch)
+    with pytest.raises(DiedError):
+        target.committer(Mortal(target.url, 1, after=True)).commit(epoch)
+    marks = target.committer().marks
+    mark = marks.latest()
+    assert mark is not None and mark.replaces and mark.puts and mark.state == "sealed"
+    told = literal(replace(mark, replaces="", uuids=("",)).text())
+    name = f"{target.database}.{mark_name(marks.prefix, mark.number)}"
+    target.server.execute(f"ALTER TABLE {name} MODIFY COMMENT {told}")
+    target.committer().commit(epoch)
+    assert target.ids() == wanted
+    assert target.tables() == {"mark": 1}
 
 
 def test_a_target_that_is_exchanged_after_the_seal_gets_no_half_of_an_epoch(
