@@ -106,6 +106,11 @@ class Epoch:
     replaces: bool
     is_direct: bool = False
 
+    @property
+    def changes_target(self) -> bool:
+        """Whether there is anything to get into the target when it is committed."""
+        return bool(self.winners) or self.replaces
+
 
 class Committer:
     """Commits epochs of one query into one table. Not for several threads.
@@ -174,7 +179,7 @@ class Committer:
         :raises ServerError: of any kind; to be called again.
         """
         latest = self.settled()
-        if self._is_known(latest, epoch.number):
+        if self._is_known(latest, epoch.number, has_rows=epoch.changes_target):
             assert latest is not None
             if latest.state == "open":
                 if not epoch.is_direct:
@@ -186,7 +191,7 @@ class Committer:
                 self.marks.set_done(latest)
             self._sweep(latest)
             return latest.claim in self._claims
-        if epoch.winners or epoch.replaces:
+        if epoch.changes_target:
             self._finish(self._seal(latest, epoch))
         elif latest is not None:
             # Else a checkpoint that ends before the latest mark would seem to end with it.
@@ -194,7 +199,7 @@ class Committer:
         return True
 
     def knows(self, number: int) -> bool:
-        """Whether the rows of this epoch are in the target. What was sealed is there then.
+        """Whether rows of this epoch are in the target. What was sealed is there then.
 
         :raises OtherCheckpointError, CheckpointSetBackError: it may not be written.
         """
@@ -238,8 +243,9 @@ class Committer:
             self.marks.create(mark)
         raise OvertakenError(f'other drivers of the query "{self._who.query}" run at the same time')
 
-    def _is_known(self, latest: Mark | None, number: int) -> bool:
-        """Whether the latest mark is that of this epoch.
+    def _is_known(self, latest: Mark | None, number: int, *, has_rows: bool = True) -> bool:
+        """Whether the latest mark is that of this epoch; one that had no rows, and comes with some
+        now, is not known: none of it is there.
 
         :raises CheckpointSetBackError: it is of a later one, or of one that was never ended.
         :raises OtherTableError: it is of this one in another table.
@@ -263,7 +269,7 @@ class Committer:
                 f"{self._database}.{self._table}, and has written this epoch into "
                 f"{self._database}.{latest.table}: a query is known by its name, whatever its table"
             )
-        return number == latest.epoch
+        return number == latest.epoch and not (has_rows and latest.is_empty)
 
     def settled(self) -> Mark | None:
         """The latest mark, after what it sealed is in the target.
@@ -304,7 +310,7 @@ class Committer:
         claim = uuid.uuid4().hex[:8]
         self._claims.add(claim)
         replaces, puts, uuids = "", "", tuple[str, ...]()
-        if epoch.winners or epoch.replaces:
+        if epoch.changes_target:
             where = [(self._database, self._table)]
             servers = self._servers.values()
             uuids = tuple(each for server in servers for each in read_uuids(server, where))
@@ -315,7 +321,7 @@ class Committer:
             number,
             self._who.checkpoint,
             epoch.number,
-            "sealed" if epoch.winners or epoch.replaces else "done",
+            "sealed" if epoch.changes_target else "done",
             self._table,
             tuple(sorted(epoch.winners)),
             epoch.rows,
@@ -383,7 +389,7 @@ class Committer:
 
     def _sweep(self, done: Mark) -> None:
         """Remove what was staged for epochs that are done: what was moved, and what no message
-        named. Never what a later epoch stages."""
+        named. Never what a later epoch stages, nor what one without rows may come again with."""
         for server in self._servers.values():
             self._sweep_server(server, done)
         self._replacer("").drop(done.number)
@@ -394,7 +400,8 @@ class Committer:
         for staged in map(parse_staged, names_like(server, self._database, self._prefix)):
             if staged is None or not any(staged.is_of(each) for each in gone):
                 continue
-            if staged.is_of(done.checkpoint) and staged.epoch > done.epoch:
+            ends_before = done.epoch if done.is_empty else done.epoch + 1
+            if staged.is_of(done.checkpoint) and staged.epoch >= ends_before:
                 continue
             drop_table(server, self._database, staged.name)
 

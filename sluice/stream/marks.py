@@ -83,6 +83,11 @@ class Mark:
     shards: tuple[str, ...] = ()
     uuids: tuple[str, ...] = ()
 
+    @property
+    def is_empty(self) -> bool:
+        """The epoch had no rows. (Of one of mode direct, no mark says how many it had.)"""
+        return self.state == "done" and not (self.rows or self.puts or self.insert_counters)
+
     def text(self) -> str:
         """As the comment of a table has it."""
         return json.dumps(asdict(self), separators=(",", ":"))

@@ -232,10 +232,15 @@ def _latest_epoch(target: Target) -> int:
 @pytest.mark.examples
 @pytest.mark.parametrize("seed", range(examples(12)))
 def test_two_drivers_statement_by_statement(target: Target, seed: int) -> None:
-    """Both have staged rows of their own for each epoch, and their statements mix at random."""
-    epochs = [[target.stage(number, tasks=2) for number in range(3)] for _ in range(2)]
+    """Both have staged rows of their own for each epoch, or none, and their statements mix at
+    random."""
+    chance = random.Random(seed)
+    epochs = [
+        [target.stage(number, tasks=chance.choice((2, 2, 0))) for number in range(3)]
+        for _ in range(2)
+    ]
     staged = [[target.ids_of(epoch) for epoch in each] for each in epochs]
-    turns = _Turns(random.Random(seed), 2)
+    turns = _Turns(chance, 2)
     failures = list[BaseException]()
 
     def drive(driver: int) -> None:
@@ -384,6 +389,21 @@ def test_a_checkpoint_that_was_set_back_over_epochs_without_rows_is_refused(targ
     wanted = sorted(before + target.ids_of(later))
     target.committer().commit(later)
     assert target.ids() == wanted
+
+
+def test_an_epoch_that_had_no_rows_may_come_again_with_some(target: Target) -> None:
+    """Also where they were staged before, by somebody who was late."""
+    target.committer().commit(target.stage(6))
+    late = target.stage(7)
+    wanted = sorted(target.ids() + target.ids_of(late))
+    target.committer().commit(Epoch(7, (), 0, False))
+    assert not target.committer().knows(7)
+    assert target.committer().commit(late)
+    assert target.committer().knows(7) and target.ids() == wanted
+    for repeated in (late, target.stage(7), Epoch(7, (), 0, False)):
+        assert not target.committer().commit(repeated)
+    assert target.ids() == wanted
+    assert target.tables() == {"mark": 1}
 
 
 def test_a_late_mark_of_a_number_that_was_in_use_counts_nothing(target: Target) -> None:
