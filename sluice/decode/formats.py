@@ -104,9 +104,12 @@ FORMATS = tuple(_FORMATS)
 _DELIMITED = ("delimited", "true")
 
 
-def make_decoder(table: TableSpec) -> TableDecoder:
+def make_decoder(
+    table: TableSpec, seconds: frozenset[tuple[str, ...]] = frozenset()
+) -> TableDecoder:
     """What decodes the messages of this entry.
 
+    :param seconds: paths of fields whose numbers are seconds, or days, whatever `timestamps` says.
     :raises TerminalError: the text cannot be executed by this version.
     """
     found = _FORMATS.get(table.format)
@@ -121,12 +124,12 @@ def make_decoder(table: TableSpec) -> TableDecoder:
     if is_mapped(table):
         fields = MappedFormat(table, make_decoder, framing_of)
         return TypedDecoder(replace(table, require=()), fields)
-    of, steps = _FORMATS[table.format], _steps(table)
+    of, steps = _FORMATS[table.format], _steps(table, seconds)
     decoder = of.decoder(table)
     return SteppedDecoder(decoder, steps, of.framing) if steps else decoder
 
 
-def _steps(table: TableSpec) -> list[Step]:
+def _steps(table: TableSpec, seconds: frozenset[tuple[str, ...]]) -> list[Step]:
     """What is made of values before the format reads them, in this order."""
     steps: list[Step] = []
     if table.decompress:
@@ -144,7 +147,8 @@ def _steps(table: TableSpec) -> list[Step]:
     if table.envelope and table.format in ENVELOPED_JSON:
         from sluice.decode.values.change_events import ConnectJson, DebeziumJson
 
-        steps.append(DebeziumJson(table) if table.envelope == "debezium" else ConnectJson(table))
+        step = DebeziumJson if table.envelope == "debezium" else ConnectJson
+        steps.append(step(table, seconds))
     return steps
 
 

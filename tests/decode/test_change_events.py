@@ -122,6 +122,20 @@ def test_events_of_debezium_become_rows(written: str) -> None:
 
 
 @pytest.mark.parametrize("is_avro", [False, True])
+def test_the_moment_of_an_event_is_in_milliseconds(is_avro: bool) -> None:
+    some = event("c", None, row(1))
+    facts: dict[str, Any] = {"mapping": (Mapped("told", "field", "__ts_ms"),), "timestamps": "us"}
+    value = as_json(some)
+    if is_avro:
+        schema = avro_schema()
+        value = framed(SCHEMAS.add(schema), body(schema, some))
+        facts |= {"format": "AvroConfluent", "options": (("registry", URL),)}
+    told = Column("told", "DateTime64(3, 'UTC')")
+    decoded = decode(debezium(Column("id", "UInt64"), told, **facts), [value])
+    assert rows(decoded) == [["1", "1970-01-01 00:00:00.005"]]
+
+
+@pytest.mark.parametrize("is_avro", [False, True])
 def test_a_deletion_that_no_column_tells_is_a_dead_letter(is_avro: bool) -> None:
     some = [event("c", None, row(1)), event("d", row(1), None)]
     schema = avro_schema()

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from sluice.core.load_spec import Mapped
+from sluice.decode.values.change_events import ConnectJson
 from tests.decode.connect_support import connect_table, made
 
 CONNECT, DEBEZIUM = "org.apache.kafka.connect.data.", "io.debezium.time."
@@ -97,12 +98,26 @@ def test_decimals_are_their_numbers_or_dead_letters(value: bytes, becomes: Any) 
             "Tuple(scale Int32, value String)",
             {"scale": 3, "value": "MDk="},
         ),
+        (
+            {"scale": 3, "value": "MDk="},
+            "Variant(Int8, Tuple(scale Int32, value String))",
+            {"scale": 3, "value": "MDk="},
+        ),
+        ({"scale": 3, "value": "MDk="}, "Dynamic", {"scale": "3", "value": "MDk="}),
     ],
 )
 def test_decimals_with_a_scale_of_their_own(value: Any, type_text: str, becomes: Any) -> None:
     parts = [{"field": "scale", "type": "int32"}, {"field": "value", "type": "bytes"}]
     name = "io.debezium.data.VariableScaleDecimal"
     assert one(type_text, message(value, name, type="struct", fields=parts)) == becomes
+
+
+@pytest.mark.parametrize("type_text", ["Object('json')", "Object(Nullable('json'))", "JSON"])
+def test_an_object_of_a_scale_and_bytes_stays_one_in_a_column_of_objects(type_text: str) -> None:
+    payload = b'{"v":{"scale":3,"value":"MDk="}}'
+    value = message({"scale": 3, "value": "MDk="}, "io.debezium.data.VariableScaleDecimal")
+    found = ConnectJson(connect_table({"v": type_text})).following(value)
+    assert isinstance(found, bytes) and json.loads(found) == json.loads(payload)
 
 
 def test_a_value_inside_of_others_is_refused_by_the_name_of_its_field() -> None:

@@ -185,6 +185,40 @@ def test_each_row_of_a_message_of_several_is_compared(written: str) -> None:
     assert error.startswith("row 1: field lines[0]: schema 1 of the registry does not allow it: ")
 
 
+ARRAY = {"type": "array", "items": ORDER, "minItems": 2}
+ANY_OF = [{"type": "null"}, {"allOf": [ORDER]}]
+
+
+@pytest.mark.parametrize(
+    ("schema", "written", "error"),
+    [
+        (ARRAY, '[{"id":1},{"id":2}]', ""),
+        (ARRAY, '[{"id":1},{"note":"x"}]', "field [1]: "),
+        (ARRAY, '[{"id":1}]', "schema "),
+        (ARRAY, '{"id":1}\n{"id":2}', "row 0: "),
+        ({"type": ["object", "array"]}, '[{"id":1},{"id":2}]', ""),
+        ({"oneOf": [ORDER, ARRAY]}, '[{"id":1},{"id":2}]', ""),
+        ({"oneOf": [ORDER, ARRAY]}, '{"id":1} {"id":2}', ""),
+        ({"oneOf": [ORDER, ARRAY]}, '[{"id":1}]', "schema "),
+        ({"anyOf": ANY_OF}, '[{"id":1},{"id":2}]', ""),
+        ({"anyOf": ANY_OF}, '[{"id":1},{}]', "row 1: "),
+    ],
+)
+def test_an_array_is_compared_as_one_if_its_schema_takes_arrays(
+    schema: dict[str, Any], written: str, error: str
+) -> None:
+    number = 100 + len(SCHEMAS.texts)  # what is known of a number stays known
+    SCHEMAS.texts[number] = RegisteredSchema("JSON", json.dumps(schema))
+    text = entry(Column("id", "UInt8"), rows="many", options={"validate": "true"})
+    decoded = decode(text, [framed(number, written)])
+    if not error:
+        assert rows(decoded) == [[1], [2]] and not decoded.bad
+        return
+    ((_, reason, words),) = said(decoded)
+    assert reason == "breaks-schema" and words.startswith(error), words
+    assert f"schema {number} of the registry does not allow it: " in words
+
+
 def test_a_schema_that_is_not_known_refuses_all_or_is_a_dead_letter() -> None:
     SCHEMAS.texts[1] = RegisteredSchema("JSON", json.dumps(ORDER))
     values = [framed(1, '{"id":1}'), framed(99, '{"id":2}')]

@@ -45,7 +45,7 @@ def a_table(*columns: Column, **more: Any) -> TableSpec:
 
 
 def a_decoder(table: TableSpec) -> TypedDecoder:
-    return TypedDecoder(table, MappedFormat(table, Decoder))
+    return TypedDecoder(table, MappedFormat(table, lambda fields, *_: Decoder(fields)))
 
 
 def decoded(table: TableSpec, *values: bytes, facts: MessageFacts | None = None) -> Decoded:

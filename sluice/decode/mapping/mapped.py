@@ -185,13 +185,13 @@ class MappedFormat(TypedFormat):
     def __init__(
         self,
         table: TableSpec,
-        make: Callable[[TableSpec], TableDecoder],
+        make: Callable[..., TableDecoder],
         framing_of: Callable[[TableSpec], Framing] = lambda _: BYTES,
     ) -> None:
         self._table = table
         self._source = source_of(table)
         self._facts = facts_named(table)
-        self._fields = make(self._source.table)
+        self._fields = make(self._source.table, self._source.seconds)
         types = {column.name: column.type for column in self._source.table.columns}
         read = [(name, types[name]) for name in self._fields.columns]
         self._keys: KeyFields | None = None

@@ -6,6 +6,7 @@ it fills, unless `fields` says another.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 
 from sluice.core.errors import TerminalError
@@ -19,6 +20,7 @@ from sluice.decode.engine.expressions import (
 from sluice.decode.engine.keys import nullable_type
 from sluice.decode.engine.session import declared, identifier, literal
 from sluice.decode.engine.types import parse_type
+from sluice.decode.messages import events
 
 _READ = ("", "DEFAULT")
 #: The unit of whole numbers that are moments: what makes one of it, and how many are a second.
@@ -41,6 +43,7 @@ class Source:
     :param required: by column, SQL that is null where the field is absent.
     :param keys: fields of Kafka's keys that are read, with their types.
     :param filled: by field of the key, a column that it fills.
+    :param seconds: paths of fields of which `timestamps` does not say what their numbers are.
     """
 
     table: TableSpec
@@ -48,15 +51,20 @@ class Source:
     required: dict[str, str]
     keys: dict[str, str]
     filled: dict[str, str]
+    seconds: frozenset[tuple[str, ...]]
 
 
 @dataclass(slots=True)
 class _Node:
-    """A field, or what is inside of one."""
+    """A field, or what is inside of one.
+
+    :param is_of_unit: the step that unwraps an envelope makes its moments, by `timestamps`.
+    """
 
     type: str = ""
     kind: str = ""
     expression: str = ""
+    is_of_unit: bool = False
     inside: dict[str, _Node] = field(default_factory=dict)
 
     def type_text(self) -> str:
@@ -64,6 +72,16 @@ class _Node:
             return self.type
         parts = ((name, node.type_text()) for name, node in self.inside.items())
         return f"Tuple({declared(parts)})"
+
+    def in_seconds(self, path: tuple[str, ...]) -> Iterator[tuple[str, ...]]:
+        """The paths of what is not of the unit.
+
+        :param path: its own.
+        """
+        if not self.inside and not self.is_of_unit:
+            yield path
+        for name, node in self.inside.items():
+            yield from node.in_seconds((*path, name))
 
 
 def _integer_for(type_text: str) -> str:
@@ -157,7 +175,10 @@ class _Maker:
                 "Name at least one in [table.columns] or [table.fields].",
             )
         source = table_of_fields(table, fields)
-        return Source(source, self._values, self._required, self._keys, self._filled)
+        seconds = frozenset(
+            path for name, node in self._fields.items() for path in node.in_seconds((name,))
+        )
+        return Source(source, self._values, self._required, self._keys, self._filled, seconds)
 
     def _expressions(self) -> list[str]:
         return [one.source for one in self._table.mapping if one.by == "sql"]
@@ -169,7 +190,7 @@ class _Maker:
             path = [name] if mapped is None else [mapped.source]
             if mapped is not None and mapped.by == "path":
                 path = mapped.source.split(".")
-            ticks = self._ticks_of(column)
+            ticks = self._ticks_of(column, path)
             read = replace(column, type=_integer_for(column.type)) if ticks else column
             value = self._read(read, path, is_required)
             self._values[name] = _moment(value, ticks, column.type) if ticks else value
@@ -189,12 +210,22 @@ class _Maker:
         if is_required:
             self._required[name] = self._values[name]
 
-    def _ticks_of(self, column: Column) -> str:
-        """The unit of whole numbers in a column of moments, where it is another than the second.
-        A DEFAULT is no number of any unit, so a column that has one is read as ever."""
+    def _ticks_of(self, column: Column, path: list[str]) -> str:
+        """The unit of whole numbers of which a column of moments is made here, where it is another
+        than the second. A DEFAULT is no number of any unit, so a column that has one is read as
+        ever. To a step that unwraps an envelope, a field that is declared a number is one."""
         is_moment = parse_type(column.type).bare().name in ("DateTime", "DateTime64", *_DAYS)
-        is_read_so = is_moment and not column.kind and makes_moments(self._table)
-        return self._table.timestamps if is_read_so else ""
+        kind = parse_type(self._declared.get(path[0], "")).bare().name
+        is_here = makes_moments(self._table) or kind.startswith(("Int", "UInt"))
+        if not is_moment or column.kind or not is_here or not self._table.timestamps:
+            return ""
+        own = events.TICKS if self._table.envelope == "debezium" else {}
+        return own.get(tuple(path), self._table.timestamps)
+
+    def _is_of_unit(self, column: Column) -> bool:
+        """Whether a step makes the moments of a column, by `timestamps`."""
+        is_by_step = bool(self._table.timestamps) and not makes_moments(self._table)
+        return is_by_step and "Date" in column.type and not column.kind
 
     def _read_key(self, column: Column, field: str, is_required: bool) -> str:
         """Read a field of the key for a column; gives the SQL for it."""
@@ -224,8 +255,11 @@ class _Maker:
                 raise self._conflict(column, path)
             node = node.inside.setdefault(part, _Node())
             value = f"tupleElement({value}, {literal(part)})"
-        if node.inside or (node.type and path[0] not in self._declared and node.type != type_text):
+        is_declared, is_of_unit = path[0] in self._declared, self._is_of_unit(column)
+        is_other = node.type != type_text or node.is_of_unit != is_of_unit
+        if node.inside or (node.type and not is_declared and is_other):
             raise self._conflict(column, path)
+        node.is_of_unit |= is_of_unit
         if not node.type:
             node.type = type_text
             if len(path) == 1 and column.kind == "DEFAULT" and not is_required:

@@ -16,6 +16,11 @@ from sluice.decode.messages.fault import NO_ROW, UNAVAILABLE_VALUE, Fault
 #: `ts_ms`, and `source`.
 OPERATION, DELETED, TIME_MS, SOURCE = "__op", "__deleted", "__ts_ms", "__source"
 ADDED = (OPERATION, DELETED, TIME_MS, SOURCE)
+#: The unit of those that are moments, whatever the entry says of the others.
+TICKS: dict[tuple[str, ...], str] = {
+    (TIME_MS,): "ms",
+    **{(SOURCE, f"ts_{unit}"): unit for unit in ("ms", "us", "ns")},
+}
 #: What Debezium writes for a value that did not change and that the log does not hold. It takes the
 #: shape of the column: of arrays of numbers the items are the bytes of this text.
 UNAVAILABLE = "__debezium_unavailable_value"

@@ -15,19 +15,20 @@ import json
 import re
 from abc import abstractmethod
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from datetime import date, timedelta
 from decimal import MAX_EMAX, Context, Decimal
 from typing import Any, NoReturn
 
 from sluice.core.load_spec import TableSpec
-from sluice.decode.engine.types import TypeNode, parse_type
+from sluice.decode.engine.types import TypeNode, nested_groups, parse_type
 from sluice.decode.messages.buffer import Value
 from sluice.decode.messages.events import (
     ADDED,
     DELETED,
     OPERATION,
     SOURCE,
+    TICKS,
     TIME_MS,
     is_unavailable,
     no_row,
@@ -57,7 +58,8 @@ _DAYS = ("org.apache.kafka.connect.data.Date", "io.debezium.time.Date")
 _DECIMAL = "org.apache.kafka.connect.data.Decimal"
 #: A struct of a scale and of bytes, for columns of NUMERIC without a precision.
 _VARIABLE_DECIMAL = "io.debezium.data.VariableScaleDecimal"
-_OBJECTS = ("Tuple", "Map", "JSON")
+#: What takes it as it stands there.
+_OBJECTS = ("Tuple", "Map", "JSON", "Object", "Variant", "Dynamic")
 _EPOCH = date(1970, 1, 1)
 _DAY_SECONDS = 86400
 #: Of a number of 64 bits, in JSON.
@@ -96,55 +98,95 @@ def _refuse(reason: str, value: str, what: str) -> NoReturn:
 _UNITS = {"ms": 10**3, "us": 10**6, "ns": 10**9}
 
 
-def rewrites(fields: Any, table: TableSpec) -> dict[str, Rewrite]:
+@dataclass(frozen=True, slots=True)
+class _Units:
+    """What numbers are that a schema does not call moments.
+
+    :param ticks: how many of them are a second; 0: as many as the column says.
+    :param others: the same by path, of fields inside for which it is another number.
+    """
+
+    ticks: int
+    others: Mapping[tuple[str, ...], int]
+
+    @classmethod
+    def of(cls, table: TableSpec, seconds: frozenset[tuple[str, ...]]) -> _Units:
+        """Of the fields of an entry.
+
+        :param seconds: as in `make_decoder`.
+        """
+        if not table.timestamps:
+            return cls(0, {})
+        # A DEFAULT is no number of any unit.
+        paths = seconds | {(one.name,) for one in table.columns if one.kind}
+        groups = nested_groups({one.name: one.type for one in table.columns})
+        paths |= {
+            (head, name)
+            for head, elements in groups.items()
+            for name in elements
+            if (f"{head}.{name}",) in paths
+        }
+        own = TICKS if table.envelope == "debezium" else {}
+        others = {path: _UNITS[ticks] for path, ticks in own.items()}
+        return cls(_UNITS[table.timestamps], others | dict.fromkeys(paths, 0))
+
+    def inside(self, name: str) -> _Units:
+        """Of a field."""
+        others = {path[1:]: ticks for path, ticks in self.others.items() if path[0] == name}
+        return _Units(others.pop((), self.ticks), others)
+
+
+def _of_fields(fields: Any, nodes: Mapping[str, TypeNode], units: _Units) -> dict[str, Rewrite]:
     """By field, how its values are written, where that differs.
 
     :param fields: of a schema of Connect, as it stands in a message; None: it has none.
-    :param table: whose columns the fields fill.
+    :param nodes: types that the fields fill.
     """
-    nodes = {name: parse_type(text) for name, text in target_types(table).items()}
-    # A DEFAULT is no number of any unit.
-    units = {one.name: _UNITS.get(table.timestamps, 0) for one in table.columns if not one.kind}
-    return _of_fields(fields, nodes, lambda name: units.get(name, 0))
-
-
-def _of_fields(
-    fields: Any, nodes: Mapping[str, TypeNode], unit: Callable[[str], int]
-) -> dict[str, Rewrite]:
-    schemas = {
-        one["field"]: one
-        for one in (fields if isinstance(fields, list) else ())
-        if isinstance(one, dict) and isinstance(one.get("field"), str)
-    }
+    schemas = _by_name(fields)
     found: dict[str, Rewrite] = {}
     for name, node in nodes.items():
-        rewrite = _rewrite_of(schemas.get(name), node.bare(), unit(name))
+        rewrite = _rewrite_of(schemas.get(name), node.bare(), units.inside(name))
         if rewrite is not None:
             found[name] = rewrite
     return found
 
 
-def _rewrite_of(schema: Any, node: TypeNode, unit: int) -> Rewrite | None:
+def _by_name(fields: Any) -> dict[str, dict[str, Any]]:
+    return {
+        one["field"]: one
+        for one in (fields if isinstance(fields, list) else ())
+        if isinstance(one, dict) and isinstance(one.get("field"), str)
+    }
+
+
+def _rewrite_of(schema: Any, node: TypeNode, units: _Units) -> Rewrite | None:
     """How values of a schema are written for a type; None: as they are.
 
     :param schema: None: there is none.
-    :param unit: how many of the numbers that the schema does not call moments are a second; 0: as
-        many as the column says.
     """
     schema = schema if isinstance(schema, dict) else {}
+    if node.name == "Nested":
+        node = parse_type(f"Array(Tuple({', '.join(node.arguments)}))")
+    fields, values = schema.get("fields"), schema.get("values")
     match schema.get("type", node.name.lower()), node.name:
         case "array", "Array":
-            return _items(_rewrite_of(schema.get("items"), node.inner().bare(), unit))
+            return _items(_rewrite_of(schema.get("items"), node.inner().bare(), units))
         case "map", "Map":
-            keys, values = schema.get("keys"), schema.get("values")
+            keys = schema.get("keys")
             is_object = not schema or (isinstance(keys, dict) and keys.get("type") == "string")
-            return _entries(_rewrite_of(values, node.inner(1).bare(), unit), is_object)
-        case "struct" | "tuple", "Tuple":
-            named = _of_fields(schema.get("fields"), dict(node.elements()), lambda _: unit)
-            return _object(named.get) if named else None
+            return _entries(_rewrite_of(values, node.inner(1).bare(), units), is_object)
+        case "struct", "Map":
+            return _members(fields, dict.fromkeys(_by_name(fields), node.inner(1)), units)
+        case "struct" | "map" | "tuple", "Tuple":
+            elements = dict(node.elements())
+            if isinstance(values, dict):
+                fields = [{**values, "field": name} for name in elements]
+            return _members(fields, elements, units)
     name, takes_moments = str(schema.get("name", "")), "Date" in node.text
+    # The day of a moment is cut off only where the entry says that numbers are moments.
+    has_clock = not (units.ticks and node.name in ("Date", "Date32"))
     if name in _TICKS and takes_moments:
-        return _moment_of(_TICKS[name])
+        return _moment_of(_TICKS[name], has_clock)
     if name in _DAYS and takes_moments:
         return _day
     if name in _TIME_TICKS and node.name.startswith("Time"):
@@ -154,9 +196,14 @@ def _rewrite_of(schema: Any, node: TypeNode, unit: int) -> Rewrite | None:
         return _decimal_of(parameters.get("scale") if isinstance(parameters, dict) else None)
     if name == _VARIABLE_DECIMAL and node.name not in _OBJECTS:
         return _variable_decimal
-    if unit and node.name in ("DateTime", "DateTime64", "Date", "Date32"):
-        return _number_of(unit, node.name.startswith("DateTime"))
+    if units.ticks and node.name in ("DateTime", "DateTime64", "Date", "Date32"):
+        return _number_of(units.ticks, has_clock)
     return None
+
+
+def _members(fields: Any, nodes: Mapping[str, TypeNode], units: _Units) -> Rewrite | None:
+    named = _of_fields(fields, nodes, units)
+    return _object(named.get) if named else None
 
 
 def _items(item: Rewrite | None) -> Rewrite | None:
@@ -221,7 +268,11 @@ def rewritten(member: Member, of: Callable[[str], Rewrite | None]) -> Member:
     return member if written is None else Member(member.key, written)
 
 
-def _moment_of(ticks: int) -> Rewrite:
+def _moment_of(ticks: int, has_clock: bool) -> Rewrite:
+    """
+    :param has_clock: of the column; else it takes days, and gets the one in UTC.
+    """
+
     def moment(value: str) -> str | None:
         number = _integer(value)
         if number is None:
@@ -231,25 +282,20 @@ def _moment_of(ticks: int) -> Rewrite:
         day = _day_text(days)
         if day is None:
             _refuse(OUT_OF_RANGE, value, "a moment beyond the years 1 to 9999")
-        return f'"{day}T{_clock(second, rest, ticks)}Z"'
+        return f'"{day}T{_clock(second, rest, ticks)}Z"' if has_clock else f'"{day}"'
 
     return moment
 
 
 def _number_of(unit: int, has_clock: bool) -> Rewrite:
-    """Of values of which only the entry says what their numbers are; other texts stay.
-
-    :param has_clock: of the column; else it takes days, and gets the one in UTC.
-    """
-    moment = _moment_of(unit)
+    """Of values of which only the entry says what their numbers are; other texts stay."""
+    moment = _moment_of(unit, has_clock)
 
     def written(value: str) -> str | None:
         number = value.strip('"')
         if value[0] not in _NUMBERS_BEGIN and not _NUMBER.fullmatch(number):
             return None
-        if has_clock:
-            return moment(number)
-        return _day(str((_integer(number) or 0) // (unit * _DAY_SECONDS)))
+        return moment(number)
 
     return written
 
@@ -351,11 +397,15 @@ _SCHEMAS_MAX = 256
 
 
 class _Unwrapping(ValueStep):
-    """What Connect's converter of JSON may put around: a schema and a payload."""
+    """What Connect's converter of JSON may put around: a schema and a payload.
 
-    def __init__(self, table: TableSpec) -> None:
+    :param seconds: as in `make_decoder`.
+    """
+
+    def __init__(self, table: TableSpec, seconds: frozenset[tuple[str, ...]] = frozenset()) -> None:
         self.types = target_types(table)
-        self._table = table
+        self.units = _Units.of(table, seconds)
+        self._nodes = {name: parse_type(text) for name, text in self.types.items()}
         self._rewrites: dict[tuple[str, str], dict[str, Rewrite]] = {}
 
     def following(self, value: Value) -> Value | Fault:
@@ -393,13 +443,14 @@ class _Unwrapping(ValueStep):
 
         :param inside: of the schema, the field whose schema is theirs; "": its own.
         """
-        if schema in ("", "null") and not self._table.timestamps:
+        if schema in ("", "null") and not self.units.ticks:
             return object_of(members)
         key = (schema, inside)
         if key not in self._rewrites:
             if len(self._rewrites) >= _SCHEMAS_MAX:
                 self._rewrites.clear()
-            self._rewrites[key] = rewrites(_fields(schema, inside), self._table)
+            fields = _fields(schema, inside)
+            self._rewrites[key] = _of_fields(fields, self._nodes, self.units)
         named = self._rewrites[key]
         if not named:
             return object_of(members)
@@ -412,7 +463,7 @@ class ConnectJson(_Unwrapping):
     def row(self, members: dict[str, Member]) -> Value | Fault | None:
         """As the base says."""
         payload, schema = self.payload(members)
-        if payload is members and not self._table.timestamps:
+        if payload is members and not self.units.ticks:
             return None
         return self.written(list(payload.values()), schema, "").encode("latin-1")
 
@@ -420,8 +471,8 @@ class ConnectJson(_Unwrapping):
 class DebeziumJson(_Unwrapping):
     """A change event is the row after it; of a deleted row, the row before it."""
 
-    def __init__(self, table: TableSpec) -> None:
-        super().__init__(table)
+    def __init__(self, table: TableSpec, seconds: frozenset[tuple[str, ...]] = frozenset()) -> None:
+        super().__init__(table, seconds)
         self._added = [name for name in ADDED if name in self.types]
         self._tells_deletes = tells_deletes(table)
 

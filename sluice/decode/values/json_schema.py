@@ -80,12 +80,16 @@ class RegisteredJson(Step):
         shown = self._names.shown(key)
         text = bytes(body).decode(errors="replace")
         try:
-            documents = _rows(text) if self._has_rows else [_JSON.decode(text)]
+            documents = _values(text) if self._has_rows else [_JSON.decode(text)]
         except (ValueError, RecursionError) as error:
             whole = (np.zeros(1, np.int64), np.array([len(body)]))
             if JSON_OBJECTS.faults(body, *whole).all() and not self._has_rows:
                 return None
             return Fault(BREAKS_SCHEMA, f"it cannot be compared with {shown}: {error}")
+        if self._has_rows and len(documents) == 1 and isinstance(documents[0], list):
+            if _takes_arrays(validator):
+                return _compared(validator, documents[0], shown)
+            documents = documents[0]
         for number, document in enumerate(documents):
             fault = _compared(validator, document, shown)
             if fault is not None:
@@ -105,8 +109,8 @@ class RegisteredJson(Step):
             return Fault(CANNOT_PARSE, f"{shown} is no JSON Schema: {error.message}")
 
 
-def _rows(text: str) -> list[Any]:
-    """The rows of a message of several: one behind the other, or the items of an array.
+def _values(text: str) -> list[Any]:
+    """What stands in a message of several rows, one behind the other.
 
     :raises ValueError, RecursionError: Python does not read them.
     """
@@ -114,7 +118,7 @@ def _rows(text: str) -> list[Any]:
     at = _after(text, 0)
     while at < len(text):
         value, end = _JSON.raw_decode(text, at)
-        found += value if isinstance(value, list) else [value]
+        found.append(value)
         at = _after(text, end)
     return found
 
@@ -149,6 +153,28 @@ def _validator_of(schema: RegisteredSchema) -> Any:
     except (ValueError, RecursionError, SchemaError) as error:
         raise TerminalError(str(error).partition("\n")[0][:_SHOWN_CHARACTERS]) from error
     return kind(own, registry=Registry().with_resources(others))
+
+
+def _takes_arrays(validator: Any) -> bool:
+    """Whether the value that a serializer compares with a schema may be an array. If it may not, an
+    array is of rows that are each such a value."""
+    from referencing.exceptions import Unresolvable
+
+    try:
+        return not any(map(_is_about_type, validator.iter_errors([])))
+    except (Unresolvable, RecursionError):
+        return True  # comparing says what is wrong
+
+
+def _is_about_type(error: Any) -> bool:
+    """Whether a schema takes no value of the type of the one that it does not allow."""
+    if error.validator == "type":
+        return True
+    branches: dict[Any, bool] = {}
+    for one in error.context if error.validator in ("anyOf", "oneOf") else ():
+        branch = one.schema_path[0]
+        branches[branch] = branches.get(branch, False) or _is_about_type(one)
+    return bool(branches) and all(branches.values())
 
 
 def _compared(validator: Any, document: Any, shown: str) -> Fault | None:
