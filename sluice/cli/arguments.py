@@ -140,6 +140,20 @@ def load_applied(path: Path) -> Configuration:
     return loaded(load_configuration(path), os.environ)
 
 
+def load_to_decide(path: Path, connector: str | None) -> Configuration:
+    """The same for a command that decides by it: it does not go by the file where the version
+    cannot be read.
+
+    :param connector: that it decides about; None: all of them.
+    :raises SluiceError: it cannot be used, or nobody knows what is loaded there.
+    """
+    from sluice.driver.applying import loaded
+
+    configuration = load_configuration(path)
+    names = [each.name for each in configuration.connectors if connector in (None, each.name)]
+    return loaded(configuration, os.environ, names)
+
+
 #: For commands that decide something, and ask.
 decided_options = together(
     by_option,

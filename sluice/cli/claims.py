@@ -15,6 +15,7 @@ from sluice.cli.arguments import (
     config_argument,
     json_option,
     load_applied,
+    load_to_decide,
     together,
 )
 from sluice.cli.exit import ExitStatus
@@ -71,11 +72,12 @@ def rebuild(
     from sluice.driver.claims_rebuild import RebuildRequest
     from sluice.ops.claims import keyed_tables, rebuild, rebuild_as_asked
 
-    configuration = load_applied(config)
     if as_asked:
-        rebuild_as_asked(configuration, RebuildRequest.read(sys.stdin.read()))
+        # The driver says of which table; it waits, and must not fail where it did not itself.
+        rebuild_as_asked(load_applied(config), RebuildRequest.read(sys.stdin.read()))
         return ExitStatus.DONE
 
+    configuration = load_to_decide(config, connector)
     tables = keyed_tables(configuration, connector, entry)
     since_ms = None if since_seconds is None else int((time.time() - since_seconds) * 1000)
     found = rebuild(configuration, tables, since_ms)

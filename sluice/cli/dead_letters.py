@@ -18,8 +18,8 @@ from sluice.cli.arguments import (
     config_argument,
     decided_options,
     json_option,
-    load_applied,
     load_configuration,
+    load_to_decide,
     together,
     yes_option,
 )
@@ -285,7 +285,7 @@ def replay(
     from sluice.ops.dead_letters import DeadLetterSelection, with_topic
 
     # A copy is loaded by the newest version, and so are the keys of its claims those of it.
-    configuration = with_topic(load_applied(config), of)
+    configuration = with_topic(load_to_decide(config, selected["connector"]), of)
     plan = replaying.plan_replay(configuration, DeadLetterSelection(**selected), limit)
     report = replaying.ReplayReport(replayed_before=plan.replayed_before)
     if plan.dead_letters:

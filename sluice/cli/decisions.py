@@ -22,6 +22,7 @@ from sluice.cli.arguments import (
     decided_options,
     load_applied,
     load_configuration,
+    load_to_decide,
     together,
     yes_option,
 )
@@ -122,7 +123,7 @@ def _decide(
 ) -> int:
     from sluice.ops.partition_decisions import Decider, apply
 
-    configuration = load_applied(config)
+    configuration = load_to_decide(config, where["connector"])
     plan = plan_for(configuration, **where, decider=Decider(by or getpass.getuser(), why))
     if not confirm(plan.steps, is_agreed):
         return ExitStatus.BROKEN

@@ -126,7 +126,7 @@ def _details(entry: Mapping[str, Any]) -> Iterator[str]:
         yield f"{what}, by {entry['by']}: {entry['why'] or 'no reason'}"
     elif kind == "taken":
         yield f"version {entry['version']} by {entry['owner']}: {entry['error'] or 'loads by it'}"
-    elif kind in ("drain", "reload", "replay", "purge"):
+    elif kind in ("drain", "drain-member", "reload", "replay", "purge"):
         member = f"member {entry['member']}, " if entry.get("member") else ""
         yield f"{member}by {entry['by']}: {entry['why']}"
         yield from entry.get("steps", ())

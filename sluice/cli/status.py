@@ -67,7 +67,7 @@ def status(config: Path, as_json: bool, replicas: bool, proof: bool) -> int:
     if replicas and proof:
         raise UsageError("--replicas and --proof are two questions", "Ask one of them.")
     if replicas:
-        return _show_replicas(load_configuration(config), as_json=as_json)
+        return _show_replicas(load_applied(config), as_json=as_json)
     if proof:
         return _show_proof(load_configuration(config), as_json=as_json)
     from sluice.ops.status import read_status

@@ -14,6 +14,8 @@ from typing import Any, NamedTuple
 from sluice.config.folder import Written
 from sluice.config.loading import checked
 from sluice.config.model import Configuration
+from sluice.config.table import TableConfiguration
+from sluice.core.errors import ConfigurationError
 
 #: Of a [[connector]].
 LOADED_KEYS = ("topics", "topic_pattern", "start", "unrouted", "commit")
@@ -56,7 +58,21 @@ def under(
     tree = {**written.tree, "connector": connectors, "table": applied["table"]}
     places = {where: file for where, file in written.files.items() if where[:5] != "table"}
     places |= dict.fromkeys(("table", "connector"), f"{written.path} under {name}")
-    return checked(Written(written.path, written.folder, tree, places), environment)
+    try:
+        return checked(Written(written.path, written.folder, tree, places), environment)
+    except ConfigurationError as error:
+        # What an older version of Sluice took may be refused by now.
+        raise ConfigurationError(
+            error.message,
+            f"Correct the file. If it is right and {name} is not, `sluice apply {written.path}` "
+            "puts the file in its place.",
+        ) from None
+
+
+def tables_by_written_name(configuration: Configuration) -> dict[str, TableConfiguration]:
+    """The entries, each by its name as documents have it: with its variables."""
+    written = _written(configuration).tree["table"]
+    return {each["name"]: table for each, table in zip(written, configuration.tables, strict=True)}
 
 
 def _written(configuration: Configuration) -> Written:

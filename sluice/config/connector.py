@@ -14,7 +14,7 @@ from sluice.config.properties import properties_but, refuse_kafka_property
 from sluice.config.secret import Secret, known_of, reveal_all
 from sluice.config.section import Conflict, Listed, Section
 from sluice.config.values import Brokers, Name, Pattern, Text, Topic, shown
-from sluice.core.kafka_identity import identity_refusals, wire_refusals
+from sluice.core.kafka_identity import identity_refusals, login_refusals
 from sluice.core.load_spec import Commit
 
 _GROUP_PREFIX, _TIME_PREFIX = "group:", "timestamp:"
@@ -115,7 +115,9 @@ class ConnectorConfiguration(Section):
 
     def beyond_native(self) -> tuple[str, ...]:
         """Properties that ask for what the native reader does not do."""
-        return tuple(name for name, _ in wire_refusals(known_of(self.kafka)))
+        known = known_of(self.kafka)
+        rack = ("client.rack",) if known.get("client.rack") else ()
+        return (*(name for name, _ in login_refusals(known)), *rack)
 
     def conflicts(self, written: Mapping[str, Any]) -> Iterator[Conflict]:
         if not self.topics and not self.topic_pattern:
@@ -123,5 +125,5 @@ class ConnectorConfiguration(Section):
         for name, reason in identity_refusals(known_of(self.kafka)):
             yield ("kafka", name), reason
         if self.reader == "native":
-            for name, reason in wire_refusals(known_of(self.kafka)):
+            for name, reason in login_refusals(known_of(self.kafka)):
                 yield ("kafka", name), reason

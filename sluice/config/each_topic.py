@@ -36,6 +36,12 @@ def entries_of(entry: Any) -> list[Any]:
             "name must hold {topic} or {table}, as target does: each topic has an entry with a "
             'name of its own, like name = "shop-{table}"'
         )
+    for topic in topics:
+        if "${" in str(topic):
+            raise RefusedError(
+                f'the topic "{topic}" has a variable, which is replaced later than {{topic}} and '
+                "{table}: write the topic out, or give it an entry of its own"
+            )
     made = [_for_topic(entry, str(topic)) | {"topics": [topic]} for topic in topics]
     for key in ("name", "target") if "target" in entry else ("name",):
         said = [one[key] for one in made]

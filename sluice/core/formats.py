@@ -77,8 +77,9 @@ _FORMATS = (
     Format("SQLBatchRequest", ("schema_hash",)),
 )
 
-#: Those whose messages may name their table: RawBLOB takes whatever a message is.
-NAMES_TABLE = ("SQLBatchRequest", "RawBLOB")
+#: Those whose messages may name their table: RawBLOB takes whatever a message is, and the schema of
+#: Protobuf may be that of the envelope, or a part of it.
+NAMES_TABLE = ("SQLBatchRequest", "RawBLOB", "Protobuf")
 
 #: Those whose messages may be in an envelope of Debezium or Kafka Connect.
 ENVELOPED = ("JSONEachRow", "JSONConfluent", "AvroConfluent", "AvroSingleObject")

@@ -144,15 +144,8 @@ _WIRE_VALUES = {
 _OTHER_READER = 'set reader = "librdkafka" for that'
 
 
-def wire_refusals(properties: Mapping[str, str]) -> Iterator[tuple[str, str]]:
-    """Name and reason of what `reader = "native"` cannot do."""
-    yield from login_refusals(properties)
-    if properties.get("client.rack"):
-        yield "client.rack", f'the reader "native" reads from leaders only; {_OTHER_READER}'
-
-
 def login_refusals(properties: Mapping[str, str]) -> Iterator[tuple[str, str]]:
-    """Those of them that concern TLS and SASL."""
+    """Name and reason of what `reader = "native"` does not know of TLS and SASL."""
     ours = identity_properties(properties)
     for name, value in properties.items():
         if name in ours:

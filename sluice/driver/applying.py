@@ -6,7 +6,7 @@ from __future__ import annotations
 import logging
 import queue
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 
 from sluice.config import Configuration
 from sluice.config.applied import document_of, under
@@ -42,12 +42,16 @@ def newest_version(access: KafkaAccess, topic: str) -> Version | None:
         reader.close()
 
 
-def loaded(configuration: Configuration, environment: Mapping[str, str]) -> Configuration:
+def loaded(
+    configuration: Configuration, environment: Mapping[str, str], decided: Collection[str] = ()
+) -> Configuration:
     """What is loaded, by the newest version; what the file says, where nothing was ever applied.
 
     A cluster that does not answer is logged and left out, since the others still run.
 
+    :param decided: connectors that something is decided about by it: theirs are not left out.
     :raises ConfigurationError: the version does not fit the file.
+    :raises SluiceError: nobody knows what one of those loads.
     """
     versions = list[Version]()
     for connector in configuration.connectors:
@@ -55,6 +59,8 @@ def loaded(configuration: Configuration, environment: Mapping[str, str]) -> Conf
             access = kafka_access(configuration, connector.name)
             version = newest_version(access, configuration.decisions_topic)
         except SluiceError as error:
+            if connector.name in decided:
+                raise
             said = (connector.name, error, error.hint)
             _logger.warning("connector %s cannot say what is loaded: %s. Try: %s", *said)
         else:

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from sluice.config import Configuration, load
-from sluice.config.applied import differences, document_of, under
+from sluice.config.applied import differences, document_of, tables_by_written_name, under
 from sluice.core.decided import (
     DOCUMENT_BYTES_MAX,
     Answer,
@@ -245,7 +245,7 @@ def _lines(configuration: Configuration, base: Version | None, document: str) ->
             f"tables and topics their files have: {tables}"
         )
         return
-    tables_now = {table.name: table for table in configuration.tables}
+    tables_now = tables_by_written_name(configuration)
     for each in differences(base.document, document):
         line = _WORDS[each.kind, each.what].format(
             name=each.name, connector=each.connector, keys="; ".join(each.keys)

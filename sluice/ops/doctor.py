@@ -120,6 +120,12 @@ def _look_at_reader(connector: ConnectorConfiguration) -> list[Finding]:
         except SluiceError as error:
             found.error("reader", error.message, error.hint)
     why = connector.beyond_native()
+    if reader == "native" and why:
+        found.warning(
+            "reader",
+            f'the reader "native" passes {", ".join(why)} over: it reads from leaders only',
+            'reader = "librdkafka" reads from the nearest replica; or leave it out',
+        )
     found.ok("reader", f"{reader}, for {', '.join(why)}" if why else reader)
     return found.findings
 

@@ -34,7 +34,6 @@ from sluice.core.anomalies import (
     Settled,
     SpecSeen,
 )
-from sluice.core.decided import DECISIONS
 from sluice.core.ledger import entries_in
 from sluice.core.load_spec import digest_of
 from sluice.core.ranges import TopicPartition
@@ -213,11 +212,11 @@ def _event(connector: str, place: Place, body: Mapping[str, Any]) -> Event | Non
     at_ms = int(body["at_ms"])
     if body["type"] == "text":
         return _spec(connector, place, at_ms, body)
-    if body["type"] in ("checkpoint", *DECISIONS):
-        return None  # it repeats records, or is about no partition
-    source = TopicPartition(str(body["topic"]), int(body["partition"]))
     read = {"record": _record, "receipt": _receipt, "settled": _settled}.get(body["type"])
-    return None if read is None else read((connector, source, place, at_ms), body)
+    if read is None:
+        return None  # it repeats records, or is about no partition, or a newer version's
+    source = TopicPartition(str(body["topic"]), int(body["partition"]))
+    return read((connector, source, place, at_ms), body)
 
 
 def _foreign(connector: str, place: Place, at_ms: int, problem: str) -> Instance:

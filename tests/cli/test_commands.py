@@ -55,7 +55,7 @@ def _taking(real: Callable[..., Any], answer: Callable[..., Any]) -> Callable[..
 @pytest.fixture
 def answers(monkeypatch: pytest.MonkeyPatch) -> Answers:
     made = Answers(monkeypatch)
-    made.set("sluice.driver.applying", loaded=lambda configuration, _: configuration)
+    made.set("sluice.driver.applying", loaded=lambda configuration, *_: configuration)
     return made
 
 

@@ -127,7 +127,7 @@ def test_replay_shows_asks_and_reports(
     report.refusals.append(Refusal("dc1", STORED, "it is gone", "Produce it again."))
     done: list[object] = []
     where = "sluice.ops.dead_letters_replaying"
-    monkeypatch.setattr("sluice.driver.applying.loaded", lambda configuration, _: configuration)
+    monkeypatch.setattr("sluice.driver.applying.loaded", lambda configuration, *_: configuration)
     monkeypatch.setattr(f"{where}.plan_replay", lambda *_: plan)
 
     def replay(*_: object, by: str | None, why: str) -> ReplayReport:

@@ -58,6 +58,7 @@ def test_what_does_not_fit_the_file_names_the_version(tmp_path: Path) -> None:
     assert str(caught.value).startswith(
         f'{one.path} under version 3: table[orders].shards: no shard is named "s9"'
     )
+    assert f"`sluice apply {one.path}` puts the file in its place" in caught.value.hint
 
 
 def test_differences_in_words(tmp_path: Path) -> None:

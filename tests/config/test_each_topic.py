@@ -78,9 +78,9 @@ def test_a_further_topic_changes_no_other_entry(tmp_path: Path) -> None:
 
 
 def test_variables_are_no_placeholders(tmp_path: Path) -> None:
-    text = entry('name = "${topic}-{table}"', '"${topic}.orders"')
+    text = entry('name = "${topic}-{table}"', '"shop.orders"')
     (only,) = load_text(tmp_path, text, {"topic": "eu"}).tables
-    assert (only.name, only.topics) == ("eu-orders", ("eu.orders",))
+    assert (only.name, only.topics) == ("eu-orders", ("shop.orders",))
 
 
 def test_braces_in_an_entry_of_no_placeholder_are_text(tmp_path: Path) -> None:
@@ -114,6 +114,19 @@ def test_two_topics_of_one_name_and_one_topic_twice(tmp_path: Path) -> None:
 def test_a_topic_that_makes_no_table_is_named(tmp_path: Path) -> None:
     (line,) = findings_of(tmp_path, entry('name = "s-{table}"\ntarget = "shop.{topic}"', '"a.b"'))
     assert line.startswith('sluice.toml: table[s-b].target: "shop.a.b" is not a table')
+
+
+@pytest.mark.parametrize("topic", ["${T}", "${ENV}_orders", "shop.${T}"])
+def test_a_topic_of_which_a_variable_is_a_part_has_no_entry_of_its_own(
+    tmp_path: Path, topic: str
+) -> None:
+    """`{table}` would be `${T}`, which is `shop.orders` only later: a table of another database."""
+    text = entry('name = "shop-{table}"\ntarget = "{table}"', f'"db.shop.items", "{topic}"')
+    (line,) = findings_of(tmp_path, text, {"T": "shop.orders", "ENV": "prod"})
+    assert line.startswith(f'sluice.toml: table[1]: the topic "{topic}" has a variable'), line
+    # An entry of one topic may name it so.
+    text = entry('name = "orders"\ntarget = "shop.orders"', f'"{topic}"')
+    assert load_text(tmp_path, text, {"T": "orders", "ENV": "prod"}).tables[0].topics
 
 
 def test_without_topics_nothing_can_stand_for_each(tmp_path: Path) -> None:

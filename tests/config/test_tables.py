@@ -73,6 +73,10 @@ def test_all_that_a_table_may_say(tmp_path: Path) -> None:
         ('{ key_prefix = "vip:" }', Route("key-prefix", "", "vip:")),
         ('{ envelope = "" }\nformat = "SQLBatchRequest"', Route("envelope", "", "orders")),
         ('{ envelope = "a" }\nformat = "RawBLOB"', Route("envelope", "", "a")),
+        (
+            '{ envelope = "a" }\nformat = "Protobuf"\noptions = { schema = "x", message = "m" }',
+            Route("envelope", "", "a"),
+        ),
     ],
 )
 def test_routes(tmp_path: Path, written: str, route: Route) -> None:

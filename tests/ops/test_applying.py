@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from sluice.config import Configuration, load
-from sluice.core.decided import taken_entry
+from sluice.config.applied import document_of
+from sluice.core.decided import Version, apply_entry, taken_entry
+from sluice.core.errors import ConfigurationError
 from sluice.core.fleet.records import Report
 from sluice.driver.applying import loaded
 from sluice.kafka.decisions import write_decisions
@@ -147,6 +150,36 @@ def test_a_connector_that_is_new_takes_the_next_version_wherever_its_name_stands
     # All of them are still there to go back to.
     assert [v.number for v in applying.versions(configuration).versions] == [1, 2, 3]
     assert not plan(configuration).does_something
+
+
+def test_a_version_that_is_refused_by_now_is_replaced_by_the_file(
+    pipeline: Pipeline, findings: list[tuple[str, Finding]]
+) -> None:
+    """An older Sluice took it: a route by envelope of messages that name no table."""
+    configuration = pipeline.configuration
+    document = json.loads(document_of(configuration))
+    document["table"][0]["route"] = {"envelope": "orders"}
+    entry = apply_entry(1, 0, json.dumps(document), "alice", "")
+    topics = configuration.ledger_topic, configuration.decisions_topic
+    access, group = pipeline.kafka.access(), configuration.group("dc1")
+    write_decisions(access, group, *topics, [entry], now_ms())
+    with pytest.raises(ConfigurationError, match="none is JSONEachRow") as caught:
+        loaded(configuration, {})
+    assert f"`sluice apply {configuration.path}`" in caught.value.hint
+    planned = plan(configuration)
+    assert planned.number == 2 and "change table orders: route: " in planned.lines[0]
+    apply(planned, by="alice", why="corrected")
+    assert loaded(configuration, {}) is configuration
+
+
+def test_a_table_whose_name_is_a_variable_is_added(pipeline: Pipeline) -> None:
+    before = pipeline.configuration
+    text = f'[[table]]\nname = "${{MORE}}"\ntopics = ["{pipeline.topic}"]\n'
+    pipeline.path.write_text(pipeline.path.read_text() + text)
+    after = load(pipeline.path, {"MORE": "bids"})
+    base = Version(1, 0, document_of(before), "alice", "", 0)
+    (line,) = applying._lines(after, base, document_of(after))
+    assert line.startswith("add table ${MORE}: ") and line.endswith(" into shop.bids")
 
 
 def plan_rollback_of_before(late: applying.Plan) -> applying.Plan:

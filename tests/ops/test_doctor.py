@@ -367,6 +367,10 @@ def test_a_reader_that_was_not_built_is_refused(
         ("ok", "librdkafka, for client.rack"),
         ("ok", "native"),
     ]
+    rack = replace(connector, reader="native", kafka={"client.rack": "a"})
+    (passed_over,) = doctor._look_at_reader(rack)
+    assert passed_over.level == "warning" and "passes client.rack over" in passed_over.what
+    assert refusal([passed_over]) is None
     monkeypatch.setattr(compiled, "EXTENSION_SUFFIXES", ())
     native.library.cache_clear()
     (said,) = doctor._look_at_reader(connector)

@@ -13,11 +13,16 @@ from sluice.clickhouse.http import Server
 from sluice.config import load
 from sluice.config.applied import document_of
 from sluice.core.decided import Subject, apply_entry
+from sluice.driver.applying import loaded
+from sluice.kafka import tail
 from sluice.kafka.decisions import write_decisions
+from sluice.kafka.errors import KafkaUnavailableError
 from sluice.ops.driver_decisions import now_ms, read_decided
+from sluice.testbed.local.children import free_ports
 from tests.cli.support import run
 from tests.ops.dead_letters import DeadLetters
 from tests.ops.pipelines import Pipeline, settled
+from tests.ops.test_claims import made_again
 from tests.ops.test_dead_letters_claims import ClaimingLetters
 from tests.support.fixtures import fresh_database
 from tests.support.kafka import Kafka
@@ -80,6 +85,51 @@ def test_a_parked_message_gives_up_the_claim_that_it_has_by_what_is_loaded(
     ended = run(capsys, "dead-letters", "replay", str(letters.path), "--yes")
     assert ended.status == ExitStatus.DONE, ended
     assert letters.held(50) == [False]
+
+
+def test_who_decides_does_not_go_by_the_file_where_the_version_cannot_be_read(
+    letters: ClaimingLetters, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """As without the right to read it: the file's key may be another one than the version's."""
+    letters.fill(10)
+    letters.insert({5: 50, 7: 70})
+    letters.claim(50, offset=5)
+    letters.park(5, b'{"id": 50, "note": "x"}')
+    apply_and_then_change(letters, 'key = ["id"]', 'key = ["note"]')
+    before = len(letters.written())
+    path, topic = str(letters.path), letters.configuration.decisions_topic
+    letters.kafka.produce(topic, [b"{"])
+    where = ("--connector", "dc1", "--topic", letters.topic, "--partition", "0")
+    for words in (
+        ("dead-letters", "replay", path, "--yes"),
+        ("resolve", path, *where, "--as", "loaded", "--yes"),
+        ("adopt", path, *where, "--offset", "10", "--yes"),
+        ("rewind", path, *where, "--to", "0", "--yes"),
+        ("claims", "rebuild", path),
+    ):
+        ended = run(capsys, *words)
+        assert ended.status == ExitStatus.BROKEN, words
+        assert f"topic {topic} holds a message at offset 2 that is no decision" in ended.err
+    assert len(letters.written()) == before and letters.held(50, 70) == [True, False]
+    # Who only looks goes by the file.
+    ended = run(capsys, "claims", "check", path)
+    assert "sluice: error" not in ended.err and "orders" in ended.out, ended
+    # A driver says itself of which table its claims are to be made again.
+    made_again(letters)
+    assert letters.held(50, 70) == [True, True]
+
+
+def test_of_several_connectors_only_those_that_are_decided_about_must_be_known(
+    pipeline: DeadLetters, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tail, "_TIMEOUT_SECONDS", 4.0)
+    away = f'[[connector]]\nname = "dc2"\nbrokers = "127.0.0.1:{free_ports(1)[0]}"\n'
+    text = pipeline.path.read_text() + f'{away}topics = ["{pipeline.topic}"]\n'
+    pipeline.path.write_text(text)
+    configuration = load(pipeline.path, {})
+    assert loaded(configuration, {}, ["dc1"]) is configuration, "nothing was ever applied"
+    with pytest.raises(KafkaUnavailableError):
+        loaded(configuration, {}, ["dc1", "dc2"])
 
 
 @pytest.mark.parametrize("words", [("rewind", "--to", "10"), ("adopt", "--offset", "10")])
