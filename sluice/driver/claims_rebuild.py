@@ -130,7 +130,7 @@ def _run(
                 child.kill()
                 with suppress(subprocess.TimeoutExpired):
                     child.wait(_KILLED_SECONDS)
-        if child.returncode:
+        if child.returncode != 0:  # None: it outlives even that
             said.seek(max(0, size - _SAID_BYTES_MAX))
             last = " ".join(said.read().decode(errors="replace").strip().splitlines()[-_LINES:])
             raise RebuildFailedError(f"`sluice claims rebuild` {how}: {last}")

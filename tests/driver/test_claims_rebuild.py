@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import subprocess
 import sys
 import time
 
@@ -33,6 +34,14 @@ def test_one_that_hangs_is_killed() -> None:
 def test_one_that_goes_on_is_waited_for() -> None:
     """It takes longer than it may be silent."""
     _run(python(f"for _ in range(8):\n    {LINE}\n    time.sleep(0.6)"), {})
+
+
+def test_one_that_cannot_be_killed_has_claimed_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It waits for a disk: nobody knows how far it came."""
+    monkeypatch.setattr(subprocess.Popen, "kill", lambda child: None)
+    monkeypatch.setattr(claims_rebuild, "_KILLED_SECONDS", 0.1)
+    with pytest.raises(RebuildFailedError, match="said nothing for 3 s, and was killed"):
+        _run(python("time.sleep(6)"), {})
 
 
 def test_one_that_fails_says_why() -> None:
