@@ -401,7 +401,7 @@ def may_still_insert(
             continue
         # What is probed, and loaded under today's load spec, may have claimed by another key.
         is_repeated = state.record.spec == digest or spec_of(state) is not spec
-        is_known = is_same_run(state.background.servers.get(CLAIMS), run)
+        is_known = is_same_run(state.claimed_in, run)
         if state.record.in_doubt and is_known and is_repeated:
             continue
         last_ms = state.late_insert_until_ms
@@ -410,7 +410,9 @@ def may_still_insert(
         if state.out or not has_expired(last_ms, now_ms):
             return True
     return any(
-        _claims(late.insert_counters) and not has_expired(late.deadline_ms, now_ms)
+        _claims(late.insert_counters)
+        and not has_expired(late.deadline_ms, now_ms)
+        and not is_same_run(late.claimed_in, run)  # its rows are there, and their claims, too
         for late in holds.late_inserts
     )
 
