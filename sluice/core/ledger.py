@@ -169,9 +169,13 @@ def settled_entry(block_range: Range, batch: int, attempt: int, loaded: Loaded) 
 
 
 def late_insert_entry(
-    block_range: Range, deadline_ms: int, insert_counters: InsertCounters
+    block_range: Range, deadline_ms: int, insert_counters: InsertCounters, claimed_in: str = ""
 ) -> LedgerEntry:
-    """A settled range of which a lost task may still try an insert until the deadline."""
+    """A settled range of which a lost task may still try an insert until the deadline.
+
+    :param claimed_in: the run of the store of claims that it was loaded under; "": it claimed
+        nothing, or that is not known.
+    """
     # "suspect" here, and "marks" here and in a record, stay: older versions wrote them.
     body = {
         "type": "suspect",
@@ -180,6 +184,8 @@ def late_insert_entry(
         "deadline_ms": deadline_ms,
         "marks": insert_counters,
     }
+    if claimed_in:
+        body["claimed_in"] = claimed_in
     return LedgerEntry(block_range.source, body)
 
 

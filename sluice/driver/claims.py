@@ -221,6 +221,7 @@ def next_step(
     noted_ms: int,
     unknown_until_ms: int,
     new: Collection[Part] = (),
+    begun: Collection[Part] = (),
     now_ms: int,
 ) -> Step:
     """What a writer does about a key space of a store. Pure.
@@ -237,12 +238,14 @@ def next_step(
         that one may be asleep.
     :param unknown_until_ms: until then others may insert under claims of the run before.
     :param new: parts whose tables are empty: nobody has claimed there.
+    :param begun: parts that this writer has only begun to claim: whatever others note, its own rows
+        may have come without claims.
     """
     known = {part: Space.read(notes.get(_SPACE + part.name, "")) for part in parts}
     lacking = {
         part: space
         for part, space in known.items()
-        if space.run != run or now_ms - space.alive_ms > STALE_MS
+        if part in begun or space.run != run or now_ms - space.alive_ms > STALE_MS
     }
     if not lacking:
         for name, (_, theirs) in others.items() if not was_open else ():
@@ -269,7 +272,8 @@ def next_step(
     return RebuildNow(
         {
             # What came before would be over by now, or its claims are there.
-            part: max(space.alive_ms, now_ms - 1000 * part.seconds) - SINCE_MARGIN_MS
+            part: max(0 if part in begun else space.alive_ms, now_ms - 1000 * part.seconds)
+            - SINCE_MARGIN_MS
             for part, space in lacking.items()
         }
     )
@@ -401,7 +405,7 @@ def may_still_insert(
             continue
         # What is probed, and loaded under today's load spec, may have claimed by another key.
         is_repeated = state.record.spec == digest or spec_of(state) is not spec
-        is_known = is_same_run(state.background.servers.get(CLAIMS), run)
+        is_known = is_same_run(state.claimed_in, run)
         if state.record.in_doubt and is_known and is_repeated:
             continue
         last_ms = state.late_insert_until_ms
@@ -410,7 +414,9 @@ def may_still_insert(
         if state.out or not has_expired(last_ms, now_ms):
             return True
     return any(
-        _claims(late.insert_counters) and not has_expired(late.deadline_ms, now_ms)
+        _claims(late.insert_counters)
+        and not has_expired(late.deadline_ms, now_ms)
+        and not is_same_run(late.claimed_in, run)  # its rows are there, and their claims, too
         for late in holds.late_inserts
     )
 
@@ -503,6 +509,46 @@ class _Failed:
         return 0 <= now_ms - self.at_ms < self.pause_ms
 
 
+class _Due(NamedTuple):
+    """What is to be claimed again of a part.
+
+    :param begun: see `_Begun.parts`; 0: it is not there.
+    """
+
+    table: TableSpec
+    since_ms: int
+    begun: int
+
+
+class _Begun:
+    """Parts that an entry of today's load spec began to claim while this driver runs: its rows came
+    without claims before, while others, or this driver for what was in doubt, noted that all claims
+    are there. Changed by the loop, and by the keeper's thread."""
+
+    def __init__(self) -> None:
+        self._changing = threading.Lock()
+        self._times = 0
+        #: Which beginning it is: while a part is made again it may end, and begin once more.
+        self.parts: Mapping[Part, int] = {}
+
+    def go_over(self, before: LoadSpec, today: LoadSpec) -> None:
+        """From one load spec to the next."""
+        parts = {part for part, _ in _keyed(today).values()}
+        parts -= {part for part, _ in _keyed(before).values()}
+        with self._changing:
+            self._times += 1
+            self.parts = {**self.parts, **dict.fromkeys(parts, self._times)}
+
+    def made_again(self, due: Mapping[Part, _Due]) -> None:
+        """All claims of these are there now."""
+        with self._changing:
+            self.parts = {
+                part: begun
+                for part, begun in self.parts.items()
+                if part not in due or due[part].begun != begun
+            }
+
+
 class ClaimsKeeper(Background):
     """The windows of a loop, those of claims among them; see `sluice.driver.ports.Windows`.
 
@@ -540,6 +586,7 @@ class ClaimsKeeper(Background):
         self._settle_ms = settle_ms
         self._spec = spec
         self._keyed = _keyed(spec)
+        self._begun = _Begun()
         self._changing = threading.Lock()
         #: Of the store, as last read; "": it was never read.
         self.run = ""
@@ -606,7 +653,7 @@ class ClaimsKeeper(Background):
         if target_shard.shard != CLAIMS:
             return self._others.outage(target_shard)
         part, _ = self._keyed.get(target_shard, (None, None))
-        if part is None or part not in self._open:
+        if part is None or part not in self._open or part in self._begun.parts:
             why = _NOT_READ if part is None else self._waits.get(part.space, _NOT_READ)
             return f"the store of claims waits: {why}"
         is_old = self._now_ms() - self._noted_ms.get(part.space, 0) > self._noted_ms_max
@@ -632,6 +679,8 @@ class ClaimsKeeper(Background):
         """
         if spec is not self._spec:
             with self._changing:
+                self._quiet_in = ""
+                self._begun.go_over(self._spec, spec)
                 self._spec = spec
                 self._know({**self._keyed, **_keyed(spec)})
         if self._waits:
@@ -666,27 +715,27 @@ class ClaimsKeeper(Background):
         self._looked_ms = now_ms
         return now_ms
 
-    def _look(self, store: ClaimStore) -> dict[Part, tuple[TableSpec, int]]:
-        """Look once, and tell of this writer; gives what is to be claimed again now: tables, and
-        since when."""
+    def _look(self, store: ClaimStore) -> dict[Part, _Due]:
+        """Look once, and tell of this writer; gives what is to be claimed again now."""
         now_ms, run = self._notice_pause(), store.run()
         if run != self.run:
             self.run, self._run_since_ms = run, now_ms
             self._opened, self._failed = frozenset(), {}
             why = "it was started again, or is another one"
             self._wait(frozenset(), dict.fromkeys(_spaces_of(self._keyed), why))
-        keyed = self._keyed
-        is_quiet = self._quiet_in == run  # read after the other
+        keyed, begun = self._keyed, self._begun.parts
+        is_quiet = self._quiet_in == run  # read after the others
         tables, notes = _tables_of(keyed), store.notes()
         by_space = others_of(notes, self._me, now_ms)
         parts = sorted(tables)  # in one order in every process
-        waits, due = dict[str, str](), dict[Part, tuple[TableSpec, int]]()
+        waits, due = dict[str, str](), dict[Part, _Due]()
         for space, of_space in groupby(parts, lambda part: part.space):
             known = {part: tables[part] for part in of_space}
             others = by_space.get(space, {})
-            step = self._step_of(space, known, notes, others, now_ms, is_quiet=is_quiet)
+            step = self._step_of(space, known, notes, others, begun, now_ms, is_quiet=is_quiet)
             if isinstance(step, RebuildNow):
-                due |= {part: (tables[part], since_ms) for part, since_ms in step.since_ms.items()}
+                for part, since_ms in step.since_ms.items():
+                    due[part] = _Due(tables[part], since_ms, begun.get(part, 0))
                 waits[space] = "its claims are made again from the tables"
             elif isinstance(step, Closed):
                 waits[space] = step.why
@@ -717,6 +766,7 @@ class ClaimsKeeper(Background):
         tables: Mapping[Part, TableSpec],
         notes: Mapping[str, str],
         others: Others,
+        begun: Collection[Part],
         now_ms: int,
         *,
         is_quiet: bool,
@@ -747,6 +797,7 @@ class ClaimsKeeper(Background):
             # Who uses a store that only this machine has is gone with its run.
             unknown_until_ms=self._run_since_ms + longest_ms if self._settle_ms else 0,
             new=new,
+            begun=begun,
             now_ms=now_ms,
         )
         self._leases_ms[space] = max([*leases_ms, 0]) if isinstance(step, Open) else longest_ms
@@ -756,19 +807,20 @@ class ClaimsKeeper(Background):
             return Closed(failed.why)
         return step
 
-    def _make_again(self, store: ClaimStore, due: Mapping[Part, tuple[TableSpec, int]]) -> None:
+    def _make_again(self, store: ClaimStore, due: Mapping[Part, _Due]) -> None:
         """Claim what is in these tables. Other key spaces are kept up meanwhile."""
-        run, made = self.run, list[Part]()
-        for part, (table, since_ms) in due.items():
+        run, made = self.run, dict[Part, _Due]()
+        for part, of in due.items():
             try:
-                self._rebuild(table, since_ms, run, lambda: self._look(store))
-                made.append(part)
+                self._rebuild(of.table, of.since_ms, run, lambda: self._look(store))
+                made[part] = of
             except StoreAwayError:
                 raise
             except SluiceError as error:
                 self._fails(part.space, error)
         now_ms = self._now_ms()  # nobody has inserted anything there meanwhile
         store.keep({_SPACE + part.name: Space(run, now_ms).written() for part in made}, run)
+        self._begun.made_again(made)
 
     def _fails(self, space: str, error: SluiceError) -> str:
         """Claims of a key space cannot be made again now; gives why."""

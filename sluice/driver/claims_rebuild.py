@@ -5,8 +5,10 @@ from __future__ import annotations
 import json
 import os
 import subprocess
+import threading
 import time
 from collections.abc import Callable, Mapping
+from concurrent.futures import Future, wait
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
@@ -27,6 +29,10 @@ _LINES = 3
 SILENT_SECONDS_MAX = 600.0
 _LOOK_SECONDS = 1.0
 _KILLED_SECONDS = 10.0
+#: A server that is not frozen says sooner which parts it has.
+_ANSWER_SECONDS = 0.5
+#: What was asked longer ago may be otherwise by now.
+_ASKED_SECONDS_MAX = 120.0
 _SAID_BYTES_MAX = 10_000
 
 
@@ -85,7 +91,12 @@ def rebuild(
     :param meanwhile: called about each second.
     :raises TransientError: not all rows could be read, or not all claimed; or it hung.
     """
-    if not has_rows(access, table):
+    asked = _ask(access, table)
+    is_answered = False
+    while not is_answered:
+        is_answered = bool(wait([asked], _LOOK_SECONDS).done)
+        meanwhile()
+    if not asked.result():
         return
     shards = {shard: access.shards[shard] for shard in _configured(access, table)}
     request = RebuildRequest(replace(table, shards=tuple(shards)), shards, max(0, since_ms), run)
@@ -130,10 +141,53 @@ def _run(
                 child.kill()
                 with suppress(subprocess.TimeoutExpired):
                     child.wait(_KILLED_SECONDS)
-        if child.returncode:
+        if child.returncode != 0:  # None: it outlives even that
             said.seek(max(0, size - _SAID_BYTES_MAX))
             last = " ".join(said.read().decode(errors="replace").strip().splitlines()[-_LINES:])
             raise RebuildFailedError(f"`sluice claims rebuild` {how}: {last}")
+
+
+class TableLooks:
+    """Asks whether tables have rows, for a thread that cannot wait for a server that is frozen."""
+
+    def __init__(self) -> None:
+        #: By table, what is asked, and since when; a late answer is for who asks again.
+        self._asked: dict[str, tuple[Future[bool], float]] = {}
+
+    def has_rows(self, access: ClickHouseAccess, table: TableSpec) -> bool:
+        """See the function.
+
+        :raises TransientError: no replica of a shard answers, or not yet.
+        """
+        now = time.monotonic()
+        asked, since = self._asked.get(table.target, (None, now))
+        if asked is None or (asked.done() and now - since > _ASKED_SECONDS_MAX):
+            # Where one is not answered the next one may not be: all would wait for each.
+            waits = any(not each.done() for each, _ in self._asked.values())
+            asked = _ask(access, table)
+            self._asked[table.target] = asked, now
+            wait([asked], 0 if waits else _ANSWER_SECONDS)
+        if not asked.done():
+            raise TransientError(
+                f"whether {table.target} has rows is asked, and not answered yet",
+                "It goes on by itself; look whether a server of the table is frozen or overloaded.",
+            )
+        del self._asked[table.target]
+        return asked.result()
+
+
+def _ask(access: ClickHouseAccess, table: TableSpec) -> Future[bool]:
+    """Whether a table has rows, asked in a thread of its own, which nobody has to wait for."""
+    asked: Future[bool] = Future()
+
+    def ask() -> None:
+        try:
+            asked.set_result(has_rows(access, table))
+        except BaseException as error:
+            asked.set_exception(error)
+
+    threading.Thread(target=ask, name=f"rows of {table.target}", daemon=True).start()
+    return asked
 
 
 def has_rows(access: ClickHouseAccess, table: TableSpec) -> bool:

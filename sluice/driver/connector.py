@@ -42,7 +42,7 @@ from sluice.driver.applying import (
 )
 from sluice.driver.beginning import ask_group
 from sluice.driver.claims import SETTLE_MS, ClaimsKeeper, Me, why_other_claims
-from sluice.driver.claims_rebuild import has_rows, rebuild
+from sluice.driver.claims_rebuild import TableLooks, rebuild
 from sluice.driver.deciding import DecisionWatch
 from sluice.driver.discovering import TopicFinder, retired, topics_to_load
 from sluice.driver.fleet import FleetMember, Identity, boot_id, refuse_beside_fleet, why_alone
@@ -437,7 +437,7 @@ class _Assembly:
         if found is None:
             return None
         access, lease = store_access(found), self.configuration.batch.lease_seconds
-        name = self.run.connector.name
+        name, looks = self.run.connector.name, TableLooks()
         return ClaimsKeeper(
             self.monitor,
             partial(open_store, access),
@@ -446,7 +446,7 @@ class _Assembly:
             int(lease * 1000),
             now_ms,
             lambda *asked: rebuild(self.configuration.path, self.clickhouse, *asked),
-            lambda table: has_rows(self.clickhouse, table),
+            lambda table: looks.has_rows(self.clickhouse, table),
             0 if access.is_local else SETTLE_MS,
         )
 

@@ -544,9 +544,10 @@ def settling(
     entries = [receipt_entry(state.block_range, batch, attempt, r) for r in loaded.receipts]
     entries.append(settled_entry(state.block_range, batch, attempt, loaded))
     if not has_expired(state.late_insert_until_ms, now_ms):
+        late = state.late_insert
         entries.append(
             late_insert_entry(
-                state.block_range, state.late_insert_until_ms, state.background.insert_counters
+                state.block_range, late.deadline_ms, late.insert_counters, late.claimed_in
             )
         )
     return tuple(entries), loaded.dead_letters + loaded.copies, state.record.bundle

@@ -17,7 +17,7 @@ from sluice.driver.ports import LoopParts
 from sluice.driver.record_updates import RecordUpdate, bounded
 from sluice.driver.report_handler import backoff_ms
 from sluice.driver.start import Started
-from sluice.driver.state import Holds, PartitionState, PossibleLateInsert
+from sluice.driver.state import Holds, PartitionState
 
 #: A start reads about as much of the ledger as is written meanwhile.
 CHECKPOINT_EVERY_MS = 600_000
@@ -226,9 +226,7 @@ class RoundRecorder:
             _logger.debug("%s is settled: %d rows", state.block_range, state.loaded.rows)
             self._holds.end(now_ms, state.background.insert_counters, state.record)
             if not has_expired(state.late_insert_until_ms, now_ms):
-                self._holds.late_inserts.append(
-                    PossibleLateInsert(state.background.insert_counters, state.late_insert_until_ms)
-                )
+                self._holds.late_inserts.append(state.late_insert)
                 state.held_until_ms = max(state.held_until_ms, state.late_insert_until_ms)
             state.late_insert_until_ms = 0
             state.settled_at_ms = now_ms

@@ -257,7 +257,9 @@ def late_inserts_in(view: LedgerView) -> list[PossibleLateInsert]:
     """Of all partitions, whoever owns them."""
     return [
         PossibleLateInsert(
-            {str(k): int(v) for k, v in entry["marks"].items()}, int(entry["deadline_ms"])
+            {str(k): int(v) for k, v in entry["marks"].items()},
+            int(entry["deadline_ms"]),
+            str(entry.get("claimed_in", "")),
         )
         for entry in view.late_inserts
     ]

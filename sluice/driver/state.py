@@ -186,6 +186,19 @@ class PartitionState:
         return not has_expired(self.held_until_ms, now_ms)
 
     @property
+    def claimed_in(self) -> str:
+        """The run of the store of claims that its range is recorded under; "": none, or nobody
+        knows."""
+        return self.background.servers.get(CLAIMS, "")
+
+    @property
+    def late_insert(self) -> PossibleLateInsert:
+        """What a lost task of its range may still try, once it is settled."""
+        return PossibleLateInsert(
+            self.background.insert_counters, self.late_insert_until_ms, self.claimed_in
+        )
+
+    @property
     def has_to_be_probed(self) -> bool:
         """Until a probe has found what is missing nothing of the range is sent."""
         return isinstance(self.stage, ToProbe) and not isinstance(self.stage, Probed)
@@ -291,10 +304,14 @@ class PartitionState:
 
 @dataclass(frozen=True, slots=True)
 class PossibleLateInsert:
-    """A settled range of which a lost task may still try an insert."""
+    """A settled range of which a lost task may still try an insert.
+
+    :param claimed_in: see `core.ledger.late_insert_entry`.
+    """
 
     insert_counters: InsertCounters
     deadline_ms: int
+    claimed_in: str = ""
 
 
 @dataclass(slots=True)

@@ -118,6 +118,9 @@ def test_the_other_entries() -> None:
     _, late_insert = written(late_insert_entry(RANGE, 99, {"orders/s1": 5}))
     assert (late_insert["type"], late_insert["deadline_ms"]) == ("suspect", 99)
     assert late_insert["marks"] == {"orders/s1": 5}
+    assert "claimed_in" not in late_insert
+    _, late_insert = written(late_insert_entry(RANGE, 99, {"orders/s1": 5}, "a@0"))
+    assert late_insert["claimed_in"] == "a@0"
 
 
 def test_nothing_is_known_of_a_partition_without_a_record() -> None:

@@ -205,6 +205,12 @@ def test_a_settled_range_of_which_an_insert_may_come_holds_it_closed() -> None:
     assert not quiet(found, PossibleLateInsert({KEY: 0}, NOW + 1))
     assert quiet(found, PossibleLateInsert({KEY: 0}, NOW - 20_000))
     assert quiet(found, PossibleLateInsert({"t/0": 0}, NOW + 1))
+    assert not quiet(found, PossibleLateInsert({KEY: 0}, NOW + 1, BEFORE))
+
+
+def test_one_that_claimed_in_this_run_holds_no_other_key_space_closed() -> None:
+    """Beside a table whose ranges are repeated again and again another one would never open."""
+    assert quiet(state(RUN), PossibleLateInsert({KEY: 0}, NOW + 1, RUN))
 
 
 def test_a_new_store_is_open_once_what_the_tables_have_is_claimed() -> None:

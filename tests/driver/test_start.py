@@ -262,13 +262,13 @@ def test_what_was_read_ahead_is_only_read_on(two: Group) -> None:
     parts = start_parts(two, recorded, why=None, read=read)
     ahead = read_ahead(parts, first)
     settled, insert_counters = Range(two.sources[1], 0, 5), {"a/s1": 3}
-    late = late_insert_entry(settled, NOW + 60_000, insert_counters)
+    late = late_insert_entry(settled, NOW + 60_000, insert_counters, "a@0")
     leave_in_doubt(two, recorded, late, partition=1)
     started = take_over(parts, first, ahead=ahead)
     assert read == [first]
     (state,) = started.states
     assert (state.record.kind, state.record.spec) == (Kind.RENEW, recorded.digest())
-    assert started.late_inserts == [PossibleLateInsert(insert_counters, NOW + 60_000)]
+    assert started.late_inserts == [PossibleLateInsert(insert_counters, NOW + 60_000, "a@0")]
 
 
 def test_a_new_partition_of_a_topic_that_stopped_long_ago_begins_at_its_beginning(

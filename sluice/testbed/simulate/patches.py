@@ -234,6 +234,6 @@ def _of_claims(parts: Parts) -> list[tuple[Any, str, Any]]:
         (connector, "open_store", lambda access: store.SimulatedStore(parts)),
         (connector, "rebuild", store.rebuilding(parts)),
         # A store is never taken for a new one: then nobody could have claimed.
-        (connector, "has_rows", lambda *_: True),
+        (connector, "TableLooks", lambda: SimpleNamespace(has_rows=lambda *_: True)),
         (claiming, "kept", store.kept),
     ]
