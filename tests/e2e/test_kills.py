@@ -46,7 +46,7 @@ def assert_sums(world: World, table: str, truth: Truth) -> None:
     assert int(str(sums[0]["n"])) == truth.rows, "rows behind the view"
 
 
-@pytest.mark.parametrize("kills", [2, pytest.param(10, marks=pytest.mark.long)])
+@pytest.mark.parametrize("kills", [3, pytest.param(10, marks=pytest.mark.long)])
 def test_kills_of_the_driver(world: World, kills: int) -> None:
     """SIGKILL at random moments: while it plans, records, loads or settles."""
     world.create_topic("orders-kills")
