@@ -420,9 +420,9 @@ class TableConfiguration(Section):
         if self.format not in NAMES_TABLE:
             yield (
                 "route",
-                f"by envelope takes a SQLBatchRequest that names the table, and none is "
-                f"{self.format}; route by header or key_prefix. (A change event is taken out of "
-                'its envelope by envelope = "debezium" beside the route.)',
+                f"by envelope reads the table's name in a SQLBatchRequest; messages of "
+                f"{self.format} have none. Route by header or key_prefix. (Change events: "
+                'envelope = "debezium" beside the route takes them out of their envelope.)',
             )
         if self.decompress:
             yield "route", "by envelope does not go with decompress: it is told before"

@@ -19,6 +19,7 @@ from sluice.clickhouse.access import ClickHouseAccess
 from sluice.clickhouse.comparing import why_not_executable
 from sluice.config import Configuration, ConnectorConfiguration, FleetConfiguration
 from sluice.config.applied import document_of, under
+from sluice.core.claim_notes import SETTLE_MS, Me
 from sluice.core.collector import relaxed_collector
 from sluice.core.decided import Decided, Version
 from sluice.core.errors import (
@@ -41,7 +42,7 @@ from sluice.driver.applying import (
     refuse_what_needs_a_start,
 )
 from sluice.driver.beginning import ask_group
-from sluice.driver.claims import SETTLE_MS, ClaimsKeeper, Me, why_other_claims
+from sluice.driver.claims import ClaimsKeeper, why_other_claims
 from sluice.driver.claims_rebuild import TableLooks, rebuild
 from sluice.driver.deciding import DecisionWatch
 from sluice.driver.discovering import TopicFinder, retired, topics_to_load

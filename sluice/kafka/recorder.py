@@ -79,7 +79,7 @@ class _OwnProducer:
         #: How often the id was initialised.
         self.initialised = 0
         #: Whether this one has sent offsets.
-        self.has_sent = False
+        self._has_sent = False
         self._lost = threading.Event()
         self._began = 0.0
 
@@ -89,7 +89,7 @@ class _OwnProducer:
             self.now = self._initialise(self._lost.set)
             self.initialised += 1
             # What it lost before is in the way of no offsets.
-            self.has_sent = False
+            self._has_sent = False
             _hear(self.now)
             self._lost.clear()
             self._began = time.monotonic()
@@ -99,13 +99,17 @@ class _OwnProducer:
         """The next one is made anew."""
         self.now = None
 
+    def sends(self, producer: ck.Producer) -> None:
+        """Offsets are sent by this producer, which may be the own one."""
+        self._has_sent = self._has_sent or producer is self.now
+
     def get_without_lost_broker(self, ask: Callable[[], object]) -> ck.Producer:
         """As `get`. Where it has sent offsets and lost a broker since, the next ones may wait for a
         connection that it has given up (H6), so it is made anew.
 
         :param ask: raises while Kafka does not answer: nobody is to wait for that in `get`.
         """
-        if self.now is not None and self.has_sent:
+        if self.now is not None and self._has_sent:
             _hear(self.now)
             is_young = time.monotonic() - self._began < RENEWED_AFTER_SECONDS
             if self._lost.is_set() and not is_young:
@@ -301,7 +305,7 @@ class Recorder:
 
     def _transact(self, producer: ck.Producer, commit: Commit) -> None:
         metadata = self._reader.consumer_group_metadata()
-        self._own.has_sent = self._own.has_sent or producer is self._own.now
+        self._own.sends(producer)
         content = Content(self._access.connector, self.names, self._now_ms(), commit)
         transact(producer, content, metadata, self._stop)
 

@@ -19,12 +19,12 @@ from sluice.clickhouse.http import Server
 from sluice.clickhouse.sql import identifier
 from sluice.config import Configuration
 from sluice.core.budget import TargetShard
+from sluice.core.claim_notes import Part, not_made_again, waiting_for
 from sluice.core.claims import CLAIMS, OWNER_BYTES, key_space, loader_number
 from sluice.core.errors import ConfigurationError, SluiceError, TransientError
 from sluice.core.load_spec import LINEAGE_TYPES, SOURCE, TableSpec
 from sluice.core.records import InvalidRecordError, decode
 from sluice.decode.keys.hashing import RowKeys
-from sluice.driver.claims import Part, not_made_again, waiting_for
 from sluice.driver.claims_rebuild import RebuildRequest
 from sluice.driver.shards import on_shard
 from sluice.driver.specs import access_of, kafka_access, read_spec, registry_access, store_access

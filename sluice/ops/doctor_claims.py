@@ -4,7 +4,6 @@ lost claims are made again."""
 from __future__ import annotations
 
 import re
-import time
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import closing
 
@@ -15,14 +14,15 @@ from sluice.clickhouse.http import Server
 from sluice.clickhouse.schema import TableFacts
 from sluice.clickhouse.vanishing import why_rows_go
 from sluice.config import Configuration, TableConfiguration
+from sluice.core.claim_notes import other_leases
 from sluice.core.claims import Deduplicate
 from sluice.core.errors import SluiceError, TransientError
 from sluice.core.load_spec import SOURCE, lacking_lineage
-from sluice.driver.claims import other_leases
 from sluice.driver.probing import why_no_probe
 from sluice.driver.shards import on_shard
 from sluice.driver.specs import add_lineage_statement, lineage_columns, store_access
 from sluice.ops.doctor_findings import Examination, Finding
+from sluice.ops.driver_decisions import now_ms
 
 #: What a claim takes, where the store has too few to tell.
 _CLAIM_BYTES = 100
@@ -68,11 +68,8 @@ def look_at_store(
     check_store(found, facts)
     if not at.is_local:  # who uses a local one is gone with its run
         scopes = {configuration.scope_of(entry) for entry in keyed}
-        lease_ms, now_ms = (
-            int(configuration.batch.lease_seconds * 1000),
-            time.time_ns() // 1_000_000,
-        )
-        check_leases(found, other_leases(notes, lease_ms, scopes, now_ms), lease_ms)
+        lease_ms = int(configuration.batch.lease_seconds * 1000)
+        check_leases(found, other_leases(notes, lease_ms, scopes, now_ms()), lease_ms)
     if access is not None and facts.max_bytes is not None:
         try:
             check_room(found, facts, sum(_recent_rows(configuration, access, e) for e in keyed))

@@ -160,7 +160,7 @@ def test_every_format_that_may_be_named_has_a_decoder() -> None:
         ('route = { header = "a", key_prefix = "b" }', "route", "says one of"),
         ('route = { header = "a", names = "b" }', "route.names", "unknown key"),
         ('route = { key_prefix = "a", name = "b" }', "route.name", "is that of a header"),
-        ('route = { envelope = "a" }', "route", "and none is JSONEachRow"),
+        ('route = { envelope = "a" }', "route", "messages of JSONEachRow have none"),
         ('columns = { a = { path = "x", sql = "y" } }', "columns.a", "says one of"),
         ('columns = { a = { paths = "x" } }', "columns.a", "says one of"),
         ('columns = { a = { kafka = "offsets" } }', "columns.a", 'did you mean "offset"?'),

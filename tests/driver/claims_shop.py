@@ -7,13 +7,14 @@ from dataclasses import replace
 
 from sluice.claims.port import StoreAwayError
 from sluice.core.budget import TargetShard
+from sluice.core.claim_notes import Me
 from sluice.core.claims import Deduplicate
 from sluice.core.errors import SluiceError
 from sluice.core.ledger import Background
 from sluice.core.load_spec import LoadSpec, TableSpec
 from sluice.core.ranges import TopicPartition
 from sluice.core.records import Kind, Record
-from sluice.driver.claims import ClaimsKeeper, Me
+from sluice.driver.claims import ClaimsKeeper
 from sluice.driver.claims_rebuild import RebuildFailedError
 from sluice.driver.ports import ShardWindow
 from sluice.driver.state import Holds, PartitionState

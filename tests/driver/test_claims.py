@@ -8,10 +8,7 @@ from typing import Any
 
 import pytest
 
-from sluice.core.claims import Deduplicate
-from sluice.core.load_spec import LoadSpec, TableSpec
-from sluice.core.receipts import Loaded
-from sluice.driver.claims import (
+from sluice.core.claim_notes import (
     SINCE_MARGIN_MS,
     STALE_MS,
     Closed,
@@ -21,13 +18,15 @@ from sluice.driver.claims import (
     RebuildNow,
     Space,
     Writer,
-    may_still_insert,
     next_step,
     not_made_again,
     others_of,
     waiting_for,
-    why_other_claims,
 )
+from sluice.core.claims import Deduplicate
+from sluice.core.load_spec import LoadSpec, TableSpec
+from sluice.core.receipts import Loaded
+from sluice.driver.claims import may_still_insert, why_other_claims
 from sluice.driver.state import Answered, AsRecorded, Holds, PartitionState, PossibleLateInsert
 from tests.claims.memory import Kept, MemoryStore
 from tests.driver.claims_shop import BEFORE, KEY, LEASE, NOW, OF_T, RUN, SPEC, Shop, state

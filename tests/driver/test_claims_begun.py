@@ -9,8 +9,8 @@ import pytest
 
 from sluice.claims.port import StoreAwayError
 from sluice.core.budget import TargetShard
+from sluice.core.claim_notes import SINCE_MARGIN_MS
 from sluice.core.load_spec import LoadSpec, TableSpec
-from sluice.driver.claims import SINCE_MARGIN_MS
 from sluice.driver.state import Holds, PartitionState
 from tests.claims.memory import Kept
 from tests.driver.claims_shop import NOW, OF_T, Shop, keyed, state

@@ -8,8 +8,9 @@ import pytest
 
 from sluice.claims.port import StoreAwayError
 from sluice.core.budget import TargetShard
+from sluice.core.claim_notes import STALE_MS, Writer, waiting_for
 from sluice.core.load_spec import LoadSpec
-from sluice.driver.claims import RETRY_MS_MAX, STALE_MS, Writer, waiting_for
+from sluice.driver.claims import RETRY_MS_MAX
 from sluice.driver.state import Holds
 from tests.claims.memory import Kept, MemoryStore
 from tests.driver.claims_shop import LEASE, NOW, OF_T, Shop, keyed, state
@@ -56,6 +57,16 @@ def test_what_fails_is_tried_again_later_each_time() -> None:
     assert RETRY_MS_MAX == 30_000
 
 
+def open_with_a_second_table(kept: Kept) -> Shop:
+    """A shop of one table that is open, and watches both from now on."""
+    shop = Shop(kept)
+    shop.poll(after_ms=0)
+    assert shop.poll() is None
+    shop.keeper.watch(spec())
+    assert shop.poll() is None
+    return shop
+
+
 def test_a_line_of_the_log_names_a_few_of_many_scopes(caplog: pytest.LogCaptureFixture) -> None:
     shop = Shop(Kept())
     shop.spec = LoadSpec("p", "c", "d", 1, tuple(keyed(f"t{n}") for n in range(9)))
@@ -74,11 +85,7 @@ def test_tables_of_one_key_space_are_opened_together() -> None:
 
 def test_the_others_are_kept_up_while_claims_are_made_again() -> None:
     kept = Kept()
-    shop = Shop(kept)
-    shop.poll(after_ms=0)
-    assert shop.poll() is None
-    shop.keeper.watch(spec())
-    assert shop.poll() is None
+    shop = open_with_a_second_table(kept)
     shop.rebuild_seconds = 2 * STALE_MS // 1000
     assert shop.poll() is None
     assert shop.keeper.outage(OF_U) is None
@@ -88,11 +95,7 @@ def test_the_others_are_kept_up_while_claims_are_made_again() -> None:
 
 def test_a_store_that_is_lost_while_claims_are_made_again_opens_nothing() -> None:
     kept = Kept()
-    shop = Shop(kept)
-    shop.poll(after_ms=0)
-    assert shop.poll() is None
-    shop.keeper.watch(spec())
-    assert shop.poll() is None
+    shop = open_with_a_second_table(kept)
 
     def lose(*_: object) -> None:
         kept.drawn = "another"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from sluice.driver.claims import other_leases
+from sluice.core.claim_notes import other_leases
 from tests.claims.memory import Kept, MemoryStore
 from tests.driver.claims_shop import LEASE, Shop
 

@@ -76,7 +76,7 @@ class Scripted(Recorder):
         failure = self.failures.pop(0) if self.failures else None
         if failure is not None:
             raise failure
-        self._own.has_sent = True
+        self._own.sends(producer)
         self.commits.append((producer, commit))
         self.held.update({source: at(record) for source, record in commit.records.items()})
 

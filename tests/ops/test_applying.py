@@ -163,7 +163,7 @@ def test_a_version_that_is_refused_by_now_is_replaced_by_the_file(
     topics = configuration.ledger_topic, configuration.decisions_topic
     access, group = pipeline.kafka.access(), configuration.group("dc1")
     write_decisions(access, group, *topics, [entry], now_ms())
-    with pytest.raises(ConfigurationError, match="none is JSONEachRow") as caught:
+    with pytest.raises(ConfigurationError, match="messages of JSONEachRow have none") as caught:
         loaded(configuration, {})
     assert f"`sluice apply {configuration.path}`" in caught.value.hint
     planned = plan(configuration)

@@ -182,6 +182,23 @@ def test_without_tokens_rows_must_carry_their_offset() -> None:
     assert entry(bare, NEW, True)["lineage"].level == "error"
 
 
+_ORDERS = TableSpec(
+    entry="orders",
+    database="shop",
+    table="orders",
+    topics=("orders",),
+    format="JSONEachRow",
+    columns=(Column("id", "UInt64"),),
+    lineage=(),
+    partition_key="",
+    sorting_key="id",
+    unknown_fields="ignore",
+    on_null="dead-letter",
+    time_zone="UTC",
+    shards=("s1",),
+)
+
+
 @pytest.mark.parametrize(
     ("expression", "level", "words"),
     [
@@ -190,22 +207,8 @@ def test_without_tokens_rows_must_carry_their_offset() -> None:
     ],
 )
 def test_sharding_is_compiled(expression: str, level: str, words: str) -> None:
-    table = TableSpec(
-        entry="orders",
-        database="shop",
-        table="orders",
-        topics=("orders",),
-        format="JSONEachRow",
-        columns=(Column("id", "UInt64"),),
-        lineage=(),
-        partition_key="",
-        sorting_key="id",
-        unknown_fields="ignore",
-        on_null="dead-letter",
-        time_zone="UTC",
-        shards=("s1", "s2"),
-        sharding=Sharding("expression", expression=expression),
-    )
+    sharding = Sharding("expression", expression=expression)
+    table = replace(_ORDERS, shards=("s1", "s2"), sharding=sharding)
     text = LoadSpec("orders", "dc1", "chdb", 1000, (table,))
     found = {one.check: one for one in answer({"specs": [text.canonical()], "keys": []})}
     assert found["sharding"].level == level and words in found["sharding"].what
@@ -223,20 +226,11 @@ def test_sharding_is_compiled(expression: str, level: str, words: str) -> None:
     ],
 )
 def test_a_constant_that_its_column_does_not_take(kind: str, constant: str, words: str) -> None:
-    table = TableSpec(
-        entry="orders",
-        database="shop",
-        table="orders",
-        topics=("orders",),
+    table = replace(
+        _ORDERS,
         format="MsgPack",
         columns=(Column("id", "UInt64"), Column("c", kind, "DEFAULT", "id")),
-        lineage=(),
-        partition_key="",
-        sorting_key="id",
         unknown_fields="refuse",
-        on_null="dead-letter",
-        time_zone="UTC",
-        shards=("s1",),
         mapping=(Mapped("c", "value", constant),),
     )
     text = LoadSpec("orders", "dc1", "chdb", 1000, (table,))

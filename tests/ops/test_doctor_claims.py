@@ -13,9 +13,9 @@ from sluice.claims.port import StoreFacts
 from sluice.clickhouse.http import Server
 from sluice.clickhouse.schema import TableFacts
 from sluice.config import load
+from sluice.core.claim_notes import STALE_MS, Part, Space, Writer, waiting_for
 from sluice.core.claims import Deduplicate
 from sluice.core.load_spec import Column, LoadSpec
-from sluice.driver.claims import STALE_MS, Part, Space, Writer, waiting_for
 from sluice.ops.claims import read_claims_status
 from sluice.ops.doctor import examine
 from sluice.ops.doctor_claims import (

@@ -9,11 +9,11 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from sluice.claims.owners import owners_of
+from sluice.core.claim_notes import Part as PartOfClaims
+from sluice.core.claim_notes import Space
 from sluice.core.claims import Deduplicate, key_space, loader_number
 from sluice.core.dead_letters import DUPLICATE
 from sluice.core.ranges import TopicPartition
-from sluice.driver.claims import Part as PartOfClaims
-from sluice.driver.claims import Space
 from sluice.testbed.simulate.claims import Events, Kept
 from sluice.testbed.simulate.clickhouse import COLUMNS, ROW_NUMBERS, Host, Part, Row, Table
 from sluice.testbed.simulate.inserters import Inserters, key_of

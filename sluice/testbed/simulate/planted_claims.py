@@ -11,9 +11,9 @@ import numpy as np
 
 from sluice.claims.owners import OWNER
 from sluice.claims.port import StoreAwayError
+from sluice.core.claim_notes import RebuildNow
 from sluice.core.claims import CLAIMS, REPEATED_SECONDS_MAX
 from sluice.driver import claims, connector, remembering
-from sluice.driver.claims import RebuildNow
 from sluice.driver.record_updates import RecordPlanner
 from sluice.testbed.simulate.planting import Bugs, patched
 from sluice.testbed.simulate.store import SimulatedStore

@@ -11,12 +11,12 @@ import numpy as np
 
 from sluice.claims.owners import Keys, Owners
 from sluice.claims.port import StoreAwayError, StoreFacts
+from sluice.core.claim_notes import Part as PartOfClaims
 from sluice.core.claims import KEY_BYTES, OWNER_BYTES
 from sluice.core.errors import TransientError
 from sluice.core.load_spec import TableSpec
 from sluice.decode.keys.hashing import Keyed
 from sluice.decode.messages.facts import Origins
-from sluice.driver.claims import Part as PartOfClaims
 from sluice.testbed.simulate import faults
 from sluice.testbed.simulate.clickhouse import ROW_NUMBERS
 from sluice.testbed.simulate.decoding import DecodedRows, with_rows
