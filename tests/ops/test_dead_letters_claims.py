@@ -17,6 +17,7 @@ from tests.cli.support import run
 from tests.ops.claims_scene import Claiming
 from tests.ops.dead_letters import DeadLetters
 from tests.ops.test_claims import now_s
+from tests.support.fixtures import fresh_database
 from tests.support.kafka import Kafka
 
 
@@ -39,16 +40,21 @@ class ClaimingLetters(Claiming, DeadLetters):
         self.write(offset, value=value, reason=PARKED, table="orders", topic_id=topic_id)
 
 
+def claiming_letters(
+    kafka: Kafka, folder: Path, server: Server, url: str
+) -> Iterator[ClaimingLetters]:
+    """Some in a database of their own, which are closed at the end."""
+    for database in fresh_database(url):
+        made = ClaimingLetters(kafka, folder, server, database)
+        yield made
+        made.close()
+
+
 @pytest.fixture
 def letters(
     kafka: Kafka, tmp_path: Path, embedded: Server, embedded_url: str
 ) -> Iterator[ClaimingLetters]:
-    from tests.support.fixtures import fresh_database
-
-    for database in fresh_database(embedded_url):
-        made = ClaimingLetters(kafka, tmp_path, embedded, database)
-        yield made
-        made.close()
+    yield from claiming_letters(kafka, tmp_path, embedded, embedded_url)
 
 
 def test_a_parked_message_gives_its_claim_up_before_it_comes_again(

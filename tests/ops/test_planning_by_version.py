@@ -23,8 +23,7 @@ from tests.cli.support import run
 from tests.ops.dead_letters import DeadLetters
 from tests.ops.pipelines import Pipeline, settled
 from tests.ops.test_claims import made_again
-from tests.ops.test_dead_letters_claims import ClaimingLetters
-from tests.support.fixtures import fresh_database
+from tests.ops.test_dead_letters_claims import ClaimingLetters, claiming_letters
 from tests.support.kafka import Kafka
 
 
@@ -39,10 +38,7 @@ def pipeline(kafka: Kafka, tmp_path: Path) -> Iterator[DeadLetters]:
 def letters(
     kafka: Kafka, tmp_path: Path, embedded: Server, embedded_url: str
 ) -> Iterator[ClaimingLetters]:
-    for database in fresh_database(embedded_url):
-        made = ClaimingLetters(kafka, tmp_path, embedded, database)
-        yield made
-        made.close()
+    yield from claiming_letters(kafka, tmp_path, embedded, embedded_url)
 
 
 def apply_and_then_change(pipeline: Pipeline, old: str, new: str, number: int = 1) -> None:
