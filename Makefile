@@ -15,6 +15,7 @@ MINUTES ?= 10
 SEED ?= 1
 MUTANTS ?= 300
 LOCK ?=
+SLOW ?=
 
 BIN := .venv/bin
 READY := .venv/.ready
@@ -42,14 +43,14 @@ setup-tests: $(READY)  ## what only the tests need: ClickHouse 18.16, ZooKeeper 
 demo: $(READY)  ## a million rows through kills and restarts, each audited
 	@$(BIN)/sluice demo
 
-test: setup-tests  ## all but the tests marked `long`; .ci/run runs it; PYTEST="-k name" for some
-	@$(BIN)/python -m pytest -m "not long" $(PARALLEL) $(PYTEST)
+test: setup-tests  ## all but the tests marked `slow` or `long`; SLOW=1 with those marked `slow`, as .ci/run; PYTEST="-k name" for some
+	@$(BIN)/python -m pytest -m "not long$(if $(SLOW),, and not slow)" $(PARALLEL) $(PYTEST)
 
 test-long: setup-tests  ## the tests marked `long`: variants of what others break; and four times as many examples
 	@$(BIN)/python -m pytest -m "long or hypothesis or examples" --hypothesis-profile=long $(PARALLEL) $(PYTEST)
 
-test-all: setup-tests  ## both, whatever the first one finds; before a release
-	@status=0; $(MAKE) test || status=1; $(MAKE) test-long || status=1; exit $$status
+test-all: setup-tests  ## all of them, whatever the first ones find; before a release
+	@status=0; $(MAKE) test SLOW=1 || status=1; $(MAKE) test-long || status=1; exit $$status
 
 golden: $(READY)  ## write anew what every format makes of fixed messages (tests/golden) and of every type (docs/TYPES.md), after a change that is meant
 	@$(BIN)/python -m tests.golden

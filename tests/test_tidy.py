@@ -102,6 +102,7 @@ def offenders(paths: list[Path], look: Callable[[Path], Iterable[str]]) -> list[
     return [f"{shown(path)}: {what}" for path in paths for what in look(path)]
 
 
+@pytest.mark.slow
 def test_files_and_functions_stay_short() -> None:
     def look(path: Path) -> Iterator[str]:
         source = path.read_text()

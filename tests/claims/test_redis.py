@@ -72,6 +72,7 @@ def test_a_user_with_rights_of_its_own() -> None:
             assert "right to use every" in raised.value.hint
 
 
+@pytest.mark.slow
 def test_tls(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("sluice.claims.connection._CONNECT_SECONDS_MAX", 1.0)
     authority = Authority(tmp_path)
@@ -146,6 +147,7 @@ def test_a_server_that_drops_keys_is_refused(server: RedisServer) -> None:
     assert opened(server.url).facts().max_bytes is None
 
 
+@pytest.mark.slow
 def test_a_full_server_takes_nothing_and_loses_nothing() -> None:
     with run_redis("maxmemory 12mb") as server:
         store = opened(server.url)
@@ -243,6 +245,7 @@ def test_scripts_that_somebody_dropped_are_loaded_again(server: RedisServer) -> 
     assert told(store.claim(keys, some_owners(10, 3), UNTIL, NOW)) == told(some_owners(10, 3))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", [Kind.CUT, Kind.HALF_OPEN])
 def test_a_connection_that_breaks_in_the_middle(
     server: RedisServer, kind: Kind, monkeypatch: pytest.MonkeyPatch
@@ -358,6 +361,7 @@ def test_a_replica_takes_no_claims(server: RedisServer) -> None:
         assert not is_same_run(run, store.run())
 
 
+@pytest.mark.slow
 def test_sentinels_name_the_master(tmp_path: Path) -> None:
     with ExitStack() as stack:
         master = stack.enter_context(run_redis())
@@ -415,6 +419,7 @@ def test_slots_are_those_of_the_server() -> None:
         assert slots(names).tolist() == asked
 
 
+@pytest.mark.slow
 def test_a_cluster_whose_slots_move_and_whose_nodes_end() -> None:
     with run_cluster() as servers:
         places = ",".join(f"127.0.0.1:{server.port}" for server in servers)

@@ -89,6 +89,7 @@ def test_init_from_a_topic_overwrites_nothing(
     assert path.read_text() == "mine"
 
 
+@pytest.mark.slow
 def test_init_from_a_broker_that_does_not_answer(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

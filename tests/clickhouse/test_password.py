@@ -75,6 +75,7 @@ def test_a_query_goes_on_with_what_the_file_says_now(
         assert server.query("SELECT 2 AS two") == [{"two": 2}]
 
 
+@pytest.mark.slow
 def test_an_insert_is_sent_again_by_its_caller(
     clickhouse: ClickHouseServer, tmp_path: Path
 ) -> None:
@@ -123,6 +124,7 @@ def test_the_file_may_come_later_than_the_server(
         assert server.query("SELECT 1 AS one") == [{"one": 1}]
 
 
+@pytest.mark.slow
 def test_where_there_is_no_file_the_password_is_handed_over(
     clickhouse: ClickHouseServer, tmp_path: Path
 ) -> None:
@@ -142,6 +144,7 @@ def test_where_there_is_no_file_the_password_is_handed_over(
         assert server.query("SELECT 1 AS one") == [{"one": 1}]
 
 
+@pytest.mark.slow
 def test_a_command_is_run_again_when_its_password_is_refused(
     clickhouse: ClickHouseServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

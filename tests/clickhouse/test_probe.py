@@ -193,6 +193,7 @@ def test_a_quorum_that_cannot_be_reached_is_in_doubt(
         second.execute(f"ATTACH TABLE {target}")
 
 
+@pytest.mark.slow
 def test_replicas_in_sync(old: Server, second: Server, pair: str) -> None:
     facts = describe_table(second, pair, "t")
     assert why_not_in_sync(second, facts) == ""
@@ -208,6 +209,7 @@ def test_a_plain_table_is_its_only_replica(
     assert why_not_in_sync(server, table(server, database)) == ""
 
 
+@pytest.mark.slow
 def test_a_dead_replica_is_not_in_sync(
     old: Server, second: Server, pair: str, clickhouse_18_second: ClickHouseServer
 ) -> None:

@@ -79,6 +79,7 @@ def test_a_column_may_be_named_t() -> None:
     ]
 
 
+@pytest.mark.slow
 def test_a_column_may_have_any_name_of_the_decoders_own() -> None:
     """Each name that a query of a plan has, as a tuple with the elements of the other column."""
     query = Plan(table(ID, Column("a", "Array(Date)"))).strict("/f", 1)

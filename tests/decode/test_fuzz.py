@@ -29,6 +29,7 @@ def test_mutants_among_good_messages(table_format: str) -> None:
     assert tally.became["bad"] > 0, "mutants that harm nobody attack nothing"
 
 
+@pytest.mark.slow
 @pytest.mark.examples
 @pytest.mark.parametrize("table_format", ALL)
 def test_many_mutants_in_all_ways(table_format: str, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -86,6 +86,7 @@ def said(decoded: Decoded) -> list[tuple[int, str, str]]:
     return [(one.index, one.reason, one.error) for one in decoded.bad]
 
 
+@pytest.mark.slow
 def test_what_confluent_writes_is_read_with_a_real_registry(registry: Registry) -> None:
     client = SchemaRegistryClient({"url": registry.url})
     serializer = JSONSerializer(json.dumps(ORDER), client)

@@ -60,6 +60,7 @@ def test_a_number_that_is_not_there(registry: Registry) -> None:
     assert RegistryClient(RegistryAccess(registry.url)).schema(2_000_000) is None
 
 
+@pytest.mark.slow
 def test_references_come_with_the_schema_deepest_first(registry: Registry) -> None:
     first = 'syntax = "proto3"; package a; message Money { int64 cents = 1; }'
     second = (

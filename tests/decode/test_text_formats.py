@@ -168,6 +168,7 @@ def split_values(given: str) -> list[str]:
     return [*found, current.strip()]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("table_format", ["JSONCompactEachRow", "CSV", "TSV", "TSKV"])
 def test_all_types_as_the_engine_reads_them(table_format: str) -> None:
     """Written by the engine, one message for each row; read by it from the same bytes."""
@@ -206,6 +207,7 @@ def tsv_line(number: int, text: str) -> str:
     return f"{number}\t{text}"
 
 
+@pytest.mark.slow
 @settings(max_examples=examples(40), deadline=None)
 @given(VALUES, st.sampled_from(["", "\n", "\r\n"]))
 def test_any_text_comes_through(values: list[tuple[int, str]], end: str) -> None:

@@ -61,6 +61,7 @@ def engine_says(query: str) -> list[list[Any]]:
     return [json.loads(line) for line in text.split("\n") if line]
 
 
+@pytest.mark.slow
 @pytest.mark.examples
 @pytest.mark.parametrize("format_name", FORMATS)
 def test_round_trip(format_name: str) -> None:

@@ -105,6 +105,7 @@ def test_what_is_not_exact_is_said_as_the_message_spells_it() -> None:
     assert bad[7].error == "the field a stands there twice"
 
 
+@pytest.mark.slow
 def test_neighbours_are_what_they_are_alone() -> None:
     """Whatever else stands in a range: what is plain, written otherwise, and at fault."""
     columns = (Column("a", "Int16"), Column("b", "Bool"), Column("f", "Float64"))

@@ -110,6 +110,7 @@ def test_the_compose_file_is_of_one_piece() -> None:
     assert f"CREATE TABLE IF NOT EXISTS {configuration.tables[0].target}\n" in table
 
 
+@pytest.mark.slow
 def test_the_wheel_is_whole(tmp_path: Path) -> None:
     """Made of what the image copies, by way of the source distribution, and installed elsewhere;
     packages that it needs are those of this environment."""

@@ -407,6 +407,7 @@ def test_a_range_that_leaves_is_not_probed_where_nobody_would_look() -> None:
     assert all("u is not configured" in str(state.stopped) for state in loop.states.values())
 
 
+@pytest.mark.slow
 def test_a_block_that_a_window_can_never_hold_is_divided() -> None:
     """It takes an entry for each member; each range alone takes one."""
     world = bundling(blocks=20)

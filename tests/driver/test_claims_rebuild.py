@@ -32,6 +32,7 @@ def hasty(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(claims_rebuild, "_LOOK_SECONDS", 0.05)
 
 
+@pytest.mark.slow
 def test_one_that_hangs_is_killed() -> None:
     began = time.monotonic()
     with pytest.raises(RebuildFailedError, match="said nothing for 3 s, and was killed: orders:"):
@@ -39,11 +40,13 @@ def test_one_that_hangs_is_killed() -> None:
     assert time.monotonic() - began < 30
 
 
+@pytest.mark.slow
 def test_one_that_goes_on_is_waited_for() -> None:
     """It takes longer than it may be silent."""
     _run(python(f"for _ in range(8):\n    {LINE}\n    time.sleep(0.6)"), {})
 
 
+@pytest.mark.slow
 def test_one_that_cannot_be_killed_has_claimed_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     """It waits for a disk: nobody knows how far it came."""
     monkeypatch.setattr(subprocess.Popen, "kill", lambda child: None)

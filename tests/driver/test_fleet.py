@@ -129,6 +129,7 @@ def read(kafka: Kafka, topic: str) -> dict[str, Report]:
     return {owner: heard.report for owner, heard in fold.others.items()}
 
 
+@pytest.mark.slow
 def test_members_hear_of_each_other(kafka: Kafka, topic: str, start: Start) -> None:
     first = start("a", "run-1")
     wait_for(lambda: first.member.view().number >= 2, 20, "two reports")
@@ -185,6 +186,7 @@ def test_nobody_is_alone_before_it_has_looked_who_has_records(kafka: Kafka, topi
         first.stop()
 
 
+@pytest.mark.slow
 def test_who_may_start(kafka: Kafka, topic: str, start: Start) -> None:
     stopping = threading.Event()
     refuse_beside_fleet(kafka.access(), topic, stopping)  # there is no such topic

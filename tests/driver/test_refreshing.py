@@ -204,6 +204,7 @@ def reading(
         found.reader.stop()
 
 
+@pytest.mark.slow
 def test_readings_of_a_real_table(reading: Reading, monkeypatch: pytest.MonkeyPatch) -> None:
     first = reading.told[0]
     assert first.spec is reading.spec and first.today is not None and first.barred == {}

@@ -118,6 +118,7 @@ def assert_counts(found: Sequence[Loaded], truth: Truth) -> None:
         assert loaded.passed == {} and loaded.skipped == 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("reader", READERS)
 def test_a_bundle_is_one_block_and_each_member_has_its_counts(world: World, reader: str) -> None:
     truth, ends = produced(world, "bundled")

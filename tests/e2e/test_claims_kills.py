@@ -86,6 +86,7 @@ def assert_each_duplicate_once(
         assert row_of[int(number)] == (int(partition), int(offset))
 
 
+@pytest.mark.slow
 def test_a_worker_dies(
     world: World, redis: RedisServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -9,6 +9,8 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
+import pytest
+
 from tests.e2e.test_dead_letters import create
 from tests.support.world import World
 
@@ -53,6 +55,7 @@ def as_documented(world: World, printed: str) -> str:
     return printed
 
 
+@pytest.mark.slow
 def test_the_document(world: World) -> None:
     world.create_topic("orders-document", 1)
     create(world, "orders_document", "UInt16")

@@ -154,6 +154,7 @@ def test_new_fields_while_the_driver_is_killed_again_and_again(world: World) -> 
     assert_all(world, "dynamic", truth, configuration)
 
 
+@pytest.mark.slow
 def test_on_a_server_that_hashes_what_it_stores(old_world: World) -> None:
     """There a block is known again only by what is stored of it, added columns included."""
     world, table = old_world, "dynamic_hashed"

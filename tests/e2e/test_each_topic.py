@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import pytest
+
 from tests.support.world import Truth, World, assert_exact
 
 
+@pytest.mark.slow
 def test_each_topic_goes_into_its_table_and_a_further_one_changes_no_other(world: World) -> None:
     """A topic that is added to the list is loaded beside the others, whose ranges stay theirs."""
     prefix = world.name.replace("-", "_")

@@ -44,6 +44,7 @@ def world() -> Iterator[ReplicaPair]:
             made.close()
 
 
+@pytest.mark.slow
 def test_319_then_286_for_the_same_block_and_for_others_until_its_quorum_is_there(
     world: ReplicaPair,
 ) -> None:
@@ -70,6 +71,7 @@ def _quorum_is_there(world: ReplicaPair, loader: Loader) -> bool:
     return world.zookeeper.exists(f"{loader.path}/quorum/status") is None
 
 
+@pytest.mark.slow
 def test_225_when_the_server_loses_zookeeper_while_it_waits_and_242_as_long_as_it_has_none(
     world: ReplicaPair,
 ) -> None:
@@ -95,6 +97,7 @@ def test_225_when_the_server_loses_zookeeper_while_it_waits_and_242_as_long_as_i
     taken_in_the_end(other)
 
 
+@pytest.mark.slow
 def test_285_and_279_while_the_other_replica_is_away(world: ReplicaPair) -> None:
     waiting, viewed = world.loader("quorum"), world.loader()
     for each in (waiting, viewed):
@@ -165,6 +168,7 @@ def test_241_while_a_view_needs_more_memory_than_there_is(world: ReplicaPair) ->
     taken(loader)
 
 
+@pytest.mark.slow
 def test_202_while_the_user_has_too_many_queries(world: ReplicaPair) -> None:
     """Whatever meets it first: before a block, its worker looks at the table."""
     loader = world.loader(user="small")
@@ -199,6 +203,7 @@ def test_164_192_and_193_are_for_a_person(world: ReplicaPair) -> None:
     taken(loader)
 
 
+@pytest.mark.slow
 def test_a_server_that_freezes_with_the_block_is_in_doubt(world: ReplicaPair) -> None:
     """What 209 says, seen by the client."""
     loader = world.loader()
@@ -267,6 +272,7 @@ def test_75_while_the_disk_is_full_and_other_replicas_take_the_block(
         third.kill()
 
 
+@pytest.mark.slow
 def test_a_repeat_waits_for_no_fewer_replicas_than_the_attempt_before_it(
     world: ReplicaPair,
 ) -> None:

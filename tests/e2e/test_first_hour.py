@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 from typing import Any
 
+import pytest
+
 from sluice.testbed.local.orders import Orders
 from tests.support.world import World
 
@@ -24,6 +26,7 @@ def event(number: int, order: bytes) -> dict[str, Any]:
     return seen
 
 
+@pytest.mark.slow
 def test_from_a_topic_to_its_rows(world: World) -> None:
     topic = f"shop.orders-{world.name}"
     world.create_topic(topic, 3)

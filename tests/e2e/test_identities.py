@@ -18,6 +18,7 @@ def evening(number: int) -> bytes:
     return b'{"id":%d,"ts":"2026-01-02 20:00:00"}' % number
 
 
+@pytest.mark.slow
 def test_a_server_that_starts_again_in_another_time_zone_stores_no_block_twice(
     fragile_world: World,
 ) -> None:

@@ -70,6 +70,7 @@ def test_workers_of_spark_take_insert_locks(
     assert any(each["wait_ms"] > 0 for each in queueings)
 
 
+@pytest.mark.slow
 def test_without_insert_locks_one_of_two_is_refused(
     make: Callable[[], Loader], cluster: Cluster
 ) -> None:
@@ -134,6 +135,7 @@ def test_a_worker_that_does_not_get_the_insert_lock_has_sent_nothing(
     stored_once(loader, 1)
 
 
+@pytest.mark.slow
 def test_a_worker_whose_answer_is_lost_keeps_the_next_waiting_and_no_longer_than_announced(
     make: Callable[[], Loader], cluster: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -160,6 +162,7 @@ def test_a_worker_whose_answer_is_lost_keeps_the_next_waiting_and_no_longer_than
     stored_once(loader, 2)
 
 
+@pytest.mark.slow
 def test_a_zookeeper_of_the_lock_that_is_away_stops_nobody(make: Callable[[], Loader]) -> None:
     loader = make()
     loader.zookeeper = f"127.0.0.1:{free_ports(1)[0]}"

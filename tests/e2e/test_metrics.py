@@ -15,6 +15,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from tests.support.world import Truth, World, wait_for
 
 
+@pytest.mark.slow
 def test_metrics_and_the_service_manager_are_told_what_was_loaded(
     world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -168,6 +168,7 @@ def test_a_frozen_replica_is_found_out_before_the_block_is_sent(
     loader.assert_stored_once()
 
 
+@pytest.mark.slow
 def test_a_replica_without_zookeeper_is_passed_by(cluster: Cluster, tmp_path: Path) -> None:
     """A third one, whose way to ZooKeeper can be cut."""
     with Proxy(Inserts, ("127.0.0.1", cluster.zookeeper.port)) as way:

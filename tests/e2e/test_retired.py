@@ -8,6 +8,8 @@ import signal
 import time
 from pathlib import Path
 
+import pytest
+
 from sluice.core.ranges import TopicPartition
 from sluice.core.records import Record, decode
 from sluice.kafka.clients import KafkaAccess
@@ -55,6 +57,7 @@ def leave_in_doubt(
     return driver
 
 
+@pytest.mark.slow
 def test_a_retired_topic_and_a_retired_entry_are_settled_first(world: World) -> None:
     for topic in ("kept", "retired", "added"):
         world.create_topic(topic, 1)
@@ -89,6 +92,7 @@ def test_a_retired_topic_and_a_retired_entry_are_settled_first(world: World) -> 
     assert verified.returncode == 0, verified.stdout
 
 
+@pytest.mark.slow
 def test_claims_of_a_retired_entry_are_made_again_when_their_store_is_lost(world: World) -> None:
     """Half of its range in doubt are events whose rows are there."""
     for name in ("kept", "gone"):

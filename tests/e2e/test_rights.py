@@ -213,6 +213,7 @@ def rights(findings: list[Finding]) -> list[Finding]:
     return [each for each in findings if each.check == "rights" and each.level != "ok"]
 
 
+@pytest.mark.slow
 def test_without_any_right_on_kafka_the_doctor_names_it(guarded: Guarded) -> None:
     configuration = guarded.configuration()
     look = partial(look_at_kafka, configuration, configuration.connector("dc1"))
@@ -258,6 +259,7 @@ def test_who_may_not_record_ends_with_words(guarded: Guarded) -> None:
     assert isinstance(failure, KafkaDeniedError) and "--grants" in failure.hint
 
 
+@pytest.mark.slow
 def test_without_any_right_on_clickhouse_the_doctor_names_it(
     guarded: Guarded, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -452,6 +454,7 @@ def topics(guarded: Guarded) -> dict[str, str]:
     return found
 
 
+@pytest.mark.slow
 def test_a_pipeline_with_exactly_these_rights(guarded: Guarded, driven: Driven) -> None:
     assert driven.status == 0, driven.shown["log"][-5000:]
     with Server(guarded.server.url) as server:

@@ -48,6 +48,7 @@ def produced(world: World, topic: str) -> dict[str, dict[int, list[tuple[int, in
     return truth
 
 
+@pytest.mark.slow
 def test_headers_and_keys_choose_the_tables(world: World) -> None:
     world.create_topic("routed", PARTITIONS)
     for table in ("europe", "america", "vips"):

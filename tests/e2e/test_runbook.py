@@ -74,6 +74,7 @@ def loading(tmp_path_factory: pytest.TempPathFactory, shared_broker: Broker) -> 
             world.close()
 
 
+@pytest.mark.slow
 def test_too_many_parts_back_off_until_they_are_merged(loading: Loading) -> None:
     loading.cluster.execute(f"SYSTEM STOP MERGES {loading.table}")
     begin = len(loading.driver.text())
@@ -83,6 +84,7 @@ def test_too_many_parts_back_off_until_they_are_merged(loading: Loading) -> None
     loading.assert_loaded()
 
 
+@pytest.mark.slow
 def test_zookeeper_is_away_for_a_while(loading: Loading) -> None:
     loading.cluster.zookeeper.kill()
     begin = len(loading.driver.text())

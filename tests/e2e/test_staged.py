@@ -28,6 +28,7 @@ def staged(world: World, table: str) -> list[str]:
     return [each.name for each in found]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kills", [1, pytest.param(4, marks=pytest.mark.long)])
 def test_kills_of_the_driver(world: World, kills: int) -> None:
     """SIGKILL at random moments; its tasks may go on without it, while they are repeated. A view

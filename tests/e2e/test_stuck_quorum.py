@@ -186,6 +186,7 @@ def test_sends_that_are_stopped_take_a_restart_of_the_replica(
     table.assert_everywhere(1)
 
 
+@pytest.mark.slow
 def test_the_only_holder_is_killed_and_comes_back(cluster: Cluster, tmp_path: Path) -> None:
     table = table_on(cluster.servers, tmp_path)
     first, *others = cluster.servers
@@ -304,6 +305,7 @@ def assert_exact_everywhere(world: World, table: Table, truth: Truth) -> None:
         assert_exact(world, table.name, truth)
 
 
+@pytest.mark.slow
 def test_loading_resumes_after_the_fix(world: World, cluster: Cluster) -> None:
     loading = pipeline(world, cluster.servers, 4)
     table, topic, path = loading.table, loading.topic, loading.path

@@ -70,6 +70,7 @@ def loading(
         world.clean()
 
 
+@pytest.mark.slow
 def test_two_tables_of_one_topic_and_a_table_of_another(loading: Loading) -> None:
     world = loading.world
     truth_a, truth_b = Truth(), Truth()
@@ -84,6 +85,7 @@ def test_two_tables_of_one_topic_and_a_table_of_another(loading: Loading) -> Non
     assert len(world.dead_letters()) == bad
 
 
+@pytest.mark.slow
 def test_a_partition_that_appears_later_starts_at_zero(loading: Loading) -> None:
     world = loading.world
     assert world.count("more") == 0
@@ -96,6 +98,7 @@ def test_a_partition_that_appears_later_starts_at_zero(loading: Loading) -> None
     assert_exact(world, "more", late)
 
 
+@pytest.mark.slow
 def test_transactions_of_producers_leave_no_gap_and_no_aborted_row(loading: Loading) -> None:
     world = loading.world
     producer = world.producer(**{"transactional.id": world.name})

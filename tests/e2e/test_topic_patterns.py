@@ -5,6 +5,8 @@ from __future__ import annotations
 import signal
 from functools import partial
 
+import pytest
+
 from tests.e2e.test_retired import is_settled
 from tests.support.world import Truth, World, assert_dead_letters, assert_exact, wait_for
 
@@ -14,6 +16,7 @@ def of(table: str, topic: str) -> str:
     return f"{table} WHERE _topic = '{topic}'"
 
 
+@pytest.mark.slow
 def test_topics_come_and_go_while_a_driver_runs(world: World) -> None:
     prefix = f"{world.name}-orders"
     first, second, third, other = (f"{prefix}.{name}" for name in ("eu", "us", "asia", "late"))

@@ -43,6 +43,7 @@ def test_whoever_reads_it_refuses_it(world: World, reader: str) -> None:
     assert_exact(world, "anew", before)
 
 
+@pytest.mark.slow
 def test_a_driver_loads_nothing_of_it_before_a_person_says_so(world: World) -> None:
     """Neither where a partition was empty, nor where the new one has more messages than the old one
     had. Kafka forgets what a group committed of a topic that is deleted: a driver finds that before

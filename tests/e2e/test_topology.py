@@ -253,6 +253,7 @@ def test_another_shard_changes_nothing_in_a_driver_that_runs(
     assert watched.watch.differs == ""
 
 
+@pytest.mark.slow
 def test_a_replica_that_is_behind_is_tried_last_and_comes_back(
     cluster: Cluster, tmp_path: Path, table: str, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -19,6 +19,7 @@ from tests.support.world import (
 )
 
 
+@pytest.mark.slow
 def test_a_replay_after_the_window_was_overrun_is_probed(world: World) -> None:
     """Killed in the middle; then a foreign writer evicts every token; then restarted."""
     world.create_topic("orders-probe")

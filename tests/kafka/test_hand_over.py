@@ -89,6 +89,7 @@ def test_a_giver_that_sleeps_before_its_commit_gives_nothing(two: Group) -> None
     load(two, heir, 1, 0)
 
 
+@pytest.mark.slow
 def test_who_was_given_a_partition_and_sleeps_is_taken_over_alone(two: Group) -> None:
     """It has read that the partition is its own, and not written yet."""
     giver, sleeper = two.owning("a"), two.recorder("b")

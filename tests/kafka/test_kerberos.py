@@ -82,6 +82,7 @@ def logs_in(broker: KerberosBroker, python: dict[str, str], **changed: str) -> t
     return done.returncode, done.stdout if done.returncode == 0 else done.stderr
 
 
+@pytest.mark.slow
 def test_every_client_logs_in(broker: KerberosBroker, python: dict[str, str]) -> None:
     status, said = logs_in(broker, python)
     assert status == 0, said
@@ -89,6 +90,7 @@ def test_every_client_logs_in(broker: KerberosBroker, python: dict[str, str]) ->
     assert TOPIC in topics and refused == "None" and values == [each.decode() for each in VALUES]
 
 
+@pytest.mark.slow
 def test_without_keys_nobody_does(
     broker: KerberosBroker, center: KeyCenter, python: dict[str, str]
 ) -> None:

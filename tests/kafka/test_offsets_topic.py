@@ -155,6 +155,7 @@ def offsets(events: list[Event]) -> list[int | None]:
     return [event.offset if isinstance(event, Instance) else None for event in events]
 
 
+@pytest.mark.slow
 def test_what_a_broker_writes_is_read(group: Group) -> None:
     """Transactions that commit and abort, a stray consumer's commit, a deleted offset."""
     source = group.sources[0]
@@ -226,6 +227,7 @@ def eager_cleaner(kafka: Kafka) -> Iterator[None]:
         alter(AlterConfigOpType.DELETE)
 
 
+@pytest.mark.slow
 def test_compaction_removes_the_oldest_first_and_is_noticed(group: Group) -> None:
     """What makes a contradiction certain: its first instance is still there."""
     driver = group.owning("a")

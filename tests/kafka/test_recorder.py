@@ -138,6 +138,7 @@ def test_dead_letters_that_are_too_long_are_cut_and_never_wedge(kafka: Kafka) ->
     group.close()
 
 
+@pytest.mark.slow
 def test_a_long_rest_of_a_probe_can_be_recorded(group: Group) -> None:
     """Of a large range every other offset is missing, without any order, in each of 16 tables:
     3 MB in the ledger, one record."""
@@ -157,6 +158,7 @@ def test_a_long_rest_of_a_probe_can_be_recorded(group: Group) -> None:
     assert group.holds(probe)
 
 
+@pytest.mark.slow
 def test_a_thousand_partitions_in_one_transaction(kafka: Kafka) -> None:
     group = Group(kafka, partitions=1000)
     driver = group.owning("driver-0a1b2c3d")
@@ -184,6 +186,7 @@ def test_sends_are_split_below_the_brokers_limit(
     group.close()
 
 
+@pytest.mark.slow
 def test_fenced_by_its_own_time_out_it_goes_on(
     group: Group, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -234,6 +237,7 @@ def slow_group(tmp_path: Path) -> Iterator[Group]:
         group.close()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("is_shared", [False, True])
 def test_dead_letters_that_no_transaction_can_carry_in_time_come_by_several(
     slow_group: Group, caplog: pytest.LogCaptureFixture, *, is_shared: bool
@@ -377,6 +381,7 @@ def test_who_was_fenced_after_its_commit_while_kafka_was_away_finds_it(
     assert group.holds(settled)
 
 
+@pytest.mark.slow
 def test_a_commit_that_a_stop_interrupts_is_not_taken_for_committed(
     group: Group, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -395,6 +400,7 @@ def test_a_commit_that_a_stop_interrupts_is_not_taken_for_committed(
         driver.record(group.commit(intend("a", 0, 10)), dict.fromkeys(group.sources, before))
 
 
+@pytest.mark.slow
 def test_a_commit_of_unknown_outcome_is_found_out(
     group: Group, monkeypatch: pytest.MonkeyPatch
 ) -> None:

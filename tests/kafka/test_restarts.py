@@ -14,6 +14,7 @@ from tests.kafka.groups import SETTLED, Group, intend
 from tests.support.kafka import Kafka
 
 
+@pytest.mark.slow
 def test_a_send_of_offsets_does_not_wait_for_the_broker_of_before(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -69,6 +69,7 @@ def test_a_changed_password_counts_for_new_connections(
         assert read(access(broker, mechanism, NEXT, name), TOPIC) == VALUES
 
 
+@pytest.mark.slow
 @mechanisms
 def test_a_wrong_password_is_told(
     tmp_path: Path, broker: GuardedBroker, caplog: pytest.LogCaptureFixture, mechanism: str

@@ -61,6 +61,7 @@ def source_of(properties: Mapping[str, str]) -> TokenSource:
     return source
 
 
+@pytest.mark.slow
 def test_every_client_logs_in_and_goes_on_when_its_token_is_over(
     brokers: str, token_broker: TokenBroker, identity: IdentityService
 ) -> None:
@@ -142,6 +143,7 @@ def test_the_doctor_asks_for_rights_with_a_token(
     assert "tokens" not in {each.check for each in findings}
 
 
+@pytest.mark.slow
 def test_the_doctor_names_a_broker_that_believes_any_token(
     tmp_path: Path, identity: IdentityService
 ) -> None:
@@ -306,6 +308,7 @@ def test_certificates_of_the_identity_service(tmp_path: Path) -> None:
         tokens.fetch(replace(client, authority="/nowhere.pem"))
 
 
+@pytest.mark.slow
 def test_amazon_signs_what_a_broker_is_shown(
     brokers: str, token_broker: TokenBroker, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -139,6 +139,7 @@ def test_who_gives_up_leaves_the_queue(make: Make, pool: ThreadPoolExecutor, nam
     assert second.locks.acquire(name, PATIENCE).release(is_over=True)
 
 
+@pytest.mark.slow
 def test_who_is_lost_while_sending_keeps_the_next_waiting(
     make: Make, pool: ThreadPoolExecutor, name: str
 ) -> None:
@@ -182,6 +183,7 @@ def test_an_unanswered_block_keeps_the_next_waiting(make: Make, name: str) -> No
     assert time.monotonic() - began < 2.0  # waited for once
 
 
+@pytest.mark.slow
 def test_what_one_has_waited_for_the_next_need_not(make: Make, name: str) -> None:
     """However short everyone's patience is, somebody gets it."""
     first, second, third = make(), make(), make()

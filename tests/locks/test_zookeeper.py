@@ -64,6 +64,7 @@ def test_a_connection_that_breaks_for_a_moment_costs_nothing(
     other.close()
 
 
+@pytest.mark.slow
 def test_a_connection_that_stays_away_ends_the_lock(
     way: Proxy, zookeeper_port: int, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -134,6 +135,7 @@ def test_a_forked_worker_has_a_session_of_its_own_and_no_thread_keeps_a_process(
     assert (ended.returncode, ended.stdout) == (0, "done\n"), ended.stderr
 
 
+@pytest.mark.slow
 def test_no_two_send_at_once_while_connections_break(
     zookeeper_port: int, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

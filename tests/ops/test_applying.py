@@ -61,6 +61,7 @@ def with_table(pipeline: Pipeline, name: str) -> Configuration:
     return load(pipeline.path, {})
 
 
+@pytest.mark.slow
 def test_versions_one_after_the_other(
     pipeline: Pipeline, findings: list[tuple[str, Finding]]
 ) -> None:
@@ -130,6 +131,7 @@ def test_versions_one_after_the_other(
     assert types == [("apply", number) for number in (1, 2, 2, 3, 4, 5)]
 
 
+@pytest.mark.slow
 def test_a_connector_that_is_new_takes_the_next_version_wherever_its_name_stands(
     pipeline: Pipeline, findings: list[tuple[str, Finding]]
 ) -> None:
@@ -152,6 +154,7 @@ def test_a_connector_that_is_new_takes_the_next_version_wherever_its_name_stands
     assert not plan(configuration).does_something
 
 
+@pytest.mark.slow
 def test_a_version_that_is_refused_by_now_is_replaced_by_the_file(
     pipeline: Pipeline, findings: list[tuple[str, Finding]]
 ) -> None:
@@ -189,6 +192,7 @@ def plan_rollback_of_before(late: applying.Plan) -> applying.Plan:
     return replace(late, document=late.document.replace("more", "other"))
 
 
+@pytest.mark.slow
 def test_what_drivers_said(pipeline: Pipeline, findings: list[tuple[str, Finding]]) -> None:
     configuration = pipeline.configuration
     apply(plan(configuration), by="alice", why="")

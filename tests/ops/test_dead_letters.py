@@ -33,6 +33,7 @@ from tests.support.kafka import Kafka
 __all__ = ["pipeline"]
 
 
+@pytest.mark.slow
 def test_filters(pipeline: DeadLetters) -> None:
     pipeline.write(1, 2, reason="cannot-parse")
     pipeline.write(3, table="other", column="")
@@ -67,6 +68,7 @@ def test_one_message_and_what_to_do(pipeline: DeadLetters) -> None:
         )
 
 
+@pytest.mark.slow
 def test_summary(pipeline: DeadLetters) -> None:
     pipeline.fill(10)
     pipeline.write(1, 2, 3, reason="a")
@@ -88,6 +90,7 @@ def test_nothing_ever_ran(pipeline: DeadLetters) -> None:
 # Replaying
 
 
+@pytest.mark.slow
 def test_a_replay_writes_each_message_once(pipeline: DeadLetters) -> None:
     pipeline.fill(10)
     pipeline.write(3, 5, 7)
@@ -122,6 +125,7 @@ def test_many_dead_letters_go_in_several_transactions(
     assert sorted(int(m.value()) for m in pipeline.written()[35:]) == list(range(35))
 
 
+@pytest.mark.slow
 def test_a_replay_that_died_is_as_if_it_never_was(pipeline: DeadLetters) -> None:
     pipeline.fill(10)
     pipeline.write(3)
@@ -141,6 +145,7 @@ def test_a_replay_that_died_is_as_if_it_never_was(pipeline: DeadLetters) -> None
     assert len(pipeline.written()) == 11
 
 
+@pytest.mark.slow
 def test_two_operators_at_once(pipeline: DeadLetters, monkeypatch: pytest.MonkeyPatch) -> None:
     """One looks, the other looks and replays, then the first one wants to replay."""
     pipeline.fill(10)
@@ -174,6 +179,7 @@ def test_two_operators_at_once(pipeline: DeadLetters, monkeypatch: pytest.Monkey
     assert sorted(int(m.value()) for m in pipeline.written()[10:]) == [3, 5]
 
 
+@pytest.mark.slow
 def test_a_replay_that_is_killed_goes_on_where_it_was(pipeline: DeadLetters) -> None:
     count = 3000
     pipeline.fill(1)
@@ -191,6 +197,7 @@ def test_a_replay_that_is_killed_goes_on_where_it_was(pipeline: DeadLetters) -> 
     assert plan_replay(pipeline.configuration, ALL).replayed_before == count
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("is_committed", [True, False])
 def test_an_unknown_outcome_is_found_out(
     is_committed: bool, pipeline: DeadLetters, monkeypatch: pytest.MonkeyPatch
@@ -242,6 +249,7 @@ def test_a_cut_letter_whose_message_is_gone_is_refused(pipeline: DeadLetters, wh
     assert len(pipeline.written()) == (5 if what == "expired" else 10)
 
 
+@pytest.mark.slow
 def test_what_has_no_place_any_more_is_refused(pipeline: DeadLetters, tmp_path: Path) -> None:
     pipeline.fill(10)
     pipeline.write(1, table="renamed")

@@ -57,6 +57,7 @@ def letters(
     yield from claiming_letters(kafka, tmp_path, embedded, embedded_url)
 
 
+@pytest.mark.slow
 def test_a_parked_message_gives_its_claim_up_before_it_comes_again(
     letters: ClaimingLetters,
 ) -> None:
@@ -121,6 +122,7 @@ def test_nothing_is_produced_while_a_claim_cannot_be_given_up(
     assert letters.replay().replayed == 1
 
 
+@pytest.mark.slow
 def test_a_copy_of_a_duplicate_is_no_dead_letter_to_an_audit(
     letters: ClaimingLetters, capsys: pytest.CaptureFixture[str]
 ) -> None:

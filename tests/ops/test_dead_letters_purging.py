@@ -16,6 +16,7 @@ from tests.ops.dead_letters import ALL, DeadLetters, offsets_of, pipeline
 __all__ = ["pipeline"]
 
 
+@pytest.mark.slow
 def test_a_purge_deletes_from_the_front_and_an_audit_still_counts(pipeline: DeadLetters) -> None:
     pipeline.fill(10)
     pipeline.write(1, 2, 3)
@@ -34,6 +35,7 @@ def test_a_purge_deletes_from_the_front_and_an_audit_still_counts(pipeline: Dead
         plan_purge(pipeline.configuration, selection)
 
 
+@pytest.mark.slow
 def test_purges_carry_each_other_on(pipeline: DeadLetters) -> None:
     pipeline.fill(10)
     for first in (1, 4, 7):
@@ -44,6 +46,7 @@ def test_purges_carry_each_other_on(pipeline: DeadLetters) -> None:
     assert pipeline.audited() == [1, 2, 4, 5, 7, 8]
 
 
+@pytest.mark.slow
 def test_a_purge_that_died_before_it_deleted_is_not_finished_by_another_one(
     pipeline: DeadLetters, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -76,6 +79,7 @@ def test_a_purge_that_died_before_it_deleted_is_not_finished_by_another_one(
     assert pipeline.audited() == [1, 2, 3, 4, 5]
 
 
+@pytest.mark.slow
 def test_only_what_was_replayed_goes(pipeline: DeadLetters) -> None:
     pipeline.fill(10)
     pipeline.write(1, 2, 3)
@@ -87,6 +91,7 @@ def test_only_what_was_replayed_goes(pipeline: DeadLetters) -> None:
     assert pipeline.audited() == [1, 2, 3]
 
 
+@pytest.mark.slow
 def test_connectors_of_one_cluster_are_purged_together(pipeline: DeadLetters) -> None:
     text = pipeline.path.read_text()
     second = text[text.index("[[connector]]") : text.index("[batch]")].replace("dc1", "dc2")
@@ -104,6 +109,7 @@ def test_connectors_of_one_cluster_are_purged_together(pipeline: DeadLetters) ->
     assert pipeline.audited() == [1, 2, 3]
 
 
+@pytest.mark.slow
 def test_dead_letters_that_came_after_the_plan_stay(pipeline: DeadLetters) -> None:
     pipeline.write(1)
     plan = plan_purge(pipeline.configuration, ALL)

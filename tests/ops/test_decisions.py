@@ -314,6 +314,7 @@ def test_rewind_from_a_range_in_doubt_names_all_of_it(pipeline: Pipeline) -> Non
     assert "rows of offsets [15, 60)" in said(rewind(pipeline, 15))
 
 
+@pytest.mark.slow
 def test_rewind_to_a_time(kafka: Kafka, tmp_path: Path) -> None:
     """Of two partitions one has nothing as young below its position, and stays."""
     pipeline = Pipeline(kafka, tmp_path, partitions=2)

@@ -122,6 +122,7 @@ def with_patterns(configuration: Configuration, connector: str, *tables: str) ->
     )
 
 
+@pytest.mark.slow
 def test_topics_by_an_expression(
     tmp_path: Path, kafka: Kafka, embedded: Server, embedded_url: str, database: str
 ) -> None:
@@ -229,6 +230,7 @@ def _member(kafka: Kafka, group: str, topic: str) -> Iterator[None]:
         consumer.close()
 
 
+@pytest.mark.slow
 def test_what_is_away_hides_nothing_and_costs_seconds(
     tmp_path: Path, kafka: Kafka, embedded: Server, embedded_url: str, database: str
 ) -> None:
@@ -245,6 +247,7 @@ def test_what_is_away_hides_nothing_and_costs_seconds(
     assert time.monotonic() - begun < 20
 
 
+@pytest.mark.slow
 def test_one_connector_is_examined_alone(
     tmp_path: Path, kafka: Kafka, embedded: Server, embedded_url: str, database: str
 ) -> None:
@@ -286,6 +289,7 @@ def replicated(
     yield from fresh_database(clickhouse_18.url, clickhouse_18_second.url)
 
 
+@pytest.mark.slow
 def test_old_servers_with_two_replicas(
     tmp_path: Path, kafka: Kafka, old: Server, second: Server, replicated: str
 ) -> None:

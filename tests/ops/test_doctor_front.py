@@ -89,6 +89,7 @@ def test_a_balancer_before_tables_with_windows_of_their_own(
     )
 
 
+@pytest.mark.slow
 def test_a_proxy_that_sends_each_request_to_another_server(ports: list[int], table: str) -> None:
     with proxying(ports, buffers=False) as url:
         (finding,) = of_front(url, table)
@@ -97,6 +98,7 @@ def test_a_proxy_that_sends_each_request_to_another_server(ports: list[int], tab
     assert "Lost: the order of check and insert" in finding.what
 
 
+@pytest.mark.slow
 def test_a_proxy_that_keeps_bodies_back(ports: list[int], table: str) -> None:
     with proxying(ports[:1], buffers=True) as url:
         (finding,) = of_front(url, table)
@@ -105,6 +107,7 @@ def test_a_proxy_that_keeps_bodies_back(ports: list[int], table: str) -> None:
     assert "proxy_request_buffering off" in finding.fix
 
 
+@pytest.mark.slow
 def test_a_proxy_that_passes_bodies_on_as_they_come(ports: list[int], table: str) -> None:
     """It keeps its connection to the server open, so that the server reads to the end of what it
     refuses; that an insert has begun is seen all the same. It makes itself known."""

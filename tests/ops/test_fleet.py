@@ -53,6 +53,7 @@ def test_why_a_busy_partition_would_move() -> None:
     assert not any(each.why for each in planned_of("dc1", homes, replace(view, busy={})))
 
 
+@pytest.mark.slow
 def test_a_real_pipeline(
     kafka: Kafka,
     tmp_path: Path,
@@ -103,6 +104,7 @@ def test_a_real_pipeline(
     pipeline.close()
 
 
+@pytest.mark.slow
 def test_what_would_move_and_why(
     kafka: Kafka, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

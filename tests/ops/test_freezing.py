@@ -59,6 +59,7 @@ def pipeline(kafka: Kafka, tmp_path: Path) -> Iterator[Pipeline]:
     made.close()
 
 
+@pytest.mark.slow
 def test_a_freeze_is_in_the_ledger_and_whoever_runs_hears_of_it(pipeline: Pipeline) -> None:
     configuration, kafka = pipeline.configuration, pipeline.kafka
     assert read_decided(configuration, "dc1") == Decided()
@@ -98,6 +99,7 @@ def test_a_freeze_is_in_the_ledger_and_whoever_runs_hears_of_it(pipeline: Pipeli
     ]
 
 
+@pytest.mark.slow
 def test_a_replica_and_a_data_center_are_frozen_by_their_hosts(
     pipeline: Pipeline, tmp_path: Path
 ) -> None:
@@ -167,6 +169,7 @@ def test_what_is_refused_writes_nothing(pipeline: Pipeline) -> None:
     assert read_decided(configuration, "dc1") == Decided()
 
 
+@pytest.mark.slow
 def test_what_is_no_decision_is_told_with_its_place(pipeline: Pipeline) -> None:
     configuration, topic = pipeline.configuration, pipeline.configuration.decisions_topic
     freeze(configuration, connector="", table="", by="alice", why="because")
@@ -231,6 +234,7 @@ def test_values_that_are_set_and_taken_back() -> None:
             decided.after(facts | body)
 
 
+@pytest.mark.slow
 def test_a_driver_hears_of_levels_limits_and_its_end(pipeline: Pipeline) -> None:
     configuration, logs = pipeline.configuration, logging.getLogger("sluice")
     at_start, said = logs.level, {"by": "alice", "why": "a look"}

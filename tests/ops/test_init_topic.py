@@ -27,6 +27,7 @@ def test_spots() -> None:
     assert spots(0, 1000, 10) == [(0, 10), (495, 505), (990, 1000)]
 
 
+@pytest.mark.slow
 def test_a_sample_comes_from_all_over_the_topic(kafka: Kafka) -> None:
     topic = kafka.topic(2)
     kafka.produce(topic, [*EVENTS, None])

@@ -83,6 +83,7 @@ def test_a_parked_message_gives_up_the_claim_that_it_has_by_what_is_loaded(
     assert letters.held(50) == [False]
 
 
+@pytest.mark.slow
 def test_who_decides_does_not_go_by_the_file_where_the_version_cannot_be_read(
     letters: ClaimingLetters, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -115,6 +116,7 @@ def test_who_decides_does_not_go_by_the_file_where_the_version_cannot_be_read(
     assert letters.held(50, 70) == [True, True]
 
 
+@pytest.mark.slow
 def test_of_several_connectors_only_those_that_are_decided_about_must_be_known(
     pipeline: DeadLetters, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -142,6 +144,7 @@ def test_rows_are_to_be_removed_from_all_tables_that_are_loaded(
         assert f"ALTER TABLE {table} DELETE" in ended.err
 
 
+@pytest.mark.slow
 def test_a_table_that_is_loaded_is_frozen_and_one_that_is_retired_is_resumed(
     pipeline: DeadLetters, capsys: pytest.CaptureFixture[str]
 ) -> None:

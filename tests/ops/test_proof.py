@@ -49,6 +49,7 @@ def test_what_is_said_of_its_looks() -> None:
     assert found.reason == f"2 doubled: {where[0]}; `sluice audit` says more"
 
 
+@pytest.mark.slow
 def test_a_process_proves_on_and_on_beside_a_driver(
     scene: Scene, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -88,6 +88,7 @@ def test_tables_that_are_not_replicated(
         server.execute(f"DROP DATABASE {database}")
 
 
+@pytest.mark.slow
 def test_servers_that_are_away(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """And the brokers, so that nobody says what is applied: the file counts."""
     path = configure(tmp_path, f"http://127.0.0.1:{free_ports(1)[0]}", "d")

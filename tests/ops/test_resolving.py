@@ -170,6 +170,7 @@ def test_a_range_from_before_a_table_entry_came_is_loaded_under_its_own_load_spe
     assert state.background.insert_counters.keys() == {"orders/s1"}
 
 
+@pytest.mark.slow
 def test_a_range_of_a_table_entry_that_is_gone_is_loaded_into_the_others(
     pipeline: Pipeline,
 ) -> None:

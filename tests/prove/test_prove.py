@@ -105,6 +105,7 @@ def test_two_replicas_of_the_oldest_server_keep_it_without_tokens(
         assert server.query(left) == []
 
 
+@pytest.mark.slow
 def test_a_window_of_one_entry_fails_with_words(
     embedded_url: str, name: str, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -51,6 +51,7 @@ def mapped_archives(*options: str) -> str:
     return done.stdout
 
 
+@pytest.mark.slow
 def test_spark_starts_from_the_archive_that_set_up_has_made() -> None:
     assert is_whole(archive_path()), "make setup"
     told = mapped_archives()
@@ -73,6 +74,7 @@ def test_an_archive_that_was_cut_off_is_not_used(
     assert archive_options() == ""
 
 
+@pytest.mark.slow
 def test_an_archive_of_something_else_stops_nothing(tmp_path: Path) -> None:
     other = tmp_path / "other.jsa"
     other.write_bytes(bytes(1 << 20))

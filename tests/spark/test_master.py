@@ -34,6 +34,7 @@ def test_another_kind_is_refused(submitted: str, master: str) -> None:
         refuse_another_master(submitted, master)
 
 
+@pytest.mark.slow
 def test_a_spark_that_does_not_start_says_why() -> None:
     """Java refuses to, and then Spark does; in a process of its own, which has no Spark yet."""
     code = """

@@ -194,6 +194,7 @@ def test_a_batch_without_a_version_is_no_version_0(target: Target) -> None:
     assert target.ids() == wanted
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("replaces", [False, True], ids=["append", "replace"])
 def test_death_at_each_statement(target: Target, replaces: bool) -> None:
     """The next driver comes with other rows for the same epoch: all of one driver's are there.

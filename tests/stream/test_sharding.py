@@ -109,6 +109,7 @@ def test_tasks_go_to_the_shards_in_turn_without_a_column(urls: dict[str, str]) -
     assert (pair.ids("a"), pair.ids("b")) == (list(range(-100, 0)), list(range(100)))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("shard", ["a", "b"])
 def test_death_at_each_statement(urls: dict[str, str], shard: str) -> None:
     """What was sealed is finished on both; what was not is nowhere."""

@@ -75,6 +75,7 @@ class Place:
         return [row["name"] for row in rows]
 
 
+@pytest.mark.slow
 def test_sparks_own_values_of_each_type(
     spark: SparkSession, embedded_url: str, database: str
 ) -> None:
@@ -120,6 +121,7 @@ def test_sparks_own_values_of_each_type(
     assert rows == [{name: value for name, (_, _, value) in columns.items()}] * 3
 
 
+@pytest.mark.slow
 def test_batches_add_and_replace_and_a_name_is_loaded_once(
     spark: SparkSession, embedded_url: str, database: str, tmp_path: Path
 ) -> None:
@@ -177,6 +179,7 @@ def _forget_last_epoch(folder: Path) -> None:
         (log / name).unlink()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("mode", ["staged", "direct"])
 def test_a_stream_of_several_epochs(
     spark: SparkSession, embedded_url: str, database: str, tmp_path: Path, mode: str
@@ -201,6 +204,7 @@ def test_a_stream_of_several_epochs(
     assert place.rows() == found[0]
 
 
+@pytest.mark.slow
 def test_two_queries_of_one_name_at_once(
     spark: SparkSession, embedded_url: str, database: str, tmp_path: Path
 ) -> None:
@@ -227,6 +231,7 @@ def test_two_queries_of_one_name_at_once(
     assert place.rows() == [(number, winner) for number in range(40)]
 
 
+@pytest.mark.slow
 def test_complete_mode_replaces_the_table(
     spark: SparkSession, embedded_url: str, database: str, tmp_path: Path
 ) -> None:
@@ -237,6 +242,7 @@ def test_complete_mode_replaces_the_table(
     assert len(place.tables()) == 2
 
 
+@pytest.mark.slow
 def test_update_mode_keeps_the_last_value_of_each_key(
     spark: SparkSession, embedded_url: str, database: str, tmp_path: Path
 ) -> None:
@@ -266,6 +272,7 @@ def test_update_mode_keeps_the_last_value_of_each_key(
         writer.trigger(availableNow=True).start().awaitTermination()
 
 
+@pytest.mark.slow
 def test_a_batch_with_a_version_is_loaded_once(
     spark: SparkSession, embedded_url: str, database: str
 ) -> None:
@@ -283,6 +290,7 @@ def test_a_batch_with_a_version_is_loaded_once(
     assert len(place.tables()) == 2
 
 
+@pytest.mark.slow
 def test_a_batch_within_foreach_batch_needs_a_name(
     spark: SparkSession, embedded_url: str, database: str, tmp_path: Path
 ) -> None:
@@ -317,6 +325,7 @@ def _n() -> Any:
     return functions.col("n")
 
 
+@pytest.mark.slow
 def test_the_example_of_the_document(
     spark: SparkSession,
     embedded_url: str,
@@ -347,6 +356,7 @@ def test_the_example_of_the_document(
     embedded.execute("DROP DATABASE shop SYNC")
 
 
+@pytest.mark.slow
 def test_the_example_of_the_readme(
     spark: SparkSession, embedded_url: str, embedded: Server, tmp_path: Path
 ) -> None:

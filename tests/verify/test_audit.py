@@ -469,6 +469,7 @@ def test_entries_that_are_routed_by_envelope(embedded_scene: Scene) -> None:
     assert audited() == [returns, (("sales",), 3, [], [(4, 5)])]
 
 
+@pytest.mark.slow
 def test_what_came_back_for_an_entry_that_is_not_audited_is_not_missing_in_others(
     embedded_scene: Scene,
 ) -> None:

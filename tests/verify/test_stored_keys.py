@@ -58,6 +58,7 @@ def rows_of(access: ClickHouseAccess, table: TableSpec) -> int:
     return sum(len(keys) for keys, _ in stored_keys(access, table, row_keys))
 
 
+@pytest.mark.slow
 def test_a_replica_that_is_behind_is_not_read(
     old: Server, second: Server, table: TableSpec, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -78,6 +79,7 @@ def test_every_replica_has_to_answer(old: Server, table: TableSpec) -> None:
         rows_of(access_of(old, away), table)
 
 
+@pytest.mark.slow
 def test_what_an_insert_stores_that_runs_is_read(
     old: Server, second: Server, table: TableSpec, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -159,6 +159,7 @@ def found(report: VerifyReport) -> list[str]:
     return [anomaly.kind.value for anomaly in report.anomalies]
 
 
+@pytest.mark.slow
 def test_a_real_history_is_clean_from_both_sources(pipeline: Pipeline) -> None:
     """Ranges, dead letters, a take-over in doubt, a person's partition_decisions."""
     first = Driving(pipeline)
@@ -229,6 +230,7 @@ def test_a_wrong_range_is_found_by_both(
         assert (before.record.begin, after.record.begin) == (10, begin)
 
 
+@pytest.mark.slow
 def test_foreign_hands_in_the_group(pipeline: Pipeline) -> None:
     driver = Driving(pipeline)
     driver.intend(10)

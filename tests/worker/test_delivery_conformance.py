@@ -89,6 +89,7 @@ def test_a_block_is_there_once_however_often_it_is_sent(table: DeliveredTable) -
     table.assert_once(2)
 
 
+@pytest.mark.slow
 def test_an_attempt_that_is_killed_at_any_step_is_finished_by_the_next(
     table: DeliveredTable,
 ) -> None:
@@ -107,6 +108,7 @@ def test_attempts_at_one_block_that_are_killed_one_step_later_each_time(
     table.assert_rows(2)
 
 
+@pytest.mark.slow
 def test_an_answer_that_is_lost_at_any_step(table: DeliveredTable) -> None:
     lost = [point for point in ends(table) if point[1]]
     for number, point in enumerate(lost, start=1):
@@ -127,6 +129,7 @@ def finished(sleeping: Paused) -> None:
     assert error is None or isinstance(error, InDoubtError), error
 
 
+@pytest.mark.slow
 def test_an_attempt_that_sleeps_at_any_step_meets_its_repeat(table: DeliveredTable) -> None:
     for number, (at, is_done) in enumerate(points(table), start=1):
         sleeping = Paused(table, at, is_done=is_done, number=number)
@@ -137,6 +140,7 @@ def test_an_attempt_that_sleeps_at_any_step_meets_its_repeat(table: DeliveredTab
         table.assert_rows(number + 1)
 
 
+@pytest.mark.slow
 @pytest.mark.examples
 def test_two_attempts_that_sleep_at_any_steps_wake_in_either_order(table: DeliveredTable) -> None:
     """Both go on then, one after the other or at once."""
@@ -153,6 +157,7 @@ def test_two_attempts_that_sleep_at_any_steps_wake_in_either_order(table: Delive
         table.assert_rows(number + 1)
 
 
+@pytest.mark.slow
 @pytest.mark.examples
 def test_an_attempt_sleeps_while_another_is_killed(table: DeliveredTable) -> None:
     """The other one after its first statement, which may be a claim, or at any: the sleeper goes on
@@ -185,6 +190,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BreakingServer]
         yield server
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("make", params({**_STAGED, "block": _BLOCK, "replacing": _REPLACING}))
 def test_a_server_that_is_killed_after_any_step(server: BreakingServer, make: Make) -> None:
     """One block stands at each step then. A window is not believed any more: such a block is in

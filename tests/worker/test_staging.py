@@ -294,6 +294,7 @@ def test_views_that_cannot_be_copied_are_refused_with_words(
     table.drop()
 
 
+@pytest.mark.slow
 def test_what_views_made_is_counted_before_it_is_moved(viewed: DeliveredTable) -> None:
     statements = viewed.attempt(1) and viewed.server.statements
     seal = next(at for at, sql in enumerate(statements) if "ENGINE = Null" in sql)

@@ -89,6 +89,7 @@ def test_a_server_that_is_killed_in_a_move(server: BreakingServer, move: int, en
     table.assert_once()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("behind", "move"), [(1, 0), (1, 1), (2, 0)])
 def test_a_server_that_is_killed_in_a_move_behind_a_view(
     server: BreakingServer, behind: int, move: int

@@ -50,6 +50,7 @@ ROWS = st.lists(
 )
 
 
+@pytest.mark.slow
 @settings(max_examples=examples(30), deadline=None)
 @given(ROWS, st.data(), st.booleans())
 def test_the_rows_that_stay_are_those_of_the_block(

@@ -172,6 +172,7 @@ def test_without_a_token_it_is_asked_for(deciding: Deciding) -> None:
     assert not page.run(DIALOG)
 
 
+@pytest.mark.slow
 def test_a_table_is_frozen_and_resumed(deciding: Deciding) -> None:
     """At once: it is taken back as easily."""
     page, configuration = deciding.page, deciding.pipeline.configuration

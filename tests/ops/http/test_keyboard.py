@@ -95,6 +95,7 @@ def tab_to(page: Browser, name: str) -> list[str]:
     return way
 
 
+@pytest.mark.slow
 def test_dead_letters_are_found_and_replayed_without_a_mouse(
     page: Browser, replayed: list[str]
 ) -> None:

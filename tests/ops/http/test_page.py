@@ -6,6 +6,8 @@ import re
 import time
 from pathlib import Path
 
+import pytest
+
 from sluice.core.decided import Frozen, Setting, Subject, Version
 from sluice.core.errors import TerminalError, TransientError
 from sluice.core.ranges import TopicPartition
@@ -66,6 +68,7 @@ def every_state() -> list[ConnectorRun]:
     ]
 
 
+@pytest.mark.slow
 def test_a_browser_shows_every_state_and_runs_nothing_of_a_name(tmp_path: Path) -> None:
     served = Served(tmp_path, every_state())
     served.proof._records["audit"] = _Record("audit", 60.0, time.time_ns() // 1_000_000)

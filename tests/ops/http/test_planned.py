@@ -44,6 +44,7 @@ def look(served: Served, path: str, token: str = ALICE, **headers: str) -> Answe
     return served.ask(path, headers={"Authorization": f"Bearer {token}"} | headers)
 
 
+@pytest.mark.slow
 def test_dead_letters_are_looked_at_replayed_and_purged(
     pipeline: DeadLetters, served: Served
 ) -> None:

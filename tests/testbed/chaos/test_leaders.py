@@ -21,6 +21,7 @@ from tests.support.world import wait_for
 SOURCES = [TopicPartition("orders", number) for number in range(4)]
 
 
+@pytest.mark.slow
 def test_stable_ends_are_read_again_after_the_broker_was_killed(tmp_path: Path) -> None:
     with running_broker(tmp_path / "kafka") as broker:
         access = KafkaAccess("dc1", broker.brokers)

@@ -16,6 +16,7 @@ from tests.testbed.chaos.seeds import seed_that_begins_with
 SECONDS = 25.0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "delivery",
     [

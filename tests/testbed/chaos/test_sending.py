@@ -48,6 +48,7 @@ def has_replaced(sender: Sender, times: int) -> bool:
     return sender.truth.replaced == times
 
 
+@pytest.mark.slow
 def test_what_a_stuck_producer_sent_is_looked_for(
     tmp_path: Path, link: Proxy, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -104,6 +105,7 @@ def test_a_message_that_nobody_sent_is_found(kafka: Kafka) -> None:
         other.finish()
 
 
+@pytest.mark.slow
 def test_a_share_of_the_events_comes_again(kafka: Kafka) -> None:
     """In other partitions of any topic; what was broken comes again as what it was."""
     topics = [kafka.topic(2), kafka.topic(2)]

@@ -259,6 +259,7 @@ def test_a_round_has_no_small_remainder(rows: int, partitions: int) -> None:
     assert size <= settings.range_messages and of_partition > size * ranges - ranges
 
 
+@pytest.mark.slow
 def test_nothing_of_a_round_is_seen_before_its_end(kafka: Kafka) -> None:
     access = kafka.access("local")
     settings = BenchSettings(topics=7, partitions=2)

@@ -109,6 +109,7 @@ def a_recorder(folder: Path, body: str) -> str:
     return str(path)
 
 
+@pytest.mark.slow
 def test_a_recording_ends_with_the_round(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     recorder = a_recorder(
         tmp_path,

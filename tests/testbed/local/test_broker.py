@@ -7,6 +7,7 @@ import sys
 import time
 from pathlib import Path
 
+import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
@@ -16,6 +17,7 @@ from tests.support.processes import is_running
 TOPIC = "events"
 
 
+@pytest.mark.slow
 def test_a_broker_over_stop_restart_and_kill(tmp_path: Path) -> None:
     with running_broker(tmp_path / "kafka") as broker:
         _create(broker)

@@ -85,6 +85,7 @@ def test_two_shards_hold_rows_of_their_own(two_shards: Cluster) -> None:
         assert paths == [{"path": "/clickhouse/tables/s2/orders"}]
 
 
+@pytest.mark.slow
 def test_calls_of_zookeeper_are_counted_for_each_block(two_shards: Cluster) -> None:
     """About 15 for a block; one over ten ClickHouse partitions is ten blocks to it. What servers
     do at rest comes in bursts, so on a busy machine a few more or less."""

@@ -256,6 +256,7 @@ def marked(mark: str) -> list[int]:
     return found
 
 
+@pytest.mark.slow
 def test_the_demonstration(clean: None) -> None:
     demo = start_demo("whole", "--rows", "20000")
     output, _ = demo.communicate(timeout=240)

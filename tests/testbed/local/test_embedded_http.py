@@ -267,6 +267,7 @@ def test_kill_query_knows_the_clients_id(server: ClickHouse, client: Client) -> 
         assert answer.result().headers["X-ClickHouse-Exception-Code"] == "394"
 
 
+@pytest.mark.slow
 def test_concurrent_inserts_all_arrive(server: ClickHouse, client: Client, table: str) -> None:
     assert server.port is not None
     port = server.port
@@ -287,6 +288,7 @@ def test_concurrent_inserts_all_arrive(server: ClickHouse, client: Client, table
     assert client.rows(f"SELECT count(), uniqExact(a) FROM {table}") == "160\t160"
 
 
+@pytest.mark.slow
 def test_memory_stays_flat_over_many_inserts(
     server: ClickHouse, client: Client, table: str
 ) -> None:

@@ -9,6 +9,8 @@ import threading
 import time
 from pathlib import Path
 
+import pytest
+
 from sluice.testbed.local.running import running_clickhouse
 from tests.support.processes import is_running
 from tests.support.world import wait_for
@@ -37,6 +39,7 @@ def test_rows_and_tokens_survive_sigkill(tmp_path: Path) -> None:
         assert client.rows("SELECT count() FROM t") == "4"
 
 
+@pytest.mark.slow
 def test_a_stop_lets_running_requests_end(tmp_path: Path) -> None:
     with running_clickhouse(tmp_path / "data") as server:
         assert server.port is not None

@@ -39,6 +39,7 @@ CAUGHT_BY = {
 SEARCHED = 300
 
 
+@pytest.mark.slow
 def test_a_fixed_budget_of_seeds_breaks_no_promise() -> None:
     summary = Summary()
     for seed in range(1, SEEDS + 1):

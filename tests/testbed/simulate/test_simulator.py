@@ -52,6 +52,7 @@ HAZARDS = {
 }
 
 
+@pytest.mark.slow
 def test_a_fixed_budget_of_seeds_breaks_no_promise_and_draws_every_fault() -> None:
     summary = Summary()
     for seed in range(1, SEEDS + 1):
@@ -72,6 +73,7 @@ def test_a_fixed_budget_of_seeds_breaks_no_promise_and_draws_every_fault() -> No
     assert set(HAZARDS.values()) <= set(faults.ALL_KINDS)
 
 
+@pytest.mark.slow
 def test_a_person_freezes_and_resumes() -> None:
     """R23, in worlds where everything else breaks, too."""
     drawn = Counter[str]()
@@ -96,6 +98,7 @@ def test_without_faults_the_same_world_loads_in_peace() -> None:
     assert struck == set()
 
 
+@pytest.mark.slow
 def test_the_order_does_not_depend_on_the_process() -> None:
     """Sets of strings have another order in each process; nothing may hang on it."""
     code = (
