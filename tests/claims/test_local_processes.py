@@ -12,7 +12,6 @@ from collections import defaultdict
 from pathlib import Path
 
 import numpy as np
-import pytest
 
 from sluice.claims import local as local_module
 from sluice.claims.local import LocalStore
@@ -71,7 +70,6 @@ class Claimer:
         self.process.join()
 
 
-@pytest.mark.slow
 def test_claims_outlive_processes_that_are_killed(tmp_path: Path) -> None:
     """Each key has one owner in all answers, before and after; the others go on."""
     directory, draw = tmp_path / "claims", random.Random(os.urandom(8))

@@ -87,7 +87,6 @@ def test_it_was_cut_while_no_driver_ran(fragile_world: World, reader: str) -> No
     assert_exact(world, "orders", now)
 
 
-@pytest.mark.slow
 def test_it_was_cut_while_a_driver_ran(fragile_world: World) -> None:
     """Its partition stops, and the others go on; nor is a range read from it that begins before the
     cut, ends behind it, and was recorded before."""

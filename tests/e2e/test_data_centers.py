@@ -161,7 +161,6 @@ def test_a_kafka_that_is_away_for_long_disturbs_nobody_and_goes_on(
         assert ended.count(whole) == 1 or back in ended, (whole, ended[-40:])
 
 
-@pytest.mark.slow
 def test_a_data_center_is_lost_then_a_replica_more_and_all_come_back(play: Play) -> None:
     """Half of the replicas and one Kafka away: the other Kafka is loaded. With three of four
     replicas away blocks wait. Nothing that was acknowledged is lost."""

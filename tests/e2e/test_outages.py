@@ -48,7 +48,6 @@ def test_broker_is_stopped_for_20_s(fragile_world: World) -> None:
     assert_dead_letters(world, truth)
 
 
-@pytest.mark.slow
 def test_clickhouse_is_killed_again_and_again_while_rows_flow(fragile_world: World) -> None:
     """Every kill loses acknowledgements of inserts that may have been committed."""
     world = fragile_world

@@ -12,7 +12,6 @@ from confluent_kafka.admin import AdminClient
 from tests.support.world import Truth, World, assert_exact, wait_for
 
 
-@pytest.mark.slow
 def test_a_paused_driver_wakes_up_after_its_successor_took_over(world: World) -> None:
     """The successor is told to stop in the middle: it settles what is loaded, and the next one has
     nothing to repeat."""

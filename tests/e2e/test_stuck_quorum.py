@@ -186,7 +186,6 @@ def test_sends_that_are_stopped_take_a_restart_of_the_replica(
     table.assert_everywhere(1)
 
 
-@pytest.mark.slow
 def test_the_only_holder_is_killed_and_comes_back(cluster: Cluster, tmp_path: Path) -> None:
     table = table_on(cluster.servers, tmp_path)
     first, *others = cluster.servers

@@ -74,7 +74,6 @@ def test_it_stops_its_partition_in_words(world: World) -> None:
     assert seen == {"n": truth.rows, "ids": truth.rows}
 
 
-@pytest.mark.slow
 def test_what_is_refused_before_it_is_stored_is_parked_and_comes_back_once(world: World) -> None:
     """Here by a column that is computed."""
     topic, table, other = f"parking-{world.name}", f"v{world.name}", f"w{world.name}"

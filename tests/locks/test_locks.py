@@ -139,7 +139,6 @@ def test_who_gives_up_leaves_the_queue(make: Make, pool: ThreadPoolExecutor, nam
     assert second.locks.acquire(name, PATIENCE).release(is_over=True)
 
 
-@pytest.mark.slow
 def test_who_is_lost_while_sending_keeps_the_next_waiting(
     make: Make, pool: ThreadPoolExecutor, name: str
 ) -> None:

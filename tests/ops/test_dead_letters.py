@@ -179,7 +179,6 @@ def test_two_operators_at_once(pipeline: DeadLetters, monkeypatch: pytest.Monkey
     assert sorted(int(m.value()) for m in pipeline.written()[10:]) == [3, 5]
 
 
-@pytest.mark.slow
 def test_a_replay_that_is_killed_goes_on_where_it_was(pipeline: DeadLetters) -> None:
     count = 3000
     pipeline.fill(1)
