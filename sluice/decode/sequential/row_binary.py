@@ -6,6 +6,7 @@ Where a row ends: the length of every value follows from its type and its bytes.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from functools import lru_cache
 
 import numpy as np
 
@@ -160,9 +161,7 @@ class RowBinaryWithNamesAndTypes(TypedFormat):
 
     def __init__(self, table: TableSpec) -> None:
         self._table = table
-        #: By the bytes at the beginning of a message: its layout, or why it says nothing that
-        #: could be read.
-        self._heads: dict[bytes, RowLayout | Fault] = {}
+        self._layout = lru_cache(_HEADS_MAX)(self._understood)
 
     def groups(self, buffer: MessageBuffer, indices: Indices) -> Iterator[Group]:
         """See TypedFormat."""
@@ -201,31 +200,26 @@ class RowBinaryWithNamesAndTypes(TypedFormat):
 
     def _head(self, message: bytes) -> tuple[bytes, RowLayout | Fault]:
         try:
-            text, names, types = _read_head(message)
+            size, structure = _read_head(message)
         except _HeadError as error:
             return b"", Fault(CANNOT_PARSE, str(error))
-        known = self._heads.get(text)
-        if known is None:
-            if len(self._heads) >= _HEADS_MAX:
-                self._heads.clear()
-            known = self._heads[text] = self._understood(text, names, types)
-        return text, known
+        return message[:size], self._layout(structure, size)
 
-    def _understood(self, text: bytes, names: list[str], types: list[str]) -> RowLayout | Fault:
+    def _understood(self, structure: Structure, size: int) -> RowLayout | Fault:
         try:
-            structure = normalised(tuple(zip(names, types, strict=True)))
+            structure = normalised(structure)
         except (TerminalError, RecursionError, ValueError, IndexError) as error:
             said = error.message if isinstance(error, TerminalError) else "a type is not understood"
             return Fault(CANNOT_PARSE, " ".join(said.split()))
-        return _layout(structure, self._table, skip=len(text))
+        return _layout(structure, self._table, skip=size)
 
 
 class _HeadError(Exception):
     """The bytes at the beginning of a message are no head."""
 
 
-def _read_head(message: bytes) -> tuple[bytes, list[str], list[str]]:
-    """The bytes of the head, the names and the types.
+def _read_head(message: bytes) -> tuple[int, Structure]:
+    """How many bytes the head has, and the columns that it names.
 
     :raises _HeadError: they are not there.
     """
@@ -241,7 +235,7 @@ def _read_head(message: bytes) -> tuple[bytes, list[str], list[str]]:
             texts.append(text.decode())
         except UnicodeDecodeError:
             raise _HeadError("a name or type of a column is not UTF-8") from None
-    return message[:position], texts[:count], texts[count:]
+    return position, tuple(zip(texts[:count], texts[count:], strict=True))
 
 
 def _number(message: bytes, position: int, maximum: int) -> tuple[int, int]:

@@ -22,7 +22,7 @@ import io
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import lru_cache, partial
 
 import numpy as np
 
@@ -219,7 +219,8 @@ class NamedRows(LineRows):
         self, table: TableSpec, dialect: Dialect, delimiter: bytes = b"\t", null: str = ""
     ) -> None:
         super().__init__(table, dialect, None, delimiter, null)
-        self._heads: dict[bytes, Layout | Fault] = {}
+        #: Of rows below a line of names.
+        self._layout_below = lru_cache(_HEADS_MAX)(self._named)
 
     def parts(self, buffer: MessageBuffer, piece: Piece) -> Parts:
         """As the base says."""
@@ -262,15 +263,6 @@ class NamedRows(LineRows):
             more, _, rest = rest.partition(b"\n")
             head += b"\n" + more
         return head.removesuffix(b"\r"), rest
-
-    def _layout_below(self, head: bytes) -> Layout | Fault:
-        """Of rows below a line of names."""
-        found = self._heads.get(head)
-        if found is None:
-            if len(self._heads) >= _HEADS_MAX:
-                self._heads.clear()
-            found = self._heads[head] = self._named(head)
-        return found
 
     def _named(self, head: bytes) -> Layout | Fault:
         if head.startswith(BYTE_ORDER_MARK):

@@ -18,6 +18,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from datetime import date, timedelta
 from decimal import MAX_EMAX, Context, Decimal
+from functools import lru_cache
 from typing import Any, NoReturn
 
 from sluice.core.load_spec import TableSpec
@@ -406,7 +407,7 @@ class _Unwrapping(ValueStep):
         self.types = target_types(table)
         self.units = _Units.of(table, seconds)
         self._nodes = {name: parse_type(text) for name, text in self.types.items()}
-        self._rewrites: dict[tuple[str, str], dict[str, Rewrite]] = {}
+        self._rewrites = lru_cache(_SCHEMAS_MAX)(self._rewrites_of)
 
     def following(self, value: Value) -> Value | Fault:
         """As the port says."""
@@ -445,16 +446,13 @@ class _Unwrapping(ValueStep):
         """
         if schema in ("", "null") and not self.units.ticks:
             return object_of(members)
-        key = (schema, inside)
-        if key not in self._rewrites:
-            if len(self._rewrites) >= _SCHEMAS_MAX:
-                self._rewrites.clear()
-            fields = _fields(schema, inside)
-            self._rewrites[key] = _of_fields(fields, self._nodes, self.units)
-        named = self._rewrites[key]
+        named = self._rewrites(schema, inside)
         if not named:
             return object_of(members)
         return object_of([rewritten(one, named.get) for one in members])
+
+    def _rewrites_of(self, schema: str, inside: str) -> dict[str, Rewrite]:
+        return _of_fields(_fields(schema, inside), self._nodes, self.units)
 
 
 class ConnectJson(_Unwrapping):
