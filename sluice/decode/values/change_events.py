@@ -27,6 +27,7 @@ from sluice.decode.messages.buffer import Value
 from sluice.decode.messages.events import (
     ADDED,
     DELETED,
+    MOMENTS,
     OPERATION,
     SOURCE,
     TICKS,
@@ -42,20 +43,8 @@ from sluice.decode.messages.members import Member, items_of, members_of, object_
 from sluice.decode.schema.headed import target_types
 from sluice.decode.values.steps import ValueStep
 
-#: By the name of a schema: how many of its units are a second.
-_TICKS = {
-    "org.apache.kafka.connect.data.Timestamp": 10**3,
-    "io.debezium.time.Timestamp": 10**3,
-    "io.debezium.time.MicroTimestamp": 10**6,
-    "io.debezium.time.NanoTimestamp": 10**9,
-}
-_TIME_TICKS = {
-    "org.apache.kafka.connect.data.Time": 10**3,
-    "io.debezium.time.Time": 10**3,
-    "io.debezium.time.MicroTime": 10**6,
-    "io.debezium.time.NanoTime": 10**9,
-}
-_DAYS = ("org.apache.kafka.connect.data.Date", "io.debezium.time.Date")
+#: By what MOMENTS end with: how many of these units are a second.
+_TICKS = {"millis": 10**3, "micros": 10**6, "nanos": 10**9}
 _DECIMAL = "org.apache.kafka.connect.data.Decimal"
 #: A struct of a scale and of bytes, for columns of NUMERIC without a precision.
 _VARIABLE_DECIMAL = "io.debezium.data.VariableScaleDecimal"
@@ -186,12 +175,13 @@ def _rewrite_of(schema: Any, node: TypeNode, units: _Units) -> Rewrite | None:
     name, takes_moments = str(schema.get("name", "")), "Date" in node.text
     # The day of a moment is cut off only where the entry says that numbers are moments.
     has_clock = not (units.ticks and node.name in ("Date", "Date32"))
-    if name in _TICKS and takes_moments:
-        return _moment_of(_TICKS[name], has_clock)
-    if name in _DAYS and takes_moments:
+    kind, _, unit = MOMENTS.get(name, "").partition("-")
+    if kind == "timestamp" and takes_moments:
+        return _moment_of(_TICKS[unit], has_clock)
+    if kind == "date" and takes_moments:
         return _day
-    if name in _TIME_TICKS and node.name.startswith("Time"):
-        return _time_of(_TIME_TICKS[name])
+    if kind == "time" and node.name.startswith("Time"):
+        return _time_of(_TICKS[unit])
     if name == _DECIMAL:
         parameters = schema.get("parameters")
         return _decimal_of(parameters.get("scale") if isinstance(parameters, dict) else None)
