@@ -20,6 +20,7 @@ import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -30,7 +31,7 @@ from sluice.decode.engine.session import EngineError, run
 from sluice.decode.messages.buffer import BEHIND, MessageBuffer
 from sluice.decode.messages.fault import CANNOT_PARSE, Fault, refused_by_engine
 from sluice.decode.messages.framing import JSON_OBJECTS
-from sluice.decode.messages.marked import Indices, lines_of, memory_file, without, write_at
+from sluice.decode.messages.marked import Indices, lines_of, memory_file, without
 from sluice.decode.messages.memory import MemoryFile
 from sluice.decode.text.misread import DoubtfulValues
 from sluice.decode.text.plan import Plan, PlannedColumn
@@ -120,14 +121,12 @@ def lonely(plan: Plan, buffer: MessageBuffer, indices: Indices) -> Iterator[Lone
 @contextmanager
 def _ended(buffer: MessageBuffer) -> Iterator[str]:
     """The buffer's file with the last line."""
-    path = buffer.path
-    size = Path(path).stat().st_size
+    path, size = buffer.path, buffer.size
     try:
-        with Path(path).open("r+b", buffering=0) as file:
-            write_at(file.fileno(), _LAST_LINE, size)
+        os.pwrite(buffer.file, _LAST_LINE, size)
         yield path
     finally:
-        os.truncate(path, size)
+        os.ftruncate(buffer.file, size)
 
 
 def _run(query: Callable[[str], str], messages: int) -> tuple[bytes, Indices] | None:
@@ -174,7 +173,11 @@ def find_faults(
     unread = _NONE
     if strict is not None:
         indices, unread = _suspects(strict, buffer, indices)
-    faults = _words_for_numbers(plan, buffer, unread) | _doubtful(plan, buffer, indices)
+    faults = _words_for_numbers(plan, buffer, unread)
+    if plan.takes_words:
+        # No query of such a plan judges them.
+        doubtful = DoubtfulValues(plan.types, plan.table.on_null == "dead-letter")
+        faults |= _told(buffer, indices, doubtful.fault)
     for part in parts_of(buffer, _besides(indices, faults)):
         judged, not_read = _judge(plan, buffer, part)
         faults |= judged | _unreadable(plan, buffer, not_read)
@@ -184,16 +187,14 @@ def find_faults(
 def _words_for_numbers(plan: Plan, buffer: MessageBuffer, indices: Indices) -> dict[int, Fault]:
     """Those of messages that cannot be read of which this shows in their text. An exception of the
     engine for each is what costs."""
-    pairs = ((index, word_for_number(plan, line)) for index, line in _lines(buffer, indices))
-    return {index: fault for index, fault in pairs if fault is not None}
+    return _told(buffer, indices, partial(word_for_number, plan))
 
 
-def _doubtful(plan: Plan, buffer: MessageBuffer, indices: Indices) -> dict[int, Fault]:
-    """Those with a value that no query of a plan that takes words judges."""
-    if not plan.takes_words:
-        return {}
-    values = DoubtfulValues(plan.types, plan.table.on_null == "dead-letter")
-    pairs = ((index, values.fault(line)) for index, line in _lines(buffer, indices))
+def _told(
+    buffer: MessageBuffer, indices: Indices, fault_of: Callable[[bytes], Fault | None]
+) -> dict[int, Fault]:
+    """Those of these messages that have a fault by themselves."""
+    pairs = ((index, fault_of(line)) for index, line in _lines(buffer, indices))
     return {index: fault for index, fault in pairs if fault is not None}
 
 
@@ -238,9 +239,7 @@ def _judge(plan: Plan, buffer: MessageBuffer, indices: Indices) -> tuple[dict[in
 def _too_many_seconds(plan: Plan, buffer: MessageBuffer, indices: Indices) -> dict[int, Fault]:
     """Those with one of the numbers that stop a query. To look for each of them by halves takes a
     tenth of a second [measured], and a producer that counts in nanoseconds sends nothing else."""
-    numbers = TooManySeconds(plan)
-    pairs = ((index, numbers.fault(line)) for index, line in _lines(buffer, indices))
-    return {index: fault for index, fault in pairs if fault is not None}
+    return _told(buffer, indices, TooManySeconds(plan).fault)
 
 
 def _are_hard(buffer: MessageBuffer, indices: Indices) -> NDArray[np.bool_]:

@@ -25,17 +25,15 @@ from numpy.typing import NDArray
 
 from sluice.core.errors import TerminalError
 from sluice.core.load_spec import TableSpec
-from sluice.decode.engine.pair import MISMATCH, NULL, RANGE
+from sluice.decode.engine.pair import MISMATCH, NULL
 from sluice.decode.engine.session import EngineError, run
 from sluice.decode.messages.assemble import BlockShapeError, Body
 from sluice.decode.messages.buffer import MessageBuffer
 from sluice.decode.messages.decoder import BlockDecoder, Rows
 from sluice.decode.messages.fault import (
-    CANNOT_PARSE,
     NO_COLUMN,
     NOT_ONE_ROW,
-    NULL_IN_COLUMN,
-    OUT_OF_RANGE,
+    REASONS,
     UNKNOWN_FIELD,
     Fault,
     absent,
@@ -47,8 +45,6 @@ from sluice.decode.messages.marked import buffer_of
 from sluice.decode.typed.part import Part, Pile, read_rows, run_on_messages
 from sluice.decode.typed.plan import Target, TypedPlan
 from sluice.decode.typed.texts import remark_on
-
-_REASONS = {NULL: NULL_IN_COLUMN, RANGE: OUT_OF_RANGE, MISMATCH: CANNOT_PARSE}
 
 
 @dataclass(frozen=True, slots=True)
@@ -286,7 +282,7 @@ class Reading:
             why = remark_on(value.strip('"'), column.type) if value.startswith('"') else ""
             if kind == MISMATCH:
                 value += f" {natural}"
-            fault = refused_value(_REASONS[kind], value, column.name, column.type, why)
+            fault = refused_value(REASONS[kind], value, column.name, column.type, why)
             if kind == NULL and column.name in self._target.table.require:
                 fault = absent(column.name)
             if self._many:
