@@ -487,8 +487,7 @@ def parts_of(value: Any, node: TypeNode) -> Iterator[tuple[Any, TypeNode]]:
             for path, inner in typed_paths(node):
                 yield from ((one, inner) for one in _at(value, path.split(".")))
         case "Nested":
-            text = f"Tuple({', '.join(node.arguments)})"
-            yield from ((one, parse_type(text)) for one in values)
+            yield from parts_of(value, node.without_nested())
 
 
 def _at(value: Any, path: list[str]) -> Iterator[Any]:
