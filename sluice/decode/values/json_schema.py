@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Iterator
 from typing import Any
 
@@ -15,6 +14,7 @@ from sluice.core.schema_ids import RegisteredSchema
 from sluice.decode.messages.buffer import MessageBuffer, Value
 from sluice.decode.messages.fault import BREAKS_SCHEMA, CANNOT_PARSE, Fault
 from sluice.decode.messages.framing import JSON_OBJECTS
+from sluice.decode.messages.members import values_of
 from sluice.decode.schema.headed import Registered, UnsupportedSchemaError, required_option
 from sluice.decode.schema.named import SchemaNames, registry_headers
 from sluice.decode.values.steps import Step
@@ -23,8 +23,6 @@ from sluice.decode.values.steps import Step
 _SHOWN_CHARACTERS = 120
 #: Texts with control characters are none of JSON's, but the engine takes them.
 _JSON = json.JSONDecoder(strict=False)
-#: What stands before, between and behind the rows of a message.
-_BETWEEN_ROWS = re.compile(r"[ \t\r\n]*,?[ \t\r\n]*")
 
 
 class RegisteredJson(Step):
@@ -69,7 +67,7 @@ class RegisteredJson(Step):
         shown = self._names.shown(key)
         text = bytes(body).decode(errors="replace")
         try:
-            documents = _values(text) if self._has_rows else [_JSON.decode(text)]
+            documents = [*values_of(text, _JSON)] if self._has_rows else [_JSON.decode(text)]
         except (ValueError, RecursionError) as error:
             whole = (np.zeros(1, np.int64), np.array([len(body)]))
             if JSON_OBJECTS.faults(body, *whole).all() and not self._has_rows:
@@ -90,25 +88,6 @@ class RegisteredJson(Step):
             return _validator_of(schema)
         except UnsupportedSchemaError as error:
             return Fault(CANNOT_PARSE, f"{self._names.shown(key)} is no JSON Schema: {error}")
-
-
-def _values(text: str) -> list[Any]:
-    """What stands in a message of several rows, one behind the other.
-
-    :raises ValueError, RecursionError: Python does not read them.
-    """
-    found: list[Any] = []
-    at = _after(text, 0)
-    while at < len(text):
-        value, end = _JSON.raw_decode(text, at)
-        found.append(value)
-        at = _after(text, end)
-    return found
-
-
-def _after(text: str, at: int) -> int:
-    space = _BETWEEN_ROWS.match(text, at)
-    return space.end() if space else at
 
 
 def _nothing_behind(rest: bytes) -> int | None:
