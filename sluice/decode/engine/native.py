@@ -70,12 +70,14 @@ def column_head(name: str, type_text: str) -> bytes:
     return b"".join(varint(len(part)) + part for part in (name.encode(), type_text.encode()))
 
 
-def with_columns(block: bytes | memoryview, columns: list[bytes]) -> bytes:
-    """A Native block with more columns behind its own; empty if it is."""
+def with_columns(
+    block: bytes | memoryview, columns: Sequence[bytes]
+) -> tuple[bytes | memoryview, ...]:
+    """A Native block with more columns behind its own, in parts; empty if it is."""
     if not len(block):
-        return b""
+        return ()
     count, rows, begin = read_header(memoryview(block))
-    return b"".join([varint(count + len(columns)), varint(rows), block[begin:], *columns])
+    return varint(count + len(columns)) + varint(rows), memoryview(block)[begin:], *columns
 
 
 def check_lineage_type(column: str, type_text: str) -> None:

@@ -109,7 +109,7 @@ class KeyFields:
         )
         columns = ", ".join(map(identifier, decoded.columns))
         settings = settings_clause(max_block_size=decoded.rows + 1, max_threads=1)
-        with memory_file(marked) as values, memory_file(found.native) as keys:
+        with memory_file(*marked) as values, memory_file(found.native) as keys:
             structure = f"{self._structure}, {_KEY_OUT} UInt8"
             of_values = f"file({literal(values)}, Native, {literal(structure)})"
             of_keys = f"file({literal(keys)}, Native, {literal(self._own)})"
@@ -341,7 +341,7 @@ class MappedFormat(TypedFormat):
             _column(_OUT, "UInt8", out.astype("u1")),
         ]
         structure = f"{self._structure}, {_PLACE} UInt32, {_OUT} UInt8"
-        with memory_file(with_columns(block, added)) as path:
+        with memory_file(*with_columns(block, added)) as path:
             source = f"file({literal(path)}, Native, {literal(structure)})"
             if out.any():
                 source = f"(SELECT * FROM {source} WHERE NOT {_OUT})"
@@ -357,10 +357,8 @@ class MappedFormat(TypedFormat):
 
     def _with_facts(self, buffer: MessageBuffer, decoded: Decoded, messages: Indices) -> bytes:
         """The block of fields with the facts that expressions name."""
-        if not self._facts:
-            return bytes(decoded.native)
         added = [self._fact(name, buffer, messages, decoded.offsets) for name in self._facts]
-        return with_columns(decoded.native, added)
+        return b"".join(with_columns(decoded.native, added))
 
     def _fact(
         self, name: str, buffer: MessageBuffer, messages: Indices, places: NDArray[np.uint64]

@@ -84,10 +84,10 @@ def lines_of(piece: Piece) -> bytes:
 
 
 @contextmanager
-def memory_file(content: bytes | memoryview) -> Iterator[str]:
-    """A path at which this process reads the content."""
+def memory_file(*parts: bytes | memoryview) -> Iterator[str]:
+    """A path at which this process reads these parts, one behind the other."""
     with MemoryFile("part") as file:
-        file.append(content)
+        file.append(*parts)
         yield file.path
 
 
