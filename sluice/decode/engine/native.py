@@ -29,19 +29,21 @@ def read_header(block: memoryview) -> tuple[int, int, int]:
     return columns, rows, position
 
 
-def read_varint(block: bytes | bytearray | memoryview, position: int) -> tuple[int, int]:
-    """A size, and where it ends.
+def read_varint(
+    block: bytes | bytearray | memoryview, position: int, bytes_max: int = 10
+) -> tuple[int, int]:
+    """A number of LEB128, as sizes are written, and where it ends.
 
     :raises IndexError: the block ends before.
+    :raises ValueError: it has more bytes.
     """
-    value = shift = 0
-    while True:
-        byte = block[position]
-        value |= (byte & 0x7F) << shift
-        position += 1
-        shift += 7
+    value = 0
+    for place in range(bytes_max):
+        byte = block[position + place]
+        value |= (byte & 0x7F) << 7 * place
         if byte < 0x80:
-            return value, position
+            return value, position + place + 1
+    raise ValueError(f"a number of more than {bytes_max} bytes")
 
 
 def fixed_columns(blocks: bytes, kinds: Sequence[str]) -> list[NDArray[Any]]:

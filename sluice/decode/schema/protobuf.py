@@ -209,7 +209,7 @@ class Protobuf(HeadedMessages):
             return f"it begins like {like}"
         try:
             length, begin = read_varint(memoryview(value), 0)
-        except IndexError:
+        except (IndexError, ValueError):
             return ""
         is_delimited = length == len(value) - begin
         return 'it may stand behind its length, delimited = "true" says so' if is_delimited else ""
@@ -313,16 +313,10 @@ def read_place(text: bytes, at: int, end: int) -> tuple[tuple[int, ...], int] | 
     numbers: list[int] = []
     wanted = 1
     while len(numbers) < wanted:
-        raw = shift = 0
-        while True:
-            if at == end or shift > 28:
-                return None
-            byte = text[at]
-            at += 1
-            raw |= (byte & 0x7F) << shift
-            shift += 7
-            if byte < 0x80:
-                break
+        try:
+            raw, at = read_varint(memoryview(text)[:end], at, 5)
+        except (IndexError, ValueError):
+            return None
         number = (raw >> 1) ^ -(raw & 1)
         if number < 0:
             return None

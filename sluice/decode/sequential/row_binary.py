@@ -12,6 +12,7 @@ import numpy as np
 
 from sluice.core.errors import TerminalError
 from sluice.core.load_spec import TableSpec
+from sluice.decode.engine.native import read_varint
 from sluice.decode.engine.types import GEO_TYPES, TypeNode, parse_type, size_of
 from sluice.decode.messages.buffer import MessageBuffer
 from sluice.decode.messages.fault import CANNOT_PARSE, Fault
@@ -91,14 +92,10 @@ def _string(value: bytes, at: int) -> int:
 
 def _length(value: bytes, at: int) -> tuple[int, int]:
     """The length that stands at this place, and the place behind it."""
-    length = 0
-    for shift in range(0, 63, 7):
-        byte = value[at]
-        at += 1
-        length |= (byte & 0x7F) << shift
-        if byte < 0x80:
-            return length, at
-    raise UnknownLengthError
+    try:
+        return read_varint(value, at, 9)
+    except ValueError:
+        raise UnknownLengthError from None
 
 
 def _nullable(inner: _Step) -> _Step:
@@ -214,6 +211,9 @@ class RowBinaryWithNamesAndTypes(TypedFormat):
         return _layout(structure, self._table, skip=size)
 
 
+_ENDS_WITHIN_HEAD = "the message ends within the names and types of its columns"
+
+
 class _HeadError(Exception):
     """The bytes at the beginning of a message are no head."""
 
@@ -230,7 +230,7 @@ def _read_head(message: bytes) -> tuple[int, Structure]:
         text = message[position : position + length]
         position += length
         if len(text) < length:
-            raise _HeadError("the message ends within the names and types of its columns")
+            raise _HeadError(_ENDS_WITHIN_HEAD)
         try:
             texts.append(text.decode())
         except UnicodeDecodeError:
@@ -239,16 +239,12 @@ def _read_head(message: bytes) -> tuple[int, Structure]:
 
 
 def _number(message: bytes, position: int, maximum: int) -> tuple[int, int]:
-    value = shift = 0
-    while shift < 35:
-        if position >= len(message):
-            raise _HeadError("the message ends within the names and types of its columns")
-        byte = message[position]
-        position += 1
-        value |= (byte & 0x7F) << shift
-        if byte < 0x80:
-            if value > maximum:
-                break
-            return value, position
-        shift += 7
-    raise _HeadError("the message does not begin with names and types of columns")
+    try:
+        value, position = read_varint(message, position, 5)
+    except IndexError:
+        raise _HeadError(_ENDS_WITHIN_HEAD) from None
+    except ValueError:
+        value = maximum + 1
+    if value > maximum:
+        raise _HeadError("the message does not begin with names and types of columns")
+    return value, position
