@@ -227,10 +227,8 @@ def _empties(nodes: Mapping[str, TypeNode]) -> tuple[list[str], int]:
 def _within(node: TypeNode, names: set[str]) -> int:
     """Where in a type an empty text may not be; adds the names of elements."""
     match node.name:
-        case "Nullable" | "LowCardinality":
-            return _within(node.inner(), names)
-        case "SimpleAggregateFunction":
-            return _within(node.inner(1), names)
+        case "Nullable" | "LowCardinality" | "SimpleAggregateFunction":
+            return _within(node.parts()[0], names)
         case "Map":
             keys, values = node.inner(0), node.inner(1)
             found = 0 if all(map(takes_empty, scalars_in(keys))) else MAP_KEYS
@@ -287,10 +285,8 @@ def misread(value: Any, node: TypeNode, cuts: bool, as_it_is: bool = False) -> M
     :param as_it_is: the engine reads the type itself, nothing wider.
     """
     match node.name:
-        case "Nullable" | "LowCardinality":
-            return misread(value, node.inner(), cuts, as_it_is)
-        case "SimpleAggregateFunction":
-            return misread(value, node.inner(1), cuts, as_it_is)
+        case "Nullable" | "LowCardinality" | "SimpleAggregateFunction":
+            return misread(value, node.parts()[0], cuts, as_it_is)
         case "Variant" if isinstance(value, str):
             return _misread_variant(value, node, cuts)
     inner = inner_types(node)

@@ -110,10 +110,8 @@ class ReaderFactory(ConversionFactory):
         match node.name:
             case "Nullable":
                 return self._types(node.inner(), refuse_null, True, in_tuple)
-            case "LowCardinality":
-                return self._types(node.inner(), refuse_null, nullable, in_tuple)
-            case "SimpleAggregateFunction":
-                return self._types(node.inner(1), refuse_null, nullable, in_tuple)
+            case "LowCardinality" | "SimpleAggregateFunction":
+                return self._types(node.parts()[0], refuse_null, nullable, in_tuple)
             case name if name in GEO_TYPES:
                 return self._types(parse_type(GEO_TYPES[name]), refuse_null)
             case "Array":
@@ -351,11 +349,6 @@ class Plan:
     def types(self) -> dict[str, str]:
         """The types of the columns that are read from messages, by name."""
         return {name: part.column.type for name, part in self._by_name.items()}
-
-    @property
-    def readable(self) -> frozenset[str]:
-        """The names of the columns that are read from messages, stored or not."""
-        return frozenset(self._by_name)
 
     def strict(self, path: str, rows: int) -> str:
         """All rows as one block, or an exception.
