@@ -281,7 +281,7 @@ def _said_by_engine(plan: Plan, line: bytes) -> Fault:
     """Why one message makes no row, as far as the engine says it."""
     with memory_file(line + _BEYOND_FLOATS) as path:
         try:
-            run(plan.strict(path, 1), "Null")
+            run(plan.strict("/dev/null", path, 1), "Null")
         except EngineError as error:
             key = _KEY.search(str(error))
             part = next((one for one in plan.read if key and one.name == key[1]), None)
