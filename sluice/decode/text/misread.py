@@ -96,10 +96,22 @@ class Misread:
 
     def fault(self, column: str, type_text: str) -> Fault:
         """As a fault of the message."""
-        value = self.value
-        shown = value if isinstance(value, Number) else json.dumps(value, ensure_ascii=False)
-        shown = shown[:_VALUE_CHARACTERS_MAX]
-        return refused_value(self.reason, shown, column, type_text, self.why)
+        return refused_value(self.reason, shown_value(self.value), column, type_text, self.why)
+
+
+def shown_value(value: Any) -> str:
+    """A value nearly as the message wrote it, cut to what a person reads."""
+    return _written(value)[:_VALUE_CHARACTERS_MAX]
+
+
+def _written(value: Any) -> str:
+    if isinstance(value, Number):
+        return value
+    if isinstance(value, list):
+        return f"[{', '.join(map(_written, value))}]"
+    if isinstance(value, dict):
+        return f"{{{', '.join(f'{json.dumps(k)}: {_written(v)}' for k, v in value.items())}}}"
+    return json.dumps(value, ensure_ascii=False)
 
 
 def scale_kept(node: TypeNode, cuts: bool) -> int:

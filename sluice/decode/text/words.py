@@ -25,7 +25,7 @@ from sluice.decode.messages.fault import (
     no_json,
     refused_value,
 )
-from sluice.decode.text.misread import WITH_FIELDS, holds_moment, parts_of
+from sluice.decode.text.misread import WITH_FIELDS, holds_moment, parts_of, shown_value
 from sluice.decode.text.plan import Plan, PlannedColumn
 
 #: Types of which reading fails either for what is no such value at all, or for its size.
@@ -43,7 +43,6 @@ _NUMBER = re.compile(r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?")
 _SECONDS = re.compile(r"-?[0-9]{18,}(\.[0-9]*)?")
 #: Is in any number of seconds beyond 64 bits, in the parts of a second that a column keeps.
 _LARGE = re.compile(rb"[0-9]{10}|[0-9.][eE]")
-_VALUE_CHARACTERS_MAX = 100
 
 
 def value_fault(plan: Plan, line: bytes, part: PlannedColumn, kind: int) -> Fault:
@@ -51,7 +50,7 @@ def value_fault(plan: Plan, line: bytes, part: PlannedColumn, kind: int) -> Faul
     if kind == NULL and part.name in plan.table.require:
         return absent(part.name)
     document = _document(line)
-    shown = _shown(document[part.name]) if part.name in document else "the value"
+    shown = shown_value(document[part.name]) if part.name in document else "the value"
     return refused_value(REASONS[kind], shown, part.name, part.column.type)
 
 
@@ -192,7 +191,7 @@ def unread_fault(plan: Plan, value: Any, column: str, type_text: str) -> Fault:
     reason = OUT_OF_RANGE if _is_too_large(value, type_text) else CANNOT_PARSE
     if value is None:
         reason = NULL_IN_COLUMN
-    return refused_value(reason, _shown(value), column, type_text)
+    return refused_value(reason, shown_value(value), column, type_text)
 
 
 def _is_too_large(value: Any, type_text: str) -> bool:
@@ -209,21 +208,6 @@ def _is_too_large(value: Any, type_text: str) -> bool:
 
 #: Made once: it costs more than a message. See WITH_FIELDS.
 AS_WRITTEN = json.JSONDecoder(parse_int=Number, parse_float=Number, strict=False)
-
-
-def _shown(value: Any) -> str:
-    """A value nearly as the message wrote it, cut to what a person reads."""
-    return _written(value)[:_VALUE_CHARACTERS_MAX]
-
-
-def _written(value: Any) -> str:
-    if isinstance(value, Number):
-        return value
-    if isinstance(value, list):
-        return f"[{', '.join(map(_written, value))}]"
-    if isinstance(value, dict):
-        return f"{{{', '.join(f'{json.dumps(k)}: {_written(v)}' for k, v in value.items())}}}"
-    return json.dumps(value, ensure_ascii=False)
 
 
 def _document(line: bytes) -> dict[str, Any]:
