@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 
 from sluice.core.errors import TerminalError
@@ -118,55 +118,39 @@ def make_decoder(
             f"table {table.target}: format {table.format} is not supported",
             f"Use one of: {', '.join(FORMATS)}.",
         )
-    problem = check_options(table.format, table.options)
+    problem = first_problem(table.format, table.options)
     if problem:
         raise TerminalError(f"table {table.target}: {problem}", "Correct [table.options].")
     if is_mapped(table):
         fields = MappedFormat(table, make_decoder, framing_of)
         return TypedDecoder(replace(table, require=()), fields)
-    of, steps = _FORMATS[table.format], _steps(table, seconds)
-    decoder = of.decoder(table)
-    return SteppedDecoder(decoder, steps, of.framing) if steps else decoder
+    steps, decoder = list(_steps(table, seconds)), found.decoder(table)
+    return SteppedDecoder(decoder, steps, found.framing) if steps else decoder
 
 
-def _steps(table: TableSpec, seconds: frozenset[tuple[str, ...]]) -> list[Step]:
+def _steps(table: TableSpec, seconds: frozenset[tuple[str, ...]]) -> Iterator[Step]:
     """What is made of values before the format reads them, in this order."""
-    steps: list[Step] = []
     if table.decompress:
         from sluice.decode.values.compression import Decompression
 
-        steps.append(Decompression(table.decompress))
+        yield Decompression(table.decompress)
     if table.format == "JSONConfluent":
         from sluice.decode.values.json_schema import RegisteredJson
 
-        steps.append(RegisteredJson(table))
+        yield RegisteredJson(table)
     if _DELIMITED in table.options:
         from sluice.decode.values.compression import LengthDelimited
 
-        steps.append(LengthDelimited())
+        yield LengthDelimited()
     if table.envelope and table.format in ENVELOPED_JSON:
         from sluice.decode.values.change_events import ConnectJson, DebeziumJson
 
         step = DebeziumJson if table.envelope == "debezium" else ConnectJson
-        steps.append(step(table, seconds))
-    return steps
-
-
-def _has_steps(table: TableSpec) -> bool:
-    is_enveloped = bool(table.envelope) and table.format in ENVELOPED_JSON
-    is_rewritten = table.format == "JSONConfluent" or _DELIMITED in table.options
-    return bool(table.decompress) or is_rewritten or is_enveloped
+        yield step(table, seconds)
 
 
 def framing_of(table: TableSpec) -> Framing:
     """How the messages of this entry stand in a buffer."""
     found = _FORMATS.get(table.format)
-    return BYTES if found is None or _has_steps(table) else found.framing
-
-
-def check_options(table_format: str, options: tuple[tuple[str, str], ...]) -> str:
-    """What is wrong with the options of a format, as a sentence; "" if nothing is.
-
-    What only the table's columns can tell is left to `make_decoder`.
-    """
-    return first_problem(table_format, options)
+    has_steps = any(True for _ in _steps(table, frozenset()))
+    return BYTES if found is None or has_steps else found.framing

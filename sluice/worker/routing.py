@@ -74,7 +74,7 @@ class Router:
             framing = framing_of(table)
             wanted = rest.get(table.entry, ()) if rest else None
             deletes = table.tombstones == "delete"
-            key = (framing.name, table.route, wanted, deletes)
+            key = (framing, table.route, wanted, deletes)
             if key not in views:
                 views[key] = View(make_buffer(framing), table.route, wanted, deletes)
             views[key].entries.append(table.entry)

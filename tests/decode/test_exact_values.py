@@ -82,7 +82,7 @@ def test_a_column_may_be_named_t() -> None:
 @pytest.mark.slow
 def test_a_column_may_have_any_name_of_the_decoders_own() -> None:
     """Each name that a query of a plan has, as a tuple with the elements of the other column."""
-    query = Plan(table(ID, Column("a", "Array(Date)"))).strict("/f", 1)
+    query = Plan(table(ID, Column("a", "Array(Date)"))).strict("/dev/null", "/f", 1)
     names = set(re.findall("[a-z_][a-z_0-9]*", query)) | {"_sluice_row", "_sluice_row_", "i", "f"}
     for name in sorted(names - {"id", "a"}):
         columns = [ID, Column(name, "Tuple(id UInt64)")]

@@ -5,8 +5,9 @@ from __future__ import annotations
 import pytest
 
 from sluice.core.errors import TerminalError
+from sluice.core.formats import first_problem
 from sluice.core.load_spec import Column
-from sluice.decode.formats import check_options, make_decoder
+from sluice.decode.formats import make_decoder
 from tests.decode.text_support import ID, TEXT, made, text_of
 
 PARSE = "cannot-parse"
@@ -46,7 +47,7 @@ def test_wrong_options_are_terminal(
 
 
 def test_options_are_checked_without_a_table() -> None:
-    assert check_options("CSV", (("columns", "a, b"), ("delimiter", "\t"), ("null", "NULL"))) == ""
-    assert "twice" in check_options("CSV", (("columns", "a, a"),))
-    assert check_options("CSV", (("null", "a,b"),)).startswith("option null: ")
-    assert check_options("JSONEachRow", ()) == ""
+    assert first_problem("CSV", (("columns", "a, b"), ("delimiter", "\t"), ("null", "NULL"))) == ""
+    assert "twice" in first_problem("CSV", (("columns", "a, a"),))
+    assert first_problem("CSV", (("null", "a,b"),)).startswith("option null: ")
+    assert first_problem("JSONEachRow", ()) == ""

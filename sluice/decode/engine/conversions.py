@@ -266,7 +266,7 @@ class ConversionFactory(ABC):
 
     def _plain(self, natural: TypeNode, target: TypeNode) -> Conversion:
         """Between types that are neither Nullable nor LowCardinality themselves."""
-        natural, target = _without_nested(natural), _without_nested(target)
+        natural, target = natural.without_nested(), target.without_nested()
         if natural.name in (WRAPPED, INSTANT) and target.name == "Tuple":
             return self._plain(parse_type(stored_type(natural.text)), target)
         if natural.name == WRAPPED:
@@ -368,7 +368,7 @@ def block_type(type_text: str) -> str:
     node = parse_type(type_text)
     if node.name == "SimpleAggregateFunction":
         return block_type(node.inner(1).text)
-    return _without_nested(node).text
+    return node.without_nested().text
 
 
 def has_enum(type_text: str) -> bool:
@@ -382,13 +382,6 @@ def _are_strangers(natural: TypeNode, target: TypeNode) -> bool:
         return False
     have, wanted = ({name for name, _ in one.elements()} for one in (natural, target))
     return all(have) and all(wanted) and have.isdisjoint(wanted)
-
-
-def _without_nested(node: TypeNode) -> TypeNode:
-    """Nested is an array of tuples."""
-    if node.name != "Nested":
-        return node
-    return parse_type(f"Array(Tuple({', '.join(node.arguments)}))")
 
 
 def _scalar(pair: Pair, target: str) -> Conversion:

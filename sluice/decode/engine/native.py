@@ -29,19 +29,21 @@ def read_header(block: memoryview) -> tuple[int, int, int]:
     return columns, rows, position
 
 
-def read_varint(block: bytes | bytearray | memoryview, position: int) -> tuple[int, int]:
-    """A size, and where it ends.
+def read_varint(
+    block: bytes | bytearray | memoryview, position: int, bytes_max: int = 10
+) -> tuple[int, int]:
+    """A number of LEB128, as sizes are written, and where it ends.
 
     :raises IndexError: the block ends before.
+    :raises ValueError: it has more bytes.
     """
-    value = shift = 0
-    while True:
-        byte = block[position]
-        value |= (byte & 0x7F) << shift
-        position += 1
-        shift += 7
+    value = 0
+    for place in range(bytes_max):
+        byte = block[position + place]
+        value |= (byte & 0x7F) << 7 * place
         if byte < 0x80:
-            return value, position
+            return value, position + place + 1
+    raise ValueError(f"a number of more than {bytes_max} bytes")
 
 
 def fixed_columns(blocks: bytes, kinds: Sequence[str]) -> list[NDArray[Any]]:
@@ -70,12 +72,14 @@ def column_head(name: str, type_text: str) -> bytes:
     return b"".join(varint(len(part)) + part for part in (name.encode(), type_text.encode()))
 
 
-def with_columns(block: bytes | memoryview, columns: list[bytes]) -> bytes:
-    """A Native block with more columns behind its own; empty if it is."""
+def with_columns(
+    block: bytes | memoryview, columns: Sequence[bytes]
+) -> tuple[bytes | memoryview, ...]:
+    """A Native block with more columns behind its own, in parts; empty if it is."""
     if not len(block):
-        return b""
+        return ()
     count, rows, begin = read_header(memoryview(block))
-    return b"".join([varint(count + len(columns)), varint(rows), block[begin:], *columns])
+    return varint(count + len(columns)) + varint(rows), memoryview(block)[begin:], *columns
 
 
 def check_lineage_type(column: str, type_text: str) -> None:

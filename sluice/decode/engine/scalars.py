@@ -83,9 +83,9 @@ def scalar_of(node: TypeNode, widest_integer: str, tells_null: bool = False) -> 
     if node.name in ("Date", "Date32"):
         return _text(node, _date(node.name), _date_unfit(node.name))
     if node.name in _WIDE_INTEGERS:
-        return _text(node, _same, _wraps(node.text))
+        return _text(node, str, _wraps(node.text))
     if node.name.startswith("Enum"):
-        return _text(node, _same, _not_among(enum_values(node)))
+        return _text(node, str, _not_among(enum_values(node)))
     if node.name in ("Time", "Time64"):
         return _itself(node, _at_the_last_second)
     if node.name.startswith("Interval"):
@@ -159,10 +159,6 @@ def _at_the_last_second(value: str) -> str:
 
 def _seconds_outside(low: int, high: int) -> Expression:
     return lambda value: f"bitOr(toInt64({value}) < {low}, toInt64({value}) >= {high})"
-
-
-def _same(value: str) -> str:
-    return value
 
 
 def _infinite(value: str) -> str:

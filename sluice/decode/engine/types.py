@@ -75,6 +75,12 @@ class TypeNode:
         """Without Nullable and LowCardinality."""
         return self.inner().bare() if self.name in ("Nullable", "LowCardinality") else self
 
+    def without_nested(self) -> TypeNode:
+        """Nested is an array of tuples."""
+        if self.name != "Nested":
+            return self
+        return parse_type(f"Array(Tuple({', '.join(self.arguments)}))")
+
     def elements(self) -> tuple[tuple[str, TypeNode], ...]:
         """Names ("" without one) and types of a Tuple's or Nested's elements."""
         return tuple(_element(argument) for argument in self.arguments)

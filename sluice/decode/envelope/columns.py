@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -17,6 +16,7 @@ from sluice.decode.envelope.rows import Cells, RowReader, Shape, Statement
 from sluice.decode.envelope.walk import Mask, Nodes, Positions
 from sluice.decode.messages.fault import CANNOT_PARSE, Fault
 from sluice.decode.messages.format import Group, Indices, Natural
+from sluice.decode.messages.memory import MemoryFile
 from sluice.decode.schema.structure import with_lengths
 from sluice.producer.wire import Kind, varint
 
@@ -127,7 +127,7 @@ class Relation:
         self._shapes = {n: statement.shapes[n] for n in statement.columns if n in statement.shapes}
         self._naturals = signature.tolist()
         self._nullable = [False] * len(signature)
-        self._file = os.fdopen(os.memfd_create("sluice-envelope", os.MFD_CLOEXEC), "wb")
+        self._file = MemoryFile("envelope")
         self._messages: list[Indices] = []
         self._count = 0
         #: Each message has exactly one row.
@@ -144,7 +144,7 @@ class Relation:
         self._nullable = list(map(or_, self._nullable, nullable))
         places = read.rows.of(chosen).owners
         self._single &= np.array_equal(places, np.arange(len(messages)))
-        write = self._file.write
+        write = self._file.append
         write(varint(1 + len(columns)) + varint(len(places)))
         write(column_head(PLACE, "UInt32") + (places + self._count).astype(np.uint32).tobytes())
         left = iter(zip(self._naturals, nullable, strict=True))
@@ -152,7 +152,7 @@ class Relation:
             write(column_head(natural.name, natural.type))
             for cells in column:
                 if cells.is_leaf:
-                    self._file.writelines(_leaf(nodes, cells.nodes, *next(left)))
+                    write(*_leaf(nodes, cells.nodes, *next(left)))
                 else:
                     write(np.cumsum(nodes.numbers[cells.nodes]).tobytes())
         self._messages.append(messages)
@@ -162,12 +162,10 @@ class Relation:
     def group(self) -> Iterator[Group]:
         """All of it as a source, once; the file lives as long as the context."""
         with self._file:
-            self._file.flush()
             columns = self._columns(self._nullable)
             read = ((column.name, column.type) for column in columns)
             structure = literal(declared([(PLACE, "UInt32"), *read]))
-            path = literal(f"/proc/self/fd/{self._file.fileno()}")
-            source = f"file({path}, Native, {structure})"
+            source = f"file({literal(self._file.path)}, Native, {structure})"
             messages = np.concatenate(self._messages)
             yield Group(source, columns, messages, PLACE, self._single)
 

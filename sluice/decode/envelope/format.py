@@ -14,6 +14,7 @@ import re
 from collections import Counter, defaultdict
 from collections.abc import Iterator
 from dataclasses import replace
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -113,7 +114,7 @@ class EnvelopeFormat(TypedFormat):
         own_hash = schema_hashcode((column.name, column.type) for column in insertable)
         self._hashes = _accepted_hashes(table, own_hash)
         self._blocks = Blobs(table, "Native")
-        self._statements: dict[bytes, Statement | Fault] = {}
+        self._meaning = lru_cache(_STATEMENTS_MAX)(self._statement)
 
     def groups(self, buffer: MessageBuffer, indices: Indices) -> Iterator[Group]:
         """See `TypedFormat`."""
@@ -156,7 +157,7 @@ class EnvelopeFormat(TypedFormat):
         # Statements that are written differently may mean the same.
         bound: dict[tuple[str, ...], tuple[Statement, Mask]] = {}
         for sql, places in by_statement.items():
-            meaning = self._statement(sql)
+            meaning = self._meaning(sql)
             if isinstance(meaning, Fault):
                 faults |= dict.fromkeys(places, meaning)
             else:
@@ -194,22 +195,14 @@ class EnvelopeFormat(TypedFormat):
 
     def _statement(self, sql: bytes) -> Statement | Fault:
         """What the statement means for this table, or why the message is bad."""
-        known = self._statements.get(sql)
-        if known is not None:
-            return known
         columns = read_statement(sql, self._positional)
-        result: Statement | Fault
         if isinstance(columns, Fault):
-            result = columns
-        else:
-            shapes = {name: self._shapes[name] for name in columns if name in self._shapes}
-            result = Statement(columns, shapes)
-            strange = next((name for name in columns if name not in shapes), "")
-            if strange and self._refuse_unknown:
-                result = Fault(UNKNOWN_FIELD, f"the table has no column {strange}", strange)
-        if len(self._statements) < _STATEMENTS_MAX:
-            self._statements[sql] = result
-        return result
+            return columns
+        shapes = {name: self._shapes[name] for name in columns if name in self._shapes}
+        strange = next((name for name in columns if name not in shapes), "")
+        if strange and self._refuse_unknown:
+            return Fault(UNKNOWN_FIELD, f"the table has no column {strange}", strange)
+        return Statement(columns, shapes)
 
 
 def _accepted_hashes(table: TableSpec, own_hash: int) -> list[int] | None:

@@ -11,12 +11,17 @@ from numpy.typing import NDArray
 from sluice.core.errors import TerminalError
 from sluice.core.load_spec import TableSpec
 from sluice.core.rests import StoredRows
-from sluice.decode.engine.native import checksum, column_head, fixed_columns, read_header
+from sluice.decode.engine.native import (
+    checksum,
+    column_head,
+    fixed_columns,
+    read_header,
+    with_columns,
+)
 from sluice.decode.engine.session import identifier, literal, run, settings_clause, unlike
 from sluice.decode.messages.decoded import Decoded
 from sluice.decode.messages.marked import memory_file
 from sluice.decode.messages.memory import MemoryFile
-from sluice.producer.wire import varint
 
 
 def kept(decoded: Decoded, mask: NDArray[np.bool_]) -> Decoded:
@@ -58,23 +63,17 @@ def _distinct(offsets: NDArray[np.uint64]) -> int:
 def _filtered(decoded: Decoded, mask: NDArray[np.bool_]) -> memoryview:
     """The engine reads the mask as one more column of the block."""
     name = unlike("_sluice_kept", decoded.columns)
-    columns, rows, begin = read_header(decoded.native)
     settings = settings_clause(
         # As one block: nothing is cut, nothing waits for more.
-        max_insert_block_size=rows,
+        max_insert_block_size=decoded.rows,
         min_insert_block_size_rows=0,
         min_insert_block_size_bytes=0,
     )
-    with MemoryFile("all") as whole, MemoryFile("rest") as rest:
-        whole.append(
-            varint(columns + 1) + varint(rows),
-            decoded.native[begin:],
-            column_head(name, "UInt8"),
-            mask.astype(np.uint8).tobytes(),
-        )
+    marks = column_head(name, "UInt8") + mask.astype(np.uint8).tobytes()
+    with memory_file(*with_columns(decoded.native, [marks])) as whole, MemoryFile("rest") as rest:
         run(
             f"INSERT INTO FUNCTION file({literal(rest.path)}, Native) "
-            f"SELECT * EXCEPT({identifier(name)}) FROM file({literal(whole.path)}, Native) "
+            f"SELECT * EXCEPT({identifier(name)}) FROM file({literal(whole)}, Native) "
             f"WHERE {identifier(name)} {settings}",
             "Null",
         )

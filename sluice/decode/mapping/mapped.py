@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from sluice.core.errors import TerminalError
 from sluice.core.formats import ENVELOPED
 from sluice.core.load_spec import KAFKA_COLUMNS, Column, TableSpec
-from sluice.decode.engine.expressions import READS_NO_CLOCK
+from sluice.decode.engine.expressions import settings_of
 from sluice.decode.engine.native import column_head, with_columns
 from sluice.decode.engine.session import declared, identifier, literal, run, settings_clause
 from sluice.decode.mapping.source import KEY_PREFIX, makes_moments, source_of, table_of_fields
@@ -109,7 +109,7 @@ class KeyFields:
         )
         columns = ", ".join(map(identifier, decoded.columns))
         settings = settings_clause(max_block_size=decoded.rows + 1, max_threads=1)
-        with memory_file(marked) as values, memory_file(found.native) as keys:
+        with memory_file(*marked) as values, memory_file(found.native) as keys:
             structure = f"{self._structure}, {_KEY_OUT} UInt8"
             of_values = f"file({literal(values)}, Native, {literal(structure)})"
             of_keys = f"file({literal(keys)}, Native, {literal(self._own)})"
@@ -220,7 +220,7 @@ class MappedFormat(TypedFormat):
         selected = ", ".join(f"{v} AS _sluice_{n}" for n, v in enumerate(values.values()))
         nothing = f"null({literal(self._structure)})"
         # Named tuples would be described in several lines.
-        in_one_line = self._clause(print_pretty_type_names=0)
+        in_one_line = settings_of(self._table, print_pretty_type_names=0)
         query = f"DESCRIBE (SELECT {selected} FROM {nothing}) {in_one_line}"
         try:
             lines = run(query, "TSVRaw").bytes().decode().rstrip("\n").split("\n")
@@ -234,10 +234,6 @@ class MappedFormat(TypedFormat):
         found = zip(values.items(), types, strict=True)
         return tuple(Natural(name, type_text, value) for (name, value), type_text in found)
 
-    def _clause(self, **more: object) -> str:
-        zone = literal(self._table.time_zone)
-        return settings_clause(session_timezone=zone, **READS_NO_CLOCK, **more)
-
     def _verdict_query(self) -> str:
         """Number of each row that breaks a test, and of the first test that it breaks, from 1."""
         if not self._tests:
@@ -248,10 +244,11 @@ class MappedFormat(TypedFormat):
         ]
         code = f"toUInt32(multiIf({', '.join(parts)}, 0))"
         row = "toUInt32(rowNumberInAllBlocks())"
-        query = f"SELECT i, f FROM (SELECT {row} AS i, {code} AS f FROM {{source}}) WHERE f != 0"
+        rows = f"SELECT {row} AS i, {code} AS f FROM {{source}}"
+        query = f"SELECT i, f FROM ({rows}) WHERE f != 0 {settings_of(self._table)}"
         nothing = f"null({literal(self._structure)})"
         try:
-            run(f"{query.replace('{source}', nothing)} {self._clause()}", "Null")
+            run(query.replace("{source}", nothing), "Null")
         except Exception as error:
             raise TerminalError(
                 f"table entry {self._table.entry} into {self._table.target}: a check cannot be "
@@ -344,7 +341,7 @@ class MappedFormat(TypedFormat):
             _column(_OUT, "UInt8", out.astype("u1")),
         ]
         structure = f"{self._structure}, {_PLACE} UInt32, {_OUT} UInt8"
-        with memory_file(with_columns(block, added)) as path:
+        with memory_file(*with_columns(block, added)) as path:
             source = f"file({literal(path)}, Native, {literal(structure)})"
             if out.any():
                 source = f"(SELECT * FROM {source} WHERE NOT {_OUT})"
@@ -360,10 +357,8 @@ class MappedFormat(TypedFormat):
 
     def _with_facts(self, buffer: MessageBuffer, decoded: Decoded, messages: Indices) -> bytes:
         """The block of fields with the facts that expressions name."""
-        if not self._facts:
-            return bytes(decoded.native)
         added = [self._fact(name, buffer, messages, decoded.offsets) for name in self._facts]
-        return with_columns(decoded.native, added)
+        return b"".join(with_columns(decoded.native, added))
 
     def _fact(
         self, name: str, buffer: MessageBuffer, messages: Indices, places: NDArray[np.uint64]
@@ -391,9 +386,7 @@ class MappedFormat(TypedFormat):
             return
         with memory_file(block) as path:
             source = f"file({literal(path)}, Native, {literal(self._structure)})"
-            found = run(
-                f"{self._verdict.replace('{source}', source)} {self._clause()}", "RowBinary"
-            )
+            found = run(self._verdict.replace("{source}", source), "RowBinary")
         pairs = np.frombuffer(found.bytes(), "<u4").reshape(-1, 2)
         for row, test in pairs.tolist():
             yield row, self._tests[test - 1][0]

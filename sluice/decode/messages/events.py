@@ -21,6 +21,19 @@ TICKS: dict[tuple[str, ...], str] = {
     (TIME_MS,): "ms",
     **{(SOURCE, f"ts_{unit}"): unit for unit in ("ms", "us", "ns")},
 }
+#: By the name of a schema of Connect, the moments that its numbers are, as Avro calls them.
+MOMENTS = {
+    "io.debezium.time.Date": "date",
+    "io.debezium.time.Timestamp": "timestamp-millis",
+    "io.debezium.time.MicroTimestamp": "timestamp-micros",
+    "io.debezium.time.NanoTimestamp": "timestamp-nanos",
+    "io.debezium.time.Time": "time-millis",
+    "io.debezium.time.MicroTime": "time-micros",
+    "io.debezium.time.NanoTime": "time-nanos",
+    "org.apache.kafka.connect.data.Date": "date",
+    "org.apache.kafka.connect.data.Time": "time-millis",
+    "org.apache.kafka.connect.data.Timestamp": "timestamp-millis",
+}
 #: What Debezium writes for a value that did not change and that the log does not hold. It takes the
 #: shape of the column: of arrays of numbers the items are the bytes of this text.
 UNAVAILABLE = "__debezium_unavailable_value"

@@ -5,6 +5,8 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass, replace
 
+from sluice.decode.engine.pair import MISMATCH, NULL, RANGE
+
 #: Reasons that dead letters carry; `sluice.ops.dead_letters` says what each means.
 NOT_ONE_OBJECT = "not-one-object"
 #: A message of another number of rows than one, where `rows = "one"`.
@@ -32,6 +34,8 @@ CHECK_FAILED = "check-failed"
 #: No table entry of the topic takes the message.
 NO_ROUTE = "no-route"
 
+#: By the kind of a value's fault, see `Conversion.fault`.
+REASONS = {NULL: NULL_IN_COLUMN, RANGE: OUT_OF_RANGE, MISMATCH: CANNOT_PARSE}
 #: Numbers that are no seconds since 1970 which anybody means, but parts of one.
 _PARTS = re.compile(r'"?[0-9]{12,19}"?')
 #: So much is said of a fault; what goes on is cut off.

@@ -88,12 +88,10 @@ BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 class Framing:
     """The tests of a format. All of them are functions of each message alone.
 
-    :param name: of the tests; buffers of equal names hold the same.
     :param kind: what each message is, OBJECTS or ARRAYS of `brackets`. Empty: nothing is known, and
         nothing is joined for the engine: the decoder takes messages singly or frames them anew.
     """
 
-    name: str
     kind: bytes = b""
 
     @property
@@ -138,6 +136,6 @@ class Framing:
         return Fault(reason, what)
 
 
-JSON_OBJECTS = Framing("json-objects", OBJECTS)
-JSON_ARRAYS = Framing("json-arrays", ARRAYS)
-BYTES = Framing("bytes")
+JSON_OBJECTS = Framing(OBJECTS)
+JSON_ARRAYS = Framing(ARRAYS)
+BYTES = Framing()

@@ -6,7 +6,6 @@ Neighbours are handled together. Only a gap between messages costs a step of Pyt
 from __future__ import annotations
 
 import mmap
-import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 
@@ -85,20 +84,11 @@ def lines_of(piece: Piece) -> bytes:
 
 
 @contextmanager
-def memory_file(content: bytes | memoryview) -> Iterator[str]:
-    """A path at which this process reads the content."""
+def memory_file(*parts: bytes | memoryview) -> Iterator[str]:
+    """A path at which this process reads these parts, one behind the other."""
     with MemoryFile("part") as file:
-        file.append(content)
+        file.append(*parts)
         yield file.path
-
-
-def write_at(file: int, content: bytes | memoryview, position: int) -> int:
-    """All of the content, whose length is given back; memfd writes may be short above 2 GiB."""
-    view = memoryview(content)
-    while view:
-        written = os.pwrite(file, view, position)
-        view, position = view[written:], position + written
-    return len(content)
 
 
 def buffer_of(values: list[bytes], framing: Framing = JSON_OBJECTS) -> MessageBuffer:

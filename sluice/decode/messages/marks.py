@@ -13,22 +13,19 @@ Marks decide about boundaries only. No value of a row depends on them.
 from __future__ import annotations
 
 import os
+from functools import cache
 
 from sluice.decode.engine.session import identifier
 from sluice.decode.messages.format import NO_MESSAGE
 
 MARK_BYTES = 16
 _SECRET_BYTES = 12
-_secret = b""
-_secret_of = 0
 
 
+@cache
 def secret() -> bytes:
     """The part of a mark that is the same for all messages; random, one for each process."""
-    global _secret, _secret_of
-    if _secret_of != os.getpid():
-        _secret, _secret_of = os.urandom(_SECRET_BYTES), os.getpid()
-    return _secret
+    return os.urandom(_SECRET_BYTES)
 
 
 def place_between(head: str, tail: str) -> str:

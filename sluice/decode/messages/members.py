@@ -6,14 +6,32 @@ Texts are bytes as Latin-1, so that what is not UTF-8 stays what it is.
 from __future__ import annotations
 
 import json
+import re
+from collections.abc import Iterator
 from dataclasses import dataclass
 from json.decoder import scanstring  # type: ignore[attr-defined]
+from typing import Any
 
 _SPACE = " \t\r\n"
 #: Values are only passed over: what a number is does not matter, however long it is.
 _SCAN = json.JSONDecoder(  # type: ignore[attr-defined]
     strict=False, parse_int=bool, parse_float=bool, parse_constant=bool
 ).scan_once
+
+
+#: What stands before, between and behind the rows of a message.
+_BETWEEN_ROWS = re.compile(r"[ \t\r\n]*,?[ \t\r\n]*")
+
+
+def values_of(text: str, decoder: json.JSONDecoder) -> Iterator[Any]:
+    """What stands in a message of several rows, one behind the other.
+
+    :raises ValueError, RecursionError: it is something else.
+    """
+    at = 0
+    while (space := _BETWEEN_ROWS.match(text, at)) and space.end() < len(text):
+        value, at = decoder.raw_decode(text, space.end())
+        yield value
 
 
 @dataclass(frozen=True, slots=True)

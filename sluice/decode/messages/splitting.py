@@ -15,6 +15,15 @@ from sluice.decode.messages.framing import Framing
 Indices = NDArray[np.int64]
 
 
+def numbers_within(messages: Indices) -> NDArray[np.uint32]:
+    """Of each row within its message, from 0.
+
+    :param messages: of each row; the rows of one follow each other, and messages ascend.
+    """
+    first = np.searchsorted(messages, messages, side="left")
+    return (np.arange(len(messages)) - first).astype(np.uint32)
+
+
 @dataclass(frozen=True, slots=True)
 class Split:
     """The rows of a buffer's messages.
@@ -33,8 +42,7 @@ class Split:
     @property
     def numbers(self) -> NDArray[np.uint32]:
         """Of each row within its message, from 0."""
-        first = np.searchsorted(self.message_of, self.message_of, side="left")
-        return (np.arange(len(self.message_of)) - first).astype(np.uint32)
+        return numbers_within(self.message_of)
 
     def with_neighbours(self, rows: Indices) -> Indices:
         """All rows of the messages that these rows belong to, ascending."""

@@ -16,7 +16,7 @@ from sluice.core.errors import TerminalError
 from sluice.core.load_spec import TableSpec
 from sluice.core.schema_ids import RegisteredSchema
 from sluice.decode.engine.session import EngineError, declared, literal, run, settings_clause
-from sluice.decode.messages.buffer import Piece
+from sluice.decode.messages.buffer import MessageBuffer, Piece
 from sluice.decode.messages.fault import (
     CANNOT_PARSE,
     NULL_IN_COLUMN,
@@ -24,7 +24,7 @@ from sluice.decode.messages.fault import (
     Fault,
     engine_words,
 )
-from sluice.decode.messages.marked import memory_file
+from sluice.decode.messages.marked import Indices, memory_file
 from sluice.decode.messages.marks import MARK_BYTES, place_between
 from sluice.decode.schema.avro_schema import AvroSchema, parse_avro, split_schemas, with_ticks
 from sluice.decode.schema.change_events import with_moments
@@ -39,11 +39,11 @@ from sluice.decode.schema.headed import (
 from sluice.decode.schema.named import (
     HEADER_OPTION,
     KEY_SCHEMA_HEADER,
+    Found,
     Headers,
     bytes_at_begin,
-    registry_headers,
+    sorted_by_schema,
 )
-from sluice.decode.schema.registry import registry_of
 from sluice.decode.schema.structure import Code, Positions, Results, between_marks, check_avro
 from sluice.producer.wire import varint
 
@@ -180,24 +180,13 @@ class AvroConfluent(RegisteredMessages):
     :raises TerminalError: the options are not complete.
     """
 
-    def __init__(self, table: TableSpec) -> None:
-        super().__init__(table)
-        self._table = table
+    kind = "AVRO"
 
-    def headers(self, piece: Piece) -> Headers:
-        """As the port says."""
-        return registry_headers(piece)
-
-    def make_layout(self, key: int) -> Layout | Fault | None:
-        """As the port says."""
-        found = registry_of(self.url).schema(self.names.number(key))
-        if found is None:
-            return None
-        if found.kind != "AVRO":
-            return Fault(CANNOT_PARSE, f"{self.shown(key)} is {found.kind}, not AVRO")
-        references = [text for _, text in found.references]
-        schema = schema_of(found.text, references, self._table)
-        return AvroLayout(schema, self.names.header_bytes(key))
+    def make_layout(self, schema: RegisteredSchema, key: int) -> Layout | Fault:
+        """As the base says."""
+        references = [text for _, text in schema.references]
+        parsed = schema_of(schema.text, references, self.table)
+        return AvroLayout(parsed, self.names.header_bytes(key))
 
 
 class AvroSingleObject(HeadedMessages):
@@ -209,22 +198,25 @@ class AvroSingleObject(HeadedMessages):
     no_header = Fault(CANNOT_PARSE, "the message does not begin with C3 01 and a fingerprint")
 
     def __init__(self, table: TableSpec) -> None:
-        super().__init__()
-        self._table = table
-        self._schemas: dict[int, RegisteredSchema] = {}
         try:
             texts = split_schemas(required_option(table, "schema"))
-            for own in texts:
-                others = tuple(("", other) for other in texts if other != own)
-                self._schemas[fingerprint(own)] = RegisteredSchema("AVRO", own, others)
+            by_key = {fingerprint(own): own for own in texts}
         except UnsupportedSchemaError as error:
             raise TerminalError(
                 f"table {table.target}: {error}",
                 "Give the Avro schemas of the messages as the option schema.",
             ) from error
+        self._layouts = {
+            key: _configured(key, own, [other for other in texts if other != own], table)
+            for key, own in by_key.items()
+        }
 
-    def headers(self, piece: Piece) -> Headers:
-        """As the port says."""
+    def found(self, buffer: MessageBuffer, indices: Indices) -> list[Found]:
+        """As the base says."""
+        return sorted_by_schema(buffer, indices, self._headers)
+
+    @staticmethod
+    def _headers(piece: Piece) -> Headers:
         is_long, symbols = bytes_at_begin(piece, _SINGLE_OBJECT_HEADER_BYTES)
         is_magic = (symbols[:, 0] == 0xC3) & (symbols[:, 1] == 0x01)
         # The fingerprint stands there with its lowest byte first.
@@ -232,25 +224,25 @@ class AvroSingleObject(HeadedMessages):
         lengths = np.full(len(numbers), _SINGLE_OBJECT_HEADER_BYTES, np.int64)
         return Headers(is_long & is_magic, numbers, lengths)
 
-    def make_layout(self, key: int) -> Layout | Fault | None:
-        """As the port says."""
-        found = self._schemas.get(key)
-        if found is None:
-            return None
-        references = [text for _, text in found.references]
-        schema = schema_of(found.text, references, self._table)
-        return AvroLayout(schema, _SINGLE_OBJECT_HEADER_BYTES)
-
-    def shown(self, key: int) -> str:
-        """As the port says."""
-        return f"configured schema of fingerprint {key:016x}"
+    def layout(self, key: int) -> Layout | Fault:
+        """As the base says."""
+        nothing = Fault(CANNOT_PARSE, f"there is no {_SHOWN.format(key)}")
+        return self._layouts.get(key, nothing)
 
     def known(self) -> Layout | None:
-        """As the port says."""
-        if len(self._schemas) != 1:
-            return None
-        layout = self._layout(next(iter(self._schemas)))
-        return None if isinstance(layout, Fault) else layout
+        """As the base says."""
+        layouts = [one for one in self._layouts.values() if isinstance(one, Layout)]
+        return layouts[0] if len(self._layouts) == len(layouts) == 1 else None
+
+
+_SHOWN = "configured schema of fingerprint {:016x}"
+
+
+def _configured(key: int, text: str, others: list[str], table: TableSpec) -> Layout | Fault:
+    try:
+        return AvroLayout(schema_of(text, others, table), _SINGLE_OBJECT_HEADER_BYTES)
+    except UnsupportedSchemaError as error:
+        return Fault(CANNOT_PARSE, f"{_SHOWN.format(key)}: {error}")
 
 
 def fingerprint(schema: str) -> int:

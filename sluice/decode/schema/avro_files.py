@@ -14,6 +14,7 @@ from functools import lru_cache
 import numpy as np
 
 from sluice.core.load_spec import TableSpec
+from sluice.decode.engine.native import read_varint
 from sluice.decode.messages.buffer import MessageBuffer
 from sluice.decode.messages.fault import CANNOT_PARSE, Fault
 from sluice.decode.messages.format import Group, TypedFormat
@@ -30,6 +31,9 @@ _UNPACKED_BYTES_MAX = 1 << 28
 #: Rows without bytes are limited by themselves.
 _ROWS_WITHOUT_BYTES_MAX = 4096
 _LAYOUTS_MAX = 256
+
+
+_TOO_SHORT = "the Avro file ends too early"
 
 
 class _FileError(Exception):
@@ -79,18 +83,18 @@ class _File:
 
     def _take(self, length: int) -> bytes:
         if length < 0 or length > len(self._raw) - self._at:
-            raise _FileError("the Avro file ends too early")
+            raise _FileError(_TOO_SHORT)
         self._at += length
         return self._raw[self._at - length : self._at]
 
     def _long(self) -> int:
-        result = 0
-        for shift in range(0, 70, 7):
-            byte = self._take(1)[0]
-            result |= (byte & 0x7F) << shift
-            if byte < 0x80:
-                return (result >> 1) ^ -(result & 1)
-        raise _FileError("a number in the Avro file has too many bytes")
+        try:
+            raw, self._at = read_varint(self._raw, self._at)
+        except IndexError:
+            raise _FileError(_TOO_SHORT) from None
+        except ValueError:
+            raise _FileError("a number in the Avro file has too many bytes") from None
+        return (raw >> 1) ^ -(raw & 1)
 
     def _unpacked(self, data: bytes, most: int) -> bytes:
         if self._codec == "null":

@@ -8,7 +8,7 @@ would throw at what is none.
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from itertools import count
 from types import MappingProxyType
@@ -162,32 +162,27 @@ def _name_among(part: dict[str, Any], names: set[str], wanted: Collection[str]) 
     return next((one for one in before if one in wanted and one not in names), name)
 
 
-def _without_ticks(schema: Any) -> Any:
-    """A schema for the engine without what it does not know."""
+def _replaced(schema: Any, ticks: Callable[[dict[str, Any]], Any]) -> Any:
+    """A schema with something else in place of each integer that counts ticks."""
     if isinstance(schema, list):
-        return [_without_ticks(one) for one in schema]
+        return [_replaced(one, ticks) for one in schema]
     if not isinstance(schema, dict):
         return schema
-    if _ticks_of(schema):
-        return schema["type"]
-    return {key: _without_ticks(value) for key, value in schema.items()}
-
-
-def _marked(schema: Any, numbers: Iterator[int]) -> Any:
-    """The same with an enum in its place."""
-    if isinstance(schema, list):
-        return [_marked(one, numbers) for one in schema]
-    if not isinstance(schema, dict):
-        return schema
-    if _ticks_of(schema):
-        symbol = schema["logicalType"].replace("-", "_")
-        return {"type": "enum", "name": f"sluice_ticks_{next(numbers)}", "symbols": [symbol]}
-    return {key: _marked(value, numbers) for key, value in schema.items()}
-
-
-def _ticks_of(schema: dict[str, Any]) -> str:
     kind = schema.get("type")
-    return _TICKS.get((kind, str(schema.get("logicalType"))), "") if isinstance(kind, str) else ""
+    if isinstance(kind, str) and (kind, str(schema.get("logicalType"))) in _TICKS:
+        return ticks(schema)
+    return {key: _replaced(value, ticks) for key, value in schema.items()}
+
+
+def _marked(schema: Any) -> Any:
+    """A schema with an enum in place of each of them."""
+    numbers = count()
+
+    def enum(ticks: dict[str, Any]) -> dict[str, Any]:
+        symbol = ticks["logicalType"].replace("-", "_")
+        return {"type": "enum", "name": f"sluice_ticks_{next(numbers)}", "symbols": [symbol]}
+
+    return _replaced(schema, enum)
 
 
 def with_ticks(type_text: str) -> str:
@@ -249,8 +244,8 @@ class _Compiler:
         tables = AvroTables(
             np.array(self.nodes, np.int32), np.array(self.children or [0], np.int32)
         )
-        bare = _without_ticks(fields)
-        marked = None if bare == fields else tuple(_marked(fields, count()))
+        bare = _replaced(fields, lambda ticks: ticks["type"])
+        marked = None if bare == fields else tuple(_marked(fields))
         return AvroSchema(full, tuple(bare), marked, tuple(columns), tables, tuple(self.column_of))
 
     def _record(self, schema: Any) -> tuple[dict[str, Any], str]:

@@ -20,6 +20,7 @@ from sluice.decode.engine.types import TypeNode, decimal_shape, parse_type, stor
 from sluice.decode.messages.buffer import MessageBuffer
 from sluice.decode.messages.events import (
     DELETED,
+    MOMENTS,
     OPERATION,
     SOURCE,
     TIME_MS,
@@ -42,18 +43,6 @@ _NO_EVENT = Fault(
     CANNOT_PARSE,
     "the message is no change event of Debezium: it lacks records before and after, or op",
 )
-_NO_INTEGERS: dict[str, str] = {
-    "io.debezium.time.Date": "date",
-    "io.debezium.time.Timestamp": "timestamp-millis",
-    "io.debezium.time.MicroTimestamp": "timestamp-micros",
-    "io.debezium.time.NanoTimestamp": "timestamp-nanos",
-    "io.debezium.time.Time": "time-millis",
-    "io.debezium.time.MicroTime": "time-micros",
-    "io.debezium.time.NanoTime": "time-nanos",
-    "org.apache.kafka.connect.data.Time": "time-millis",
-    "org.apache.kafka.connect.data.Date": "date",
-    "org.apache.kafka.connect.data.Timestamp": "timestamp-millis",
-}
 
 
 def with_moments(text: str) -> str:
@@ -68,7 +57,7 @@ def with_moments(text: str) -> str:
         if not isinstance(schema, dict):
             return schema
         found = {key: told(value) for key, value in schema.items()}
-        moment = _NO_INTEGERS.get(str(schema.get("connect.name")))
+        moment = MOMENTS.get(str(schema.get("connect.name")))
         if moment and schema.get("type") in ("int", "long") and "logicalType" not in schema:
             found["logicalType"] = moment
         return found

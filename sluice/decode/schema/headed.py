@@ -7,8 +7,10 @@ it (structure.py), and the sound ones of one schema are written into one file fo
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
+from functools import lru_cache
+from typing import Generic, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,6 +18,7 @@ from numpy.typing import NDArray
 from sluice.core.errors import TerminalError
 from sluice.core.formats import REGISTRY_OPTION
 from sluice.core.load_spec import TableSpec
+from sluice.core.schema_ids import RegisteredSchema
 from sluice.decode.engine.session import declared
 from sluice.decode.engine.types import nested_groups
 from sluice.decode.messages.buffer import MessageBuffer, Piece
@@ -29,12 +32,13 @@ from sluice.decode.schema.named import (
     Found,
     Headers,
     SchemaNames,
-    sorted_by_schema,
+    registry_headers,
 )
 from sluice.decode.schema.structure import Positions, Results
 
 #: Messages can name any number of schemas.
-_LAYOUTS_MAX = 4096
+_SCHEMAS_MAX = 4096
+_Made = TypeVar("_Made")
 
 
 class UnsupportedSchemaError(Exception):
@@ -79,32 +83,16 @@ class Layout(ABC):
 class HeadedMessages(TypedFormat):
     """Such messages, of which every one of a group was walked through."""
 
-    #: What is wrong with a message without a header.
+    #: What is wrong with a message that names no schema.
     no_header = NO_REGISTRY_HEADER
 
-    def __init__(self) -> None:
-        self._layouts: dict[int, Layout | Fault] = {}
+    @abstractmethod
+    def found(self, buffer: MessageBuffer, indices: Indices) -> list[Found]:
+        """The messages by schema."""
 
     @abstractmethod
-    def headers(self, piece: Piece) -> Headers:
-        """What the headers say."""
-
-    @abstractmethod
-    def make_layout(self, key: int) -> Layout | Fault | None:
-        """The layout of a schema, or why its messages cannot be read; None: no such schema.
-
-        :raises UnsupportedSchemaError: its messages cannot be read.
-        """
-
-    @abstractmethod
-    def shown(self, key: int) -> str:
-        """What names the schema, for people."""
-
-    def require(self, found: Iterable[Found], of: int) -> None:
-        """Raise what forbids to read any of these messages; as a rule nothing does.
-
-        :param of: how many there are.
-        """
+    def layout(self, key: int) -> Layout | Fault:
+        """The layout of a schema, or why its messages cannot be read."""
 
     def known(self) -> Layout | None:
         """The layout of all messages, if there is only one."""
@@ -116,14 +104,12 @@ class HeadedMessages(TypedFormat):
         if not len(indices) and layout is not None:
             yield from self._group(buffer, indices, indices, layout, {})
         unreadable: dict[int, Fault] = {}
-        by_schema = self.found(buffer, indices)
-        self.require(by_schema, len(indices))
-        for found in by_schema:
+        for found in self.found(buffer, indices):
             messages = np.concatenate(found.indices)
             if found.key is None:
                 unreadable |= {i: self._without_header(v) for i, v in buffer.items(messages)}
                 continue
-            chosen = self._layout(found.key)
+            chosen = self.layout(found.key)
             if isinstance(chosen, Fault):
                 unreadable |= dict.fromkeys(messages.tolist(), chosen)
                 continue
@@ -140,26 +126,6 @@ class HeadedMessages(TypedFormat):
     def remark(self, value: bytes) -> str:
         """What else is to be said of a message that is not what its schema says; "" for nothing."""
         return ""
-
-    def found(self, buffer: MessageBuffer, indices: Indices) -> list[Found]:
-        """The messages by schema."""
-        return sorted_by_schema(buffer, indices, self.headers)
-
-    def _layout(self, key: int) -> Layout | Fault:
-        """Kept; that there is no such schema is asked for again."""
-        layout = self._layouts.get(key)
-        if layout is not None:
-            return layout
-        try:
-            made = self.make_layout(key)
-        except UnsupportedSchemaError as error:
-            made = Fault(CANNOT_PARSE, f"{self.shown(key)}: {error}")
-        if made is None:
-            return Fault(CANNOT_PARSE, f"there is no {self.shown(key)}")
-        if len(self._layouts) >= _LAYOUTS_MAX:
-            self._layouts.clear()
-        self._layouts[key] = made
-        return made
 
     def _group(
         self,
@@ -205,6 +171,44 @@ class HeadedMessages(TypedFormat):
             )
 
 
+class Registered(Generic[_Made]):
+    """What is made of the schemas of a registry, once of each.
+
+    :param kind: of the schemas, as registries call it.
+    :param make: of a schema and its key; may raise an UnsupportedSchemaError.
+    """
+
+    def __init__(
+        self,
+        names: SchemaNames,
+        kind: str,
+        make: Callable[[RegisteredSchema, int], _Made | Fault],
+    ) -> None:
+        self._names = names
+
+        @lru_cache(_SCHEMAS_MAX)
+        def made(schema: RegisteredSchema, key: int) -> _Made | Fault:
+            if schema.kind != kind:
+                return Fault(CANNOT_PARSE, f"{names.shown(key)} is {schema.kind}, not {kind}")
+            try:
+                return make(schema, key)
+            except UnsupportedSchemaError as error:
+                return Fault(CANNOT_PARSE, f"{names.shown(key)}: {error}")
+
+        self._made = made
+
+    def of(self, key: int) -> _Made | Fault:
+        """Of the schema that a key names, or why there is nothing. That the registry has no such
+        schema is asked for again."""
+        unlisted = self._names.unlisted(key)
+        if unlisted is not None:
+            return unlisted
+        schema = self._names.schema(key)
+        if schema is None:
+            return Fault(CANNOT_PARSE, f"there is no {self._names.shown(key)}")
+        return self._made(schema, key)
+
+
 class RegisteredMessages(HeadedMessages):
     """Of those, messages that name their schema in a registry.
 
@@ -214,33 +218,43 @@ class RegisteredMessages(HeadedMessages):
     :raises TerminalError: the options are not complete.
     """
 
+    #: Of the schemas, as registries call it.
+    kind: str
+
     def __init__(self, table: TableSpec) -> None:
-        super().__init__()
-        self.url = required_option(table, REGISTRY_OPTION)
+        required_option(table, REGISTRY_OPTION)
+        self.table = table
         self.names = SchemaNames(table)
         self.no_header = self.names.no_header
+        self._layouts = Registered[Layout](self.names, self.kind, self.make_layout)
+
+    @abstractmethod
+    def make_layout(self, schema: RegisteredSchema, key: int) -> Layout | Fault:
+        """The layout of a schema, or why its messages cannot be read.
+
+        :raises UnsupportedSchemaError: they cannot.
+        """
+
+    def layout(self, key: int) -> Layout | Fault:
+        """As the base says."""
+        return self._layouts.of(key)
+
+    def headers(self, piece: Piece) -> Headers:
+        """What stands at the begin of messages."""
+        return registry_headers(piece)
 
     def found(self, buffer: MessageBuffer, indices: Indices) -> list[Found]:
-        """As the base says."""
-        return self.names.found(buffer, indices, self.headers, self.place_in_header)
-
-    def place_in_header(self, rest: bytes) -> int | None:
-        """What stands behind a GUID in a header, as 32 bits; None: it must not stand there."""
-        return None if rest else 0
-
-    def require(self, found: Iterable[Found], of: int) -> None:
         """As the base says.
 
         :raises UnknownSchemasError: the registry does not know all schemas that may be named.
         """
-        self.names.require(found, of)
+        found = self.names.found(buffer, indices, self.headers, self.place_in_header)
+        self.names.require(found, len(indices))
+        return found
 
-    def shown(self, key: int) -> str:
-        """As the base says."""
-        return self.names.shown(key)
-
-    def _layout(self, key: int) -> Layout | Fault:
-        return self.names.unlisted(key) or super()._layout(key)
+    def place_in_header(self, rest: bytes) -> int | None:
+        """What stands behind a GUID in a header, as 32 bits; None: it must not stand there."""
+        return None if rest else 0
 
 
 def target_types(table: TableSpec) -> dict[str, str]:

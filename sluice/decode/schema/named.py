@@ -14,12 +14,12 @@ from numpy.typing import NDArray
 
 from sluice.core.formats import REGISTRY_OPTION
 from sluice.core.load_spec import TableSpec
-from sluice.core.schema_ids import GUID_BYTES, number_of_guid, shown_schema
+from sluice.core.schema_ids import GUID_BYTES, RegisteredSchema, number_of_guid, shown_schema
 from sluice.decode.messages.buffer import MessageBuffer, Piece
 from sluice.decode.messages.facts import SCHEMA_IN_HEADER
 from sluice.decode.messages.fault import CANNOT_PARSE, UNKNOWN_SCHEMA, Fault
 from sluice.decode.messages.marked import Indices
-from sluice.decode.schema.registry import UnknownSchemasError, require_known
+from sluice.decode.schema.registry import UnknownSchemasError, registry_of, require_known
 
 REGISTRY_HEADER_BYTES = 5
 #: The headers of Kafka with a byte 1 and the GUID of the schema, of values and of keys.
@@ -125,6 +125,10 @@ class SchemaNames:
     def shown(self, key: int) -> str:
         """What names the schema, for people."""
         return f"schema {shown_schema(self.number(key))} of the registry"
+
+    def schema(self, key: int) -> RegisteredSchema | None:
+        """The schema itself, as a `SchemaSource` gives it."""
+        return registry_of(self._url).schema(self.number(key))
 
     def found(
         self,

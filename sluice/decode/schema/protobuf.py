@@ -17,6 +17,7 @@ import shutil
 import tempfile
 import threading
 from collections.abc import Mapping
+from functools import lru_cache
 from pathlib import Path
 
 import numpy as np
@@ -40,7 +41,7 @@ from sluice.decode.schema.headed import (
     required_option,
     target_types,
 )
-from sluice.decode.schema.named import Found, Headers, registry_headers
+from sluice.decode.schema.named import Found, Headers
 from sluice.decode.schema.protobuf_schema import (
     MAIN_FILE,
     ProtobufFiles,
@@ -51,7 +52,6 @@ from sluice.decode.schema.protobuf_schema import (
     of_oneof,
     read_descriptors,
 )
-from sluice.decode.schema.registry import registry_of
 from sluice.decode.schema.structure import Code, Positions, Results, check_protobuf, with_lengths
 
 #: In the options of a table: a file that the schema imports, by its import path.
@@ -77,6 +77,8 @@ _REASONS = {
     Code.UNKNOWN: UNKNOWN_FIELD,
 }
 
+#: Of several types, a schema is compiled once.
+_SCHEMAS_MAX = 256
 _lock = threading.Lock()
 _folder: Path | None = None
 _folder_of = 0
@@ -171,7 +173,6 @@ class Protobuf(HeadedMessages):
     """
 
     def __init__(self, table: TableSpec) -> None:
-        super().__init__()
         options = dict(table.options)
         name = required_option(table, "message")
         try:
@@ -197,19 +198,9 @@ class Protobuf(HeadedMessages):
         """All messages are of one type."""
         return [Found(0, [indices], [np.zeros(len(indices), np.int64)])] if len(indices) else []
 
-    def headers(self, piece: Piece) -> Headers:
-        """As the port says."""
-        count = len(piece.ends)
-        zeros = np.zeros(count, np.int64)
-        return Headers(np.ones(count, np.bool_), zeros.astype(np.uint64), zeros)
-
-    def make_layout(self, key: int) -> Layout | Fault | None:
-        """As the port says."""
+    def layout(self, key: int) -> Layout | Fault:
+        """As the base says."""
         return self._only
-
-    def shown(self, key: int) -> str:
-        """As the port says."""
-        return "configured schema"
 
     def remark(self, value: bytes) -> str:
         """As the port says."""
@@ -218,7 +209,7 @@ class Protobuf(HeadedMessages):
             return f"it begins like {like}"
         try:
             length, begin = read_varint(memoryview(value), 0)
-        except IndexError:
+        except (IndexError, ValueError):
             return ""
         is_delimited = length == len(value) - begin
         return 'it may stand behind its length, delimited = "true" says so' if is_delimited else ""
@@ -237,16 +228,16 @@ class ProtobufConfluent(RegisteredMessages):
     :raises TerminalError: the options are not complete.
     """
 
+    kind = "PROTOBUF"
+
     def __init__(self, table: TableSpec) -> None:
         super().__init__(table)
-        self._table = table
         self._wanted = dict(table.options).get("message", "")
         self.no_header = Fault(CANNOT_PARSE, f"{self.no_header.error}, and a type's place in it")
-        self._files: dict[int, ProtobufFiles] = {}
 
     def headers(self, piece: Piece) -> Headers:
-        """As the port says."""
-        headers = registry_headers(piece)
+        """As the base says."""
+        headers = super().headers(piece)
         begins, ends = piece.bounds
         symbols = np.frombuffer(piece.text, np.uint8)
         there, keys, lengths = headers.are_there, headers.keys, headers.lengths
@@ -267,23 +258,13 @@ class ProtobufConfluent(RegisteredMessages):
             lengths[at] = found[1] - int(begins[at])
         return Headers(there, keys, lengths)
 
-    def make_layout(self, key: int) -> Layout | Fault | None:
-        """As the port says."""
-        number, path = self.names.number(key), _unpacked(self.names.place(key))
-        files = self._files.get(number)
-        if files is None:
-            found = registry_of(self.url).schema(number)
-            if found is None:
-                return None
-            if found.kind != "PROTOBUF":
-                said = f"{self.shown(key)} is {found.kind}, not PROTOBUF"
-                return Fault(CANNOT_PARSE, said)
-            files = self._files[number] = compiled_schema(found)
-        message = files.at(MAIN_FILE, path)
+    def make_layout(self, schema: RegisteredSchema, key: int) -> Layout | Fault:
+        """As the base says."""
+        message = compiled_schema(schema).at(MAIN_FILE, _unpacked(self.names.place(key)))
         if self._wanted and not f".{message.name}".endswith(f".{self._wanted}"):
             said = f"the message is of type {message.name}, not {self._wanted}"
             return Fault(CANNOT_PARSE, said)
-        return ProtobufLayout(message, self._table)
+        return ProtobufLayout(message, self.table)
 
     def place_in_header(self, rest: bytes) -> int | None:
         """As the base says."""
@@ -291,6 +272,7 @@ class ProtobufConfluent(RegisteredMessages):
         return None if found is None or found[1] < len(rest) else _packed(found[0])
 
 
+@lru_cache(_SCHEMAS_MAX)
 def compiled_schema(schema: RegisteredSchema) -> ProtobufFiles:
     """The message types of a registered schema; its own file is MAIN_FILE.
 
@@ -331,16 +313,10 @@ def read_place(text: bytes, at: int, end: int) -> tuple[tuple[int, ...], int] | 
     numbers: list[int] = []
     wanted = 1
     while len(numbers) < wanted:
-        raw = shift = 0
-        while True:
-            if at == end or shift > 28:
-                return None
-            byte = text[at]
-            at += 1
-            raw |= (byte & 0x7F) << shift
-            shift += 7
-            if byte < 0x80:
-                break
+        try:
+            raw, at = read_varint(memoryview(text)[:end], at, 5)
+        except (IndexError, ValueError):
+            return None
         number = (raw >> 1) ^ -(raw & 1)
         if number < 0:
             return None

@@ -454,15 +454,11 @@ class _Places:
 
 def _wanted_in(field: FieldDescriptor, target: TypeNode) -> _Wanted:
     """What a column's type wants of a message in the field; None: that is not told by names."""
-    node = target
-    while node.name in ("Nullable", "LowCardinality"):
-        node = node.inner()
+    node = target.bare()
     if field.message_type.GetOptions().map_entry:
         return {"key": node.inner(0), "value": node.inner(1)} if node.name == "Map" else None
     if node.name == "Array" and field.is_repeated:
-        node = node.inner()
-        while node.name == "Nullable":
-            node = node.inner()
+        node = node.inner().bare()
     if node.name not in ("Tuple", "Nested"):
         return None
     elements = dict(node.elements())
@@ -578,9 +574,7 @@ def _takes_null(type_text: str) -> bool:
 def _fitted(natural: str, target: str) -> str:
     """The type as it is read: Nullable only where the target takes null, and of a message only
     what the target wants, if that is told by names."""
-    node, wanted = parse_type(natural), parse_type(target).bare()
-    if wanted.name == "Nested":
-        wanted = parse_type(f"Array(Tuple({', '.join(wanted.arguments)}))")
+    node, wanted = parse_type(natural), parse_type(target).bare().without_nested()
     if node.name == "Nullable":
         inner = _fitted(node.inner().text, wanted.text)
         return f"Nullable({inner})" if _takes_null(target) else inner

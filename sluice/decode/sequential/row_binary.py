@@ -6,11 +6,13 @@ Where a row ends: the length of every value follows from its type and its bytes.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from functools import lru_cache
 
 import numpy as np
 
 from sluice.core.errors import TerminalError
 from sluice.core.load_spec import TableSpec
+from sluice.decode.engine.native import read_varint
 from sluice.decode.engine.types import GEO_TYPES, TypeNode, parse_type, size_of
 from sluice.decode.messages.buffer import MessageBuffer
 from sluice.decode.messages.fault import CANNOT_PARSE, Fault
@@ -90,14 +92,10 @@ def _string(value: bytes, at: int) -> int:
 
 def _length(value: bytes, at: int) -> tuple[int, int]:
     """The length that stands at this place, and the place behind it."""
-    length = 0
-    for shift in range(0, 63, 7):
-        byte = value[at]
-        at += 1
-        length |= (byte & 0x7F) << shift
-        if byte < 0x80:
-            return length, at
-    raise UnknownLengthError
+    try:
+        return read_varint(value, at, 9)
+    except ValueError:
+        raise UnknownLengthError from None
 
 
 def _nullable(inner: _Step) -> _Step:
@@ -160,9 +158,7 @@ class RowBinaryWithNamesAndTypes(TypedFormat):
 
     def __init__(self, table: TableSpec) -> None:
         self._table = table
-        #: By the bytes at the beginning of a message: its layout, or why it says nothing that
-        #: could be read.
-        self._heads: dict[bytes, RowLayout | Fault] = {}
+        self._layout = lru_cache(_HEADS_MAX)(self._understood)
 
     def groups(self, buffer: MessageBuffer, indices: Indices) -> Iterator[Group]:
         """See TypedFormat."""
@@ -201,31 +197,29 @@ class RowBinaryWithNamesAndTypes(TypedFormat):
 
     def _head(self, message: bytes) -> tuple[bytes, RowLayout | Fault]:
         try:
-            text, names, types = _read_head(message)
+            size, structure = _read_head(message)
         except _HeadError as error:
             return b"", Fault(CANNOT_PARSE, str(error))
-        known = self._heads.get(text)
-        if known is None:
-            if len(self._heads) >= _HEADS_MAX:
-                self._heads.clear()
-            known = self._heads[text] = self._understood(text, names, types)
-        return text, known
+        return message[:size], self._layout(structure, size)
 
-    def _understood(self, text: bytes, names: list[str], types: list[str]) -> RowLayout | Fault:
+    def _understood(self, structure: Structure, size: int) -> RowLayout | Fault:
         try:
-            structure = normalised(tuple(zip(names, types, strict=True)))
+            structure = normalised(structure)
         except (TerminalError, RecursionError, ValueError, IndexError) as error:
             said = error.message if isinstance(error, TerminalError) else "a type is not understood"
             return Fault(CANNOT_PARSE, " ".join(said.split()))
-        return _layout(structure, self._table, skip=len(text))
+        return _layout(structure, self._table, skip=size)
+
+
+_ENDS_WITHIN_HEAD = "the message ends within the names and types of its columns"
 
 
 class _HeadError(Exception):
     """The bytes at the beginning of a message are no head."""
 
 
-def _read_head(message: bytes) -> tuple[bytes, list[str], list[str]]:
-    """The bytes of the head, the names and the types.
+def _read_head(message: bytes) -> tuple[int, Structure]:
+    """How many bytes the head has, and the columns that it names.
 
     :raises _HeadError: they are not there.
     """
@@ -236,25 +230,21 @@ def _read_head(message: bytes) -> tuple[bytes, list[str], list[str]]:
         text = message[position : position + length]
         position += length
         if len(text) < length:
-            raise _HeadError("the message ends within the names and types of its columns")
+            raise _HeadError(_ENDS_WITHIN_HEAD)
         try:
             texts.append(text.decode())
         except UnicodeDecodeError:
             raise _HeadError("a name or type of a column is not UTF-8") from None
-    return message[:position], texts[:count], texts[count:]
+    return position, tuple(zip(texts[:count], texts[count:], strict=True))
 
 
 def _number(message: bytes, position: int, maximum: int) -> tuple[int, int]:
-    value = shift = 0
-    while shift < 35:
-        if position >= len(message):
-            raise _HeadError("the message ends within the names and types of its columns")
-        byte = message[position]
-        position += 1
-        value |= (byte & 0x7F) << shift
-        if byte < 0x80:
-            if value > maximum:
-                break
-            return value, position
-        shift += 7
-    raise _HeadError("the message does not begin with names and types of columns")
+    try:
+        value, position = read_varint(message, position, 5)
+    except IndexError:
+        raise _HeadError(_ENDS_WITHIN_HEAD) from None
+    except ValueError:
+        value = maximum + 1
+    if value > maximum:
+        raise _HeadError("the message does not begin with names and types of columns")
+    return value, position

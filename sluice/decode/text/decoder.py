@@ -80,8 +80,9 @@ class Decoder(BlockDecoder):
     def compile(self) -> None:
         """The queries for rows, and the one for faults."""
         with memory_file(b"") as path:
-            for query in (self._plan.strict, self._short_plan.strict, self._plan.fault_kinds):
-                run(query(path, 0), "Null")
+            for plan in (self._plan, self._short_plan):
+                run(plan.strict("/dev/null", path, 0), "Null")
+            run(self._plan.fault_kinds(path, 0), "Null")
 
     def rows(self, buffer: MessageBuffer, where: str) -> Rows:
         """As the base says."""
@@ -246,7 +247,7 @@ class Decoder(BlockDecoder):
     def _run(self, plan: Plan, buffer: MessageBuffer, messages: int) -> Body | None:
         body = Body()
         try:
-            run(plan.strict_into(body.path, buffer.path, messages), "Null")
+            run(plan.strict(body.path, buffer.path, messages), "Null")
         except EngineError:
             body.close()
             return None

@@ -16,9 +16,8 @@ from sluice.core.dynamic import NewField, answer_to, kind_of, merged
 from sluice.core.load_spec import TableSpec
 from sluice.decode.messages.buffer import MessageBuffer
 from sluice.decode.messages.decoded import Decoded
+from sluice.decode.messages.members import values_of
 from sluice.decode.text.words import AS_WRITTEN
-
-_BETWEEN = " \t\r\n,"
 
 #: So many characters of a name are told.
 _SHOWN_MAX = 100
@@ -76,17 +75,8 @@ def names_in_objects(value: bytes) -> Iterator[str]:
 def _objects(value: bytes | memoryview) -> Iterator[dict[str, Any]]:
     """The rows of a message: one object, several, or an array of them; none if it is not JSON."""
     try:
-        text = bytes(value).decode(errors="replace")
-        place, rows = 0, []
-        while (place := _skipped(text, place)) < len(text):
-            row, place = AS_WRITTEN.raw_decode(text, place)
-            rows += row if isinstance(row, list) else [row]
+        values = values_of(bytes(value).decode(errors="replace"), AS_WRITTEN)
+        rows = [row for one in values for row in (one if isinstance(one, list) else [one])]
     except (ValueError, RecursionError):
         return
     yield from (row for row in rows if isinstance(row, dict))
-
-
-def _skipped(text: str, place: int) -> int:
-    while place < len(text) and text[place] in _BETWEEN:
-        place += 1
-    return place

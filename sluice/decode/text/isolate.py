@@ -19,7 +19,7 @@ import os
 import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -30,10 +30,10 @@ from sluice.decode.engine.session import EngineError, run
 from sluice.decode.messages.buffer import BEHIND, MessageBuffer
 from sluice.decode.messages.fault import CANNOT_PARSE, Fault, refused_by_engine
 from sluice.decode.messages.framing import JSON_OBJECTS
-from sluice.decode.messages.marked import Indices, lines_of, memory_file, without, write_at
+from sluice.decode.messages.marked import Indices, lines_of, memory_file, without
 from sluice.decode.messages.memory import MemoryFile
 from sluice.decode.text.misread import DoubtfulValues
-from sluice.decode.text.plan import Plan, PlannedColumn
+from sluice.decode.text.plan import Plan
 from sluice.decode.text.words import (
     TooManySeconds,
     unequal_lengths,
@@ -64,7 +64,7 @@ def _suspects(plan: Plan, buffer: MessageBuffer, indices: Indices) -> tuple[Indi
     count = len(indices)
     others = np.delete(np.arange(buffer.messages), indices)
     with without(buffer, others), _ended(buffer) as path:
-        made = _run(lambda errors: plan.are_unfit(path, count + 1, errors), count)
+        made = _run(partial(plan.are_unfit, path, count + 1), count)
     if made is None:
         return indices, _NONE
     block, read = made
@@ -74,60 +74,15 @@ def _suspects(plan: Plan, buffer: MessageBuffer, indices: Indices) -> tuple[Indi
     return indices[are_suspects], np.delete(indices, read)
 
 
-@dataclass(frozen=True, slots=True)
-class LonelyMessages:
-    """Some messages in a file of their own, each on one line and far enough from the next one that
-    no reader of a value reaches it.
-
-    The methods give places among these messages, or None where a message stops the query.
-    """
-
-    plan: Plan
-    path: str
-    messages: int
-
-    def fault_kinds(self) -> tuple[Indices, NDArray[np.uint8]] | None:
-        """Which can be read loosely, and of each the kind of fault of each column."""
-        made = _run(
-            lambda errors: self.plan.fault_kinds(self.path, self.messages + 1, errors),
-            self.messages,
-        )
-        if made is None:
-            return None
-        block, read = made
-        return read, np.frombuffer(block, np.uint8).reshape(len(read), len(self.plan.columns))
-
-    def readable(self, columns: tuple[PlannedColumn, ...] = ()) -> Indices | None:
-        """Which can be read in the wide types: these columns of them, or else all, and then no
-        field may be unknown if that is refused."""
-        made = _run(
-            lambda errors: self.plan.readable_rows(self.path, self.messages + 1, errors, columns),
-            self.messages,
-        )
-        return None if made is None else made[1]
-
-
-@contextmanager
-def lonely(plan: Plan, buffer: MessageBuffer, indices: Indices) -> Iterator[LonelyMessages]:
-    """These messages of a buffer, each of which is one object."""
-    with MemoryFile("lonely") as file:
-        for piece in buffer.pieces(indices):
-            file.append(lines_of(piece).replace(b"\n", _PADDING))
-        file.append(BEHIND, _LAST_LINE)
-        yield LonelyMessages(plan, file.path, len(indices))
-
-
 @contextmanager
 def _ended(buffer: MessageBuffer) -> Iterator[str]:
     """The buffer's file with the last line."""
-    path = buffer.path
-    size = Path(path).stat().st_size
+    path, size = buffer.path, buffer.size
     try:
-        with Path(path).open("r+b", buffering=0) as file:
-            write_at(file.fileno(), _LAST_LINE, size)
+        os.pwrite(buffer.file, _LAST_LINE, size)
         yield path
     finally:
-        os.truncate(path, size)
+        os.ftruncate(buffer.file, size)
 
 
 def _run(query: Callable[[str], str], messages: int) -> tuple[bytes, Indices] | None:
@@ -146,6 +101,22 @@ def _run(query: Callable[[str], str], messages: int) -> tuple[bytes, Indices] | 
     if len(failed) != log.count(b"\n") or not len(failed) or failed[-1] != messages:
         return None
     return block, np.delete(np.arange(messages), failed[:-1])
+
+
+def _of_lonely(
+    query: Callable[[str, int, str], str], buffer: MessageBuffer, indices: Indices
+) -> tuple[bytes, Indices] | None:
+    """The same of messages of which each is one object, and of their places. They stand in a file
+    of their own, each on one line and far enough from the next one that no reader of a value
+    reaches it.
+
+    :param query: one of a `Plan`, of the file, its lines and the log.
+    """
+    with MemoryFile("lonely") as file:
+        for piece in buffer.pieces(indices):
+            file.append(lines_of(piece).replace(b"\n", _PADDING))
+        file.append(BEHIND, _LAST_LINE)
+        return _run(partial(query, file.path, len(indices) + 1), len(indices))
 
 
 #: Behind a message that is read alone: within so many bytes of the end of its text, the engine
@@ -174,7 +145,11 @@ def find_faults(
     unread = _NONE
     if strict is not None:
         indices, unread = _suspects(strict, buffer, indices)
-    faults = _words_for_numbers(plan, buffer, unread) | _doubtful(plan, buffer, indices)
+    faults = _words_for_numbers(plan, buffer, unread)
+    if plan.takes_words:
+        # No query of such a plan judges them.
+        doubtful = DoubtfulValues(plan.types, plan.table.on_null == "dead-letter")
+        faults |= _told(buffer, indices, doubtful.fault)
     for part in parts_of(buffer, _besides(indices, faults)):
         judged, not_read = _judge(plan, buffer, part)
         faults |= judged | _unreadable(plan, buffer, not_read)
@@ -184,16 +159,14 @@ def find_faults(
 def _words_for_numbers(plan: Plan, buffer: MessageBuffer, indices: Indices) -> dict[int, Fault]:
     """Those of messages that cannot be read of which this shows in their text. An exception of the
     engine for each is what costs."""
-    pairs = ((index, word_for_number(plan, line)) for index, line in _lines(buffer, indices))
-    return {index: fault for index, fault in pairs if fault is not None}
+    return _told(buffer, indices, partial(word_for_number, plan))
 
 
-def _doubtful(plan: Plan, buffer: MessageBuffer, indices: Indices) -> dict[int, Fault]:
-    """Those with a value that no query of a plan that takes words judges."""
-    if not plan.takes_words:
-        return {}
-    values = DoubtfulValues(plan.types, plan.table.on_null == "dead-letter")
-    pairs = ((index, values.fault(line)) for index, line in _lines(buffer, indices))
+def _told(
+    buffer: MessageBuffer, indices: Indices, fault_of: Callable[[bytes], Fault | None]
+) -> dict[int, Fault]:
+    """Those of these messages that have a fault by themselves."""
+    pairs = ((index, fault_of(line)) for index, line in _lines(buffer, indices))
     return {index: fault for index, fault in pairs if fault is not None}
 
 
@@ -212,21 +185,19 @@ def parts_of(buffer: MessageBuffer, indices: Indices) -> list[Indices]:
 
 def _judge(plan: Plan, buffer: MessageBuffer, indices: Indices) -> tuple[dict[int, Fault], Indices]:
     """Those with a value that does not fit; and those that the engine cannot read loosely."""
-    with lonely(plan, buffer, indices) as messages:
-        found = messages.fault_kinds()
+    found = _of_lonely(plan.fault_kinds, buffer, indices)
     faults: dict[int, Fault] = {}
     if found is None:
         faults = _too_many_seconds(plan, buffer, indices)
         indices = _besides(indices, faults)
-        with lonely(plan, buffer, indices) as messages:
-            found = messages.fault_kinds()
+        found = _of_lonely(plan.fault_kinds, buffer, indices)
     if found is None:
         indices = indices[~_are_hard(buffer, indices)]
-        with lonely(plan, buffer, indices) as messages:
-            found = messages.fault_kinds()
+        found = _of_lonely(plan.fault_kinds, buffer, indices)
     if found is None:
         return faults, _NONE
-    read, kinds = found
+    block, read = found
+    kinds = np.frombuffer(block, np.uint8).reshape(len(read), len(plan.columns))
     bad = np.flatnonzero(kinds.any(axis=1))
     lines = _lines(buffer, indices[read[bad]])
     for (index, line), of_columns in zip(lines, kinds[bad], strict=True):
@@ -238,9 +209,7 @@ def _judge(plan: Plan, buffer: MessageBuffer, indices: Indices) -> tuple[dict[in
 def _too_many_seconds(plan: Plan, buffer: MessageBuffer, indices: Indices) -> dict[int, Fault]:
     """Those with one of the numbers that stop a query. To look for each of them by halves takes a
     tenth of a second [measured], and a producer that counts in nanoseconds sends nothing else."""
-    numbers = TooManySeconds(plan)
-    pairs = ((index, numbers.fault(line)) for index, line in _lines(buffer, indices))
-    return {index: fault for index, fault in pairs if fault is not None}
+    return _told(buffer, indices, TooManySeconds(plan).fault)
 
 
 def _are_hard(buffer: MessageBuffer, indices: Indices) -> NDArray[np.bool_]:
@@ -256,24 +225,18 @@ def _unreadable(plan: Plan, buffer: MessageBuffer, indices: Indices) -> dict[int
     """
     faults = _words_for_numbers(plan, buffer, indices)
     indices = _besides(indices, faults)
-    left = np.ones(len(indices), np.bool_)
-    with lonely(plan, buffer, indices) as messages:
-        for part in plan.read:
-            if not left.any():
-                return faults
-            read = messages.readable((part,))
-            if read is None:
-                continue
-            failed = left.copy()
-            failed[read] = False
-            for index, line in _lines(buffer, indices[failed]):
-                faults[index] = unreadable(plan, line, part.name, part.column.type)
-            left &= ~failed
-    indices = indices[left]
-    with lonely(plan, buffer, indices) as messages:
-        read = messages.readable()
-    if read is not None:
-        for index, line in _lines(buffer, np.delete(indices, read)):
+    for part in plan.read:
+        if not len(indices):
+            return faults
+        found = _of_lonely(partial(plan.readable_rows, columns=(part,)), buffer, indices)
+        if found is None:
+            continue
+        for index, line in _lines(buffer, np.delete(indices, found[1])):
+            faults[index] = unreadable(plan, line, part.name, part.column.type)
+        indices = indices[found[1]]
+    found = _of_lonely(plan.readable_rows, buffer, indices)
+    if found is not None:
+        for index, line in _lines(buffer, np.delete(indices, found[1])):
             faults[index] = unread_as_a_whole(plan, line)
     return faults
 
@@ -318,7 +281,7 @@ def _said_by_engine(plan: Plan, line: bytes) -> Fault:
     """Why one message makes no row, as far as the engine says it."""
     with memory_file(line + _BEYOND_FLOATS) as path:
         try:
-            run(plan.strict(path, 1), "Null")
+            run(plan.strict("/dev/null", path, 1), "Null")
         except EngineError as error:
             key = _KEY.search(str(error))
             part = next((one for one in plan.read if key and one.name == key[1]), None)

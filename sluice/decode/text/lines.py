@@ -22,7 +22,7 @@ import io
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import lru_cache, partial
 
 import numpy as np
 
@@ -105,12 +105,6 @@ _FAULTS = (
 )
 
 
-def _all_of(piece: Piece, layout: Layout) -> Parts:
-    count = len(piece.ends)
-    chosen = np.zeros(count, np.int64)
-    return Parts(piece.text, *piece.bounds, np.arange(count), [layout], chosen, {})
-
-
 class LineRows:
     """Takes messages of CSV and TSV apart whose values stand in the same order.
 
@@ -150,7 +144,7 @@ class LineRows:
 
     def parts(self, buffer: MessageBuffer, piece: Piece) -> Parts:
         """What of a piece of the buffer has rows."""
-        return _all_of(piece, self.layout)
+        return Parts.of_one(self.layout, piece.text, *piece.bounds, np.arange(len(piece.ends)))
 
     def _rows(self, buffer: MessageBuffer, piece: Piece) -> PieceRows:
         parts = self.parts(buffer, piece)
@@ -199,17 +193,12 @@ class ArrayRows(LineRows):
         if self.table.rows == "many":
             found = JsonSplitter(ARRAYS).rows(piece)
             begins = np.concatenate(([0], found.ends + 1))[: len(found.ends)]
-            chosen = np.zeros(len(begins), np.int64)
-            layouts = [self.layout]
-            return Parts(
-                found.text, begins, found.ends, found.owners, layouts, chosen, found.faults
-            )
-        whole = _all_of(piece, self.layout)
-        sound = np.isin(whole.owners + piece.first, buffer.faults, invert=True)
-        begins, ends, chosen = whole.begins[sound], whole.ends[sound], whole.chosen[sound]
-        return Parts(
-            piece.text, begins, ends, whole.owners[sound], whole.layouts, chosen, whole.faults
-        )
+            of = found.text, begins, found.ends, found.owners
+            return replace(Parts.of_one(self.layout, *of), faults=found.faults)
+        begins, ends = piece.bounds
+        numbers = np.arange(piece.first, piece.first + len(ends))
+        sound = np.flatnonzero(np.isin(numbers, buffer.faults, invert=True))
+        return Parts.of_one(self.layout, piece.text, begins[sound], ends[sound], sound)
 
 
 class NamedRows(LineRows):
@@ -219,7 +208,8 @@ class NamedRows(LineRows):
         self, table: TableSpec, dialect: Dialect, delimiter: bytes = b"\t", null: str = ""
     ) -> None:
         super().__init__(table, dialect, None, delimiter, null)
-        self._heads: dict[bytes, Layout | Fault] = {}
+        #: Of rows below a line of names.
+        self._layout_below = lru_cache(_HEADS_MAX)(self._named)
 
     def parts(self, buffer: MessageBuffer, piece: Piece) -> Parts:
         """As the base says."""
@@ -262,15 +252,6 @@ class NamedRows(LineRows):
             more, _, rest = rest.partition(b"\n")
             head += b"\n" + more
         return head.removesuffix(b"\r"), rest
-
-    def _layout_below(self, head: bytes) -> Layout | Fault:
-        """Of rows below a line of names."""
-        found = self._heads.get(head)
-        if found is None:
-            if len(self._heads) >= _HEADS_MAX:
-                self._heads.clear()
-            found = self._heads[head] = self._named(head)
-        return found
 
     def _named(self, head: bytes) -> Layout | Fault:
         if head.startswith(BYTE_ORDER_MARK):

@@ -66,7 +66,8 @@ _LOOSE_NUMBER = re.compile(r"([+-]?)0*([0-9]*)(?:\.([0-9]*))?([eE][+-]?[0-9]+)?"
 #: A message without any of this has no float that the engine could take for infinite, or for none.
 _EXTREME = re.compile(rb"[0-9.][eE][+]?[0-9]{2}|[0-9]{39}")
 _EXTREME_OR_NULL = re.compile(_EXTREME.pattern + rb"|null")
-_DECODER = json.JSONDecoder(
+#: Keeps fields of equal names. As the engine, and unlike Python, it takes a tab in a text for one.
+WITH_FIELDS = json.JSONDecoder(
     strict=False, object_pairs_hook=Fields, parse_int=Number, parse_float=Number
 )
 
@@ -95,10 +96,22 @@ class Misread:
 
     def fault(self, column: str, type_text: str) -> Fault:
         """As a fault of the message."""
-        value = self.value
-        shown = value if isinstance(value, Number) else json.dumps(value, ensure_ascii=False)
-        shown = shown[:_VALUE_CHARACTERS_MAX]
-        return refused_value(self.reason, shown, column, type_text, self.why)
+        return refused_value(self.reason, shown_value(self.value), column, type_text, self.why)
+
+
+def shown_value(value: Any) -> str:
+    """A value nearly as the message wrote it, cut to what a person reads."""
+    return _written(value)[:_VALUE_CHARACTERS_MAX]
+
+
+def _written(value: Any) -> str:
+    if isinstance(value, Number):
+        return value
+    if isinstance(value, list):
+        return f"[{', '.join(map(_written, value))}]"
+    if isinstance(value, dict):
+        return f"{{{', '.join(f'{json.dumps(k)}: {_written(v)}' for k, v in value.items())}}}"
+    return json.dumps(value, ensure_ascii=False)
 
 
 def scale_kept(node: TypeNode, cuts: bool) -> int:
@@ -226,10 +239,8 @@ def _empties(nodes: Mapping[str, TypeNode]) -> tuple[list[str], int]:
 def _within(node: TypeNode, names: set[str]) -> int:
     """Where in a type an empty text may not be; adds the names of elements."""
     match node.name:
-        case "Nullable" | "LowCardinality":
-            return _within(node.inner(), names)
-        case "SimpleAggregateFunction":
-            return _within(node.inner(1), names)
+        case "Nullable" | "LowCardinality" | "SimpleAggregateFunction":
+            return _within(node.parts()[0], names)
         case "Map":
             keys, values = node.inner(0), node.inner(1)
             found = 0 if all(map(takes_empty, scalars_in(keys))) else MAP_KEYS
@@ -261,9 +272,9 @@ def _document(message: bytes) -> Any:
     """
     text = message.decode(errors="replace").strip(" \t\r\n")
     try:
-        return _DECODER.decode(text)
+        return WITH_FIELDS.decode(text)
     except ValueError:
-        return _DECODER.decode(_BARE.sub(_as_json, text))
+        return WITH_FIELDS.decode(_BARE.sub(_as_json, text))
 
 
 def _as_json(found: re.Match[str]) -> str:
@@ -286,10 +297,8 @@ def misread(value: Any, node: TypeNode, cuts: bool, as_it_is: bool = False) -> M
     :param as_it_is: the engine reads the type itself, nothing wider.
     """
     match node.name:
-        case "Nullable" | "LowCardinality":
-            return misread(value, node.inner(), cuts, as_it_is)
-        case "SimpleAggregateFunction":
-            return misread(value, node.inner(1), cuts, as_it_is)
+        case "Nullable" | "LowCardinality" | "SimpleAggregateFunction":
+            return misread(value, node.parts()[0], cuts, as_it_is)
         case "Variant" if isinstance(value, str):
             return _misread_variant(value, node, cuts)
     inner = inner_types(node)
@@ -406,13 +415,9 @@ class DoubtfulValues:
     def _misread(self, value: Any, node: TypeNode) -> Misread | None:
         if node.name in GEO_TYPES:
             node = parse_type(GEO_TYPES[node.name])
-        if node.name in ("LowCardinality", "SimpleAggregateFunction"):
-            return self._misread(value, node.parts()[0])
-        if value is None:
+        if value is None and node.name not in ("LowCardinality", "SimpleAggregateFunction"):
             takes_null = node.name in ("Nullable", "Variant", "Dynamic")
             return None if takes_null or not self._refuses_null else Misread(None, NULL_IN_COLUMN)
-        if node.name == "Nullable":
-            return self._misread(value, node.inner())
         if node.name in _FLOATS:
             return _unfit_as_it_is(value, node) if isinstance(value, str) else None
         if node.name in ("Variant", "JSON"):
@@ -461,10 +466,16 @@ def _is_float(value: str) -> bool:
 
 
 def parts_of(value: Any, node: TypeNode) -> Iterator[tuple[Any, TypeNode]]:
-    """The values that stand in one, with their types."""
+    """The values that stand in one, with their types.
+
+    :param value: as JSON has it, objects as Fields or dict.
+    """
     pairs = value if isinstance(value, Fields) else ()
+    pairs = tuple(value.items()) if isinstance(value, dict) else pairs
     values = value if isinstance(value, list) else ()
     match node.name:
+        case "Nullable" | "LowCardinality" | "SimpleAggregateFunction":
+            yield value, node.parts()[0]
         case "Array":
             yield from ((one, node.inner()) for one in values)
         case "Map":
@@ -484,8 +495,7 @@ def parts_of(value: Any, node: TypeNode) -> Iterator[tuple[Any, TypeNode]]:
             for path, inner in typed_paths(node):
                 yield from ((one, inner) for one in _at(value, path.split(".")))
         case "Nested":
-            text = f"Tuple({', '.join(node.arguments)})"
-            yield from ((one, parse_type(text)) for one in values)
+            yield from parts_of(value, node.without_nested())
 
 
 def _at(value: Any, path: list[str]) -> Iterator[Any]:

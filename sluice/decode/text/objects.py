@@ -9,7 +9,7 @@ from __future__ import annotations
 import ctypes
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import IntEnum
 from functools import cache
 
@@ -132,7 +132,14 @@ class Parts:
     owners: Positions
     layouts: Sequence[Layout]
     chosen: Positions
-    faults: dict[int, Fault]
+    faults: dict[int, Fault] = field(default_factory=dict)
+
+    @classmethod
+    def of_one(
+        cls, layout: Layout, text: bytes, begins: Positions, ends: Positions, owners: Positions
+    ) -> Parts:
+        """Of rows that are all alike."""
+        return cls(text, begins, ends, owners, [layout], np.zeros(len(begins), np.int64))
 
 
 @dataclass(frozen=True, slots=True)

@@ -110,10 +110,8 @@ class ReaderFactory(ConversionFactory):
         match node.name:
             case "Nullable":
                 return self._types(node.inner(), refuse_null, True, in_tuple)
-            case "LowCardinality":
-                return self._types(node.inner(), refuse_null, nullable, in_tuple)
-            case "SimpleAggregateFunction":
-                return self._types(node.inner(1), refuse_null, nullable, in_tuple)
+            case "LowCardinality" | "SimpleAggregateFunction":
+                return self._types(node.parts()[0], refuse_null, nullable, in_tuple)
             case name if name in GEO_TYPES:
                 return self._types(parse_type(GEO_TYPES[name]), refuse_null)
             case "Array":
@@ -337,44 +335,29 @@ class Plan:
             value = f"ifNull({value}, {default})"
         return f"CAST({reader.conversion.value(value)}, {literal(reader.target)})"
 
-    def _select(self, path: str) -> str:
-        """The wide columns, narrowed; a value that does not fit stops the query."""
-        # The engine reads only columns that something asks for.
-        tests = [f"ignore({', '.join(self._unstored)})"] if self._unstored else []
-        tests += self._unfit
-        throws = f"throwIf({_either(tests)}, {literal(OUT_OF_RANGE)})"
-        where = f" WHERE NOT {throws}" if tests else ""
-        source = self._file(path, self.structure)
-        return self.keys.around(f"SELECT {self._values} FROM {source} AS {self._rows_as}{where}")
-
     @property
     def types(self) -> dict[str, str]:
         """The types of the columns that are read from messages, by name."""
         return {name: part.column.type for name, part in self._by_name.items()}
 
-    @property
-    def readable(self) -> frozenset[str]:
-        """The names of the columns that are read from messages, stored or not."""
-        return frozenset(self._by_name)
-
-    def strict(self, path: str, rows: int) -> str:
-        """All rows as one block, or an exception.
+    def strict(self, into: str, path: str, rows: int) -> str:
+        """All rows as one Native block in a file, or an exception: the wide columns are narrowed,
+        and a value that does not fit stops the query.
 
         :param rows: of the file; an upper bound is enough.
         """
-        return f"{self._select(path)} {self._block_clause(rows)}"
+        # The engine reads only columns that something asks for.
+        tests = [f"ignore({', '.join(self._unstored)})"] if self._unstored else []
+        tests += self._unfit
+        throws = f"throwIf({_either(tests)}, {literal(OUT_OF_RANGE)})"
+        where = f" WHERE NOT {throws}" if tests else ""
+        query = f"SELECT {self._values} FROM {self._rows_in(path, self.structure)}{where}"
+        insert = self.keys.into(into, self._written, True, False)
+        clause = self._clause(rows, min_insert_block_size_rows=0)
+        return f"{insert} {clause} {self.keys.around(query)}"
 
-    def strict_into(self, target: str, path: str, rows: int) -> str:
-        """The same, written to a file as Native: no copy of the block in the engine's memory."""
-        clause = self._block_clause(rows, min_insert_block_size_rows=0)
-        into = self.keys.into(target, self._written, True, False)
-        return f"{into} {clause} {self._select(path)}"
-
-    def _file(self, path: str, structure: str) -> str:
-        return f"file({literal(path)}, JSONEachRow, {literal(structure)})"
-
-    def _block_clause(self, rows: int, **more: object) -> str:
-        return self._clause(max_block_size=max(rows + 1, 1024), **more)
+    def _rows_in(self, path: str, structure: str) -> str:
+        return f"file({literal(path)}, JSONEachRow, {literal(structure)}) AS {self._rows_as}"
 
     def are_unfit(self, path: str, rows: int, errors: str) -> str:
         """A byte for each row that a strict pass can read: whether a value of it does not fit.
@@ -426,10 +409,9 @@ class Plan:
         }
         if errors:
             settings["input_format_record_errors_file_path"] = literal(errors)
-        clause = self._block_clause(rows, **(settings | dict(more)))
         read = ", ".join(self._read_value(part.name) for part in columns or self.read)
-        source = f"{self._file(path, structure)} AS {self._rows_as}"
-        return f"SELECT {selected} FROM {source} WHERE NOT ignore({read}) {clause}"
+        query = f"SELECT {selected} FROM {self._rows_in(path, structure)} WHERE NOT ignore({read})"
+        return f"{query} {self._clause(rows, **(settings | dict(more)))}"
 
-    def _clause(self, **more: object) -> str:
-        return settings_clause(**(self._settings | more))
+    def _clause(self, rows: int, **more: object) -> str:
+        return settings_clause(max_block_size=max(rows + 1, 1024), **(self._settings | more))

@@ -111,9 +111,8 @@ def _written_anew(text: str, node: TypeNode) -> str:
             if len(items) == len(elements):
                 pairs = zip(items, elements, strict=True)
                 return _array(_written_anew(item, inner) for item, (_, inner) in pairs)
-        case "Nested" if text.startswith("["):
-            record = parse_type(f"Tuple({', '.join(node.arguments)})")
-            return _array(_written_anew(item, record) for item in items_of(text))
+        case "Nested":
+            return _written_anew(text, node.without_nested())
         case "Bool":
             return _BOOLEANS.get(text, text)
         case "JSON":

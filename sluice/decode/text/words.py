@@ -11,20 +11,21 @@ from decimal import Decimal
 from typing import Any
 
 from sluice.core.dynamic import Number
-from sluice.decode.engine.pair import MISMATCH, NULL, RANGE
+from sluice.decode.engine.pair import NULL, RANGE
 from sluice.decode.engine.scalars import holds_float
 from sluice.decode.engine.types import TypeNode, nested_groups, parse_type, scale_of
 from sluice.decode.messages.fault import (
     CANNOT_PARSE,
     NULL_IN_COLUMN,
     OUT_OF_RANGE,
+    REASONS,
     UNKNOWN_FIELD,
     Fault,
     absent,
     no_json,
     refused_value,
 )
-from sluice.decode.text.misread import holds_moment
+from sluice.decode.text.misread import WITH_FIELDS, holds_moment, parts_of, shown_value
 from sluice.decode.text.plan import Plan, PlannedColumn
 
 #: Types of which reading fails either for what is no such value at all, or for its size.
@@ -42,9 +43,6 @@ _NUMBER = re.compile(r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?")
 _SECONDS = re.compile(r"-?[0-9]{18,}(\.[0-9]*)?")
 #: Is in any number of seconds beyond 64 bits, in the parts of a second that a column keeps.
 _LARGE = re.compile(rb"[0-9]{10}|[0-9.][eE]")
-_VALUE_CHARACTERS_MAX = 100
-#: By the kind of a fault, see `Conversion.fault`.
-REASONS = {NULL: NULL_IN_COLUMN, RANGE: OUT_OF_RANGE, MISMATCH: CANNOT_PARSE}
 
 
 def value_fault(plan: Plan, line: bytes, part: PlannedColumn, kind: int) -> Fault:
@@ -52,7 +50,7 @@ def value_fault(plan: Plan, line: bytes, part: PlannedColumn, kind: int) -> Faul
     if kind == NULL and part.name in plan.table.require:
         return absent(part.name)
     document = _document(line)
-    shown = _shown(document[part.name]) if part.name in document else "the value"
+    shown = shown_value(document[part.name]) if part.name in document else "the value"
     return refused_value(REASONS[kind], shown, part.name, part.column.type)
 
 
@@ -138,7 +136,7 @@ def _repeated(line: bytes, name: str) -> bool:
     if line.count(json.dumps(name, ensure_ascii=False).encode()) < 2:
         return False
     try:
-        pairs: list[tuple[str, Any]] = _PAIRS.decode(line.decode(errors="replace"))
+        pairs = WITH_FIELDS.decode(line.decode(errors="replace"))
     except (ValueError, RecursionError):
         return False
     return [key for key, _ in pairs].count(name) > 1
@@ -167,28 +165,9 @@ class TooManySeconds:
 def _has_too_many_seconds(value: Any, node: TypeNode) -> bool:
     if node.name in ("DateTime", "DateTime64") and isinstance(value, Number):
         return abs(Decimal(value)) >= Decimal(1 << 63).scaleb(-scale_of(node))
-    return any(_has_too_many_seconds(one, inner) for one, inner in _values_in(value, node))
-
-
-def _values_in(value: Any, node: TypeNode) -> list[tuple[Any, TypeNode]]:
-    """The values in a value of this type, with their types; fields that it does not have aside."""
-    if node.name in ("Nullable", "LowCardinality"):
-        return [(value, node.inner())]
-    if node.name == "SimpleAggregateFunction":
-        return [(value, node.inner(1))]
-    if node.name == "Array" and isinstance(value, list):
-        return [(one, node.inner()) for one in value]
-    if node.name == "Nested" and isinstance(value, list):
-        record = parse_type(f"Tuple({', '.join(node.arguments)})")
-        return [(one, record) for one in value]
-    if node.name == "Map" and isinstance(value, dict):
-        return [(one, node.inner(1)) for one in value.values()]
-    if node.name == "Tuple" and isinstance(value, dict):
-        elements = dict(node.elements())
-        return [(one, elements[name]) for name, one in value.items() if name in elements]
-    if node.name == "Tuple" and isinstance(value, list):
-        return list(zip(value, node.parts(), strict=False))
-    return []
+    if node.name in ("Variant", "JSON"):
+        return False
+    return any(_has_too_many_seconds(one, inner) for one, inner in parts_of(value, node))
 
 
 def _strange_element(value: Any, node: TypeNode) -> str:
@@ -198,7 +177,9 @@ def _strange_element(value: Any, node: TypeNode) -> str:
         strange = [name for name in value if name not in elements]
         if strange:
             return str(strange[0])
-    parts = _values_in(value, node)
+    if node.name in ("Variant", "JSON"):
+        return ""
+    parts = parts_of(value, node)
     return next((found for one, inner in parts if (found := _strange_element(one, inner))), "")
 
 
@@ -210,7 +191,7 @@ def unread_fault(plan: Plan, value: Any, column: str, type_text: str) -> Fault:
     reason = OUT_OF_RANGE if _is_too_large(value, type_text) else CANNOT_PARSE
     if value is None:
         reason = NULL_IN_COLUMN
-    return refused_value(reason, _shown(value), column, type_text)
+    return refused_value(reason, shown_value(value), column, type_text)
 
 
 def _is_too_large(value: Any, type_text: str) -> bool:
@@ -225,29 +206,8 @@ def _is_too_large(value: Any, type_text: str) -> bool:
     return number.fullmatch(value) is not None
 
 
-#: Made once: it costs more than a message. Like the engine, and unlike Python, it takes a tab in a
-#: text for what it is.
+#: Made once: it costs more than a message. See WITH_FIELDS.
 AS_WRITTEN = json.JSONDecoder(parse_int=Number, parse_float=Number, strict=False)
-
-
-_PAIRS = json.JSONDecoder(
-    parse_int=Number, parse_float=Number, strict=False, object_pairs_hook=list
-)
-
-
-def _shown(value: Any) -> str:
-    """A value nearly as the message wrote it, cut to what a person reads."""
-    return _written(value)[:_VALUE_CHARACTERS_MAX]
-
-
-def _written(value: Any) -> str:
-    if isinstance(value, Number):
-        return value
-    if isinstance(value, list):
-        return f"[{', '.join(map(_written, value))}]"
-    if isinstance(value, dict):
-        return f"{{{', '.join(f'{json.dumps(k)}: {_written(v)}' for k, v in value.items())}}}"
-    return json.dumps(value, ensure_ascii=False)
 
 
 def _document(line: bytes) -> dict[str, Any]:

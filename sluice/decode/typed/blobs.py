@@ -221,6 +221,6 @@ def _is_plausible(value: bytes) -> bool:
     """Whether a Native block is not larger than its bytes: each row of a column takes one."""
     try:
         columns, rows, begin = read_header(memoryview(value[:32]))
-    except IndexError:
+    except (IndexError, ValueError):
         return False
     return 0 < columns <= len(value) and rows <= len(value) - begin

@@ -25,17 +25,15 @@ from numpy.typing import NDArray
 
 from sluice.core.errors import TerminalError
 from sluice.core.load_spec import TableSpec
-from sluice.decode.engine.pair import MISMATCH, NULL, RANGE
+from sluice.decode.engine.pair import MISMATCH, NULL
 from sluice.decode.engine.session import EngineError, run
 from sluice.decode.messages.assemble import BlockShapeError, Body
 from sluice.decode.messages.buffer import MessageBuffer
 from sluice.decode.messages.decoder import BlockDecoder, Rows
 from sluice.decode.messages.fault import (
-    CANNOT_PARSE,
     NO_COLUMN,
     NOT_ONE_ROW,
-    NULL_IN_COLUMN,
-    OUT_OF_RANGE,
+    REASONS,
     UNKNOWN_FIELD,
     Fault,
     absent,
@@ -44,11 +42,10 @@ from sluice.decode.messages.fault import (
 )
 from sluice.decode.messages.format import Group, Indices, TypedFormat
 from sluice.decode.messages.marked import buffer_of
+from sluice.decode.messages.splitting import numbers_within
 from sluice.decode.typed.part import Part, Pile, read_rows, run_on_messages
 from sluice.decode.typed.plan import Target, TypedPlan
 from sluice.decode.typed.texts import remark_on
-
-_REASONS = {NULL: NULL_IN_COLUMN, RANGE: OUT_OF_RANGE, MISMATCH: CANNOT_PARSE}
 
 
 @dataclass(frozen=True, slots=True)
@@ -251,7 +248,7 @@ class Reading:
                 self._again(group)
                 return
             body, places = read_rows(self._target, plan, group, throws=False, is_whole=is_whole)
-            numbers = (_numbers(all_places) if numbers is None else numbers)[codes == 0]
+            numbers = (numbers_within(all_places) if numbers is None else numbers)[codes == 0]
             self.dropped += int(np.count_nonzero(codes))
         if len(places) and (places[-1] >= count or (np.diff(places) < 0).any()):
             body.close()
@@ -268,7 +265,7 @@ class Reading:
                 return
         self.dropped += group.dropped
         if len(places):
-            numbers = _numbers(places) if numbers is None else numbers
+            numbers = numbers_within(places) if numbers is None else numbers
             self._keep(body, group.messages[places], numbers, is_whole)
 
     def _again(self, group: Group) -> None:
@@ -279,25 +276,19 @@ class Reading:
         found = run_on_messages(plan.said(group), "JSONCompactEachRow")
         text = found.bytes().decode(errors="replace")
         said = dict(json.loads(line) for line in text.split("\n") if line)
-        numbers = _numbers(places) if group.numbers is None else group.numbers
+        numbers = numbers_within(places) if group.numbers is None else group.numbers
         for row in np.flatnonzero(codes).tolist():
             column, natural, kind = plan.fault_of(int(codes[row]))
             value = " ".join(said.get(row, "the value").split())
             why = remark_on(value.strip('"'), column.type) if value.startswith('"') else ""
             if kind == MISMATCH:
                 value += f" {natural}"
-            fault = refused_value(_REASONS[kind], value, column.name, column.type, why)
+            fault = refused_value(REASONS[kind], value, column.name, column.type, why)
             if kind == NULL and column.name in self._target.table.require:
                 fault = absent(column.name)
             if self._many:
                 fault = fault.in_row(int(numbers[row]))
             self.faults.setdefault(int(group.messages[places[row]]), fault)
-
-
-def _numbers(places: Indices) -> NDArray[np.uint32]:
-    """Of each row within its message; rows of a message follow each other."""
-    first = np.searchsorted(places, places, side="left")
-    return (np.arange(len(places)) - first).astype(np.uint32)
 
 
 class TypedDecoder(BlockDecoder):

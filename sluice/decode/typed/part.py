@@ -9,12 +9,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from sluice.core.errors import TerminalError, TransientError
+from sluice.core.errors import TransientError
 from sluice.decode.engine.keys import PLACE_COLUMN
 from sluice.decode.engine.session import EngineError, run
 from sluice.decode.messages.assemble import BlockShapeError, Body
 from sluice.decode.messages.format import Group, Indices
-from sluice.decode.messages.marked import write_at
 from sluice.decode.messages.memory import MemoryFile
 from sluice.decode.typed.plan import Target, TypedPlan
 
@@ -62,11 +61,10 @@ def run_on_messages(query: str, output_format: str) -> Any:
     """
     try:
         return run(query, output_format)
-    except (EngineError, TerminalError, TransientError) as error:
-        if isinstance(error, TransientError) and "Query memory limit exceeded" in error.message:
-            said = "the message asks for more memory than its size allows"
-            raise EngineError(said) from error
-        raise
+    except TransientError as error:
+        if "Query memory limit exceeded" not in error.message:
+            raise
+        raise EngineError("the message asks for more memory than its size allows") from error
 
 
 def _measured(target: Target, body: Body, is_whole: bool) -> Indices:
@@ -104,7 +102,7 @@ class Pile(MemoryFile):
         """Put a block of rows on top; its own file is closed."""
         body = part.body
         begin = body.last_column(PLACE_COLUMN, "UInt32", 4)
-        write_at(body.file, part.messages.astype("<u4").tobytes(), begin)
+        os.pwrite(body.file, part.messages.astype("<u4").tobytes(), begin)
         size, position = os.fstat(body.file).st_size, 0
         while position < size:
             chunk = os.pread(body.file, _COPIED_BYTES, position)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from functools import lru_cache, partial
 
 import numpy as np
 
@@ -75,19 +76,14 @@ class Target:
             if column.kind and column.expression:
                 check_default(table, column, self.types)
         self.structure = declared((name, self.types[name]) for name in self.names)
-        self._plans: dict[tuple[Natural, ...], TypedPlan] = {}
+        self._plan = lru_cache(_PLANS_MAX)(partial(TypedPlan, self))
 
     def plan(self, columns: tuple[Natural, ...]) -> TypedPlan:
         """The queries for a relation with these columns.
 
         :raises TerminalError: a type is not understood.
         """
-        plan = self._plans.get(columns)
-        if plan is None:
-            if len(self._plans) >= _PLANS_MAX:
-                self._plans.clear()
-            plan = self._plans[columns] = TypedPlan(self, columns)
-        return plan
+        return self._plan(columns)
 
     def default(self, column: Column) -> str:
         """SQL for what stands in for the column; it may name the table's other columns."""

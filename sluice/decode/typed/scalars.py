@@ -76,12 +76,9 @@ def moment_pair(natural: TypeNode, target: TypeNode, cuts: bool) -> Pair:
 
     :param cuts: digits of a second that the target does not keep are cut.
     """
-
-    def cast(value: str) -> str:
-        return f"CAST({value}, {literal(target.text)})"
-
+    into = cast(target.text)
     if target.name in ("Date", "Date32"):
-        return Pair(cast, _to_day(natural, target))
+        return Pair(into, _to_day(natural, target))
     if natural.name in ("Date", "Date32"):
         zone = zone_of(target)
 
@@ -90,20 +87,20 @@ def moment_pair(natural: TypeNode, target: TypeNode, cuts: bool) -> Pair:
 
         unfit = instant_unfit(target, midnight)
         if target.name == "DateTime64":
-            return Pair(cast, unfit)
+            return Pair(into, unfit)
         # The engine's own cast refuses the last day.
-        return Pair(lambda v: f"CAST(toUInt32({midnight(v)}), {literal(target.text)})", unfit)
+        return Pair(lambda value: into(f"toUInt32({midnight(value)})"), unfit)
     if natural.name == "DateTime":
-        return Pair(cast)
+        return Pair(into)
     scale = scale_of(natural)
     outside = either(
         _ticks_outside(scale, *_bounds(target)), None if cuts else loses_ticks(natural, target)
     )
     if target.name == "DateTime64":
-        return Pair(cast, outside)
+        return Pair(into, outside)
     # The engine's own cast refuses the last second.
     seconds = f"toUInt32(intDiv(reinterpretAsInt64({{}}), {10**scale}))"
-    return Pair(lambda v: f"CAST({seconds.format(v)}, {literal(target.text)})", outside)
+    return Pair(lambda value: into(seconds.format(value)), outside)
 
 
 def _to_day(natural: TypeNode, target: TypeNode) -> Expression | None:
@@ -123,10 +120,8 @@ def _to_day(natural: TypeNode, target: TypeNode) -> Expression | None:
             )
         )
     if target.name == "Date" and natural.name != "Date":
-        tests.append(lambda value: f"(toInt32({day(value)}) < 0 OR toInt32({day(value)}) > 65535)")
-    if not tests:
-        return None
-    return lambda value: f"({' OR '.join(test(value) for test in tests)})"
+        tests.append(lambda value: f"toInt32({day(value)}) NOT BETWEEN 0 AND 65535")
+    return either(*tests)
 
 
 def _bounds(target: TypeNode) -> tuple[int, int]:
@@ -144,9 +139,7 @@ def _ticks_outside(scale: int, low: int, high: int) -> Expression | None:
         tests.append(lambda value: f"reinterpretAsInt64({value}) < {low * 10**scale}")
     if high * 10**scale < 2**63:
         tests.append(lambda value: f"reinterpretAsInt64({value}) >= {high * 10**scale}")
-    if not tests:
-        return None
-    return lambda value: f"({' OR '.join(test(value) for test in tests)})"
+    return either(*tests)
 
 
 _FLOATS = ("BFloat16", "Float32", "Float64")
@@ -300,7 +293,7 @@ def _as_text(natural: TypeNode) -> Expression:
         return _enum_name(natural)
     if natural.name in _FLOATS:
         return lambda value: f"toString({value})"
-    return lambda value: f"CAST({value}, 'String')"
+    return cast("String")
 
 
 def _enum_name(natural: TypeNode) -> Expression:
@@ -313,7 +306,7 @@ def _enum_name(natural: TypeNode) -> Expression:
 def _from_bool(target: TypeNode) -> Pair | None:
     if integer_bounds(target.name) is None and target.name not in _FLOATS:
         return None
-    return Pair(lambda value: f"CAST(reinterpretAsUInt8({value}), {literal(target.text)})")
+    return over(Pair(cast(target.text)), lambda value: f"reinterpretAsUInt8({value})")
 
 
 def _from_integer(bounds: tuple[int, int], target: TypeNode) -> Pair | None:
@@ -325,11 +318,7 @@ def _from_integer(bounds: tuple[int, int], target: TypeNode) -> Pair | None:
     if target.name in _FLOATS:
         # Only UInt128 and the 256 bits reach beyond a Float32.
         reaches = high >= 2**127 and target.name != "Float64"
-
-        def overflow(value: str) -> str:
-            return f"isInfinite(CAST({value}, {literal(target.text)}))"
-
-        return Pair(cast(target.text), overflow if reaches else None)
+        return Pair(cast(target.text), _becomes_infinite(target.text) if reaches else None)
     if target.name.startswith("Decimal"):
         precision, scale = decimal_shape(target)
         most = 10 ** (precision - scale) - 1
@@ -347,11 +336,7 @@ def _from_integer(bounds: tuple[int, int], target: TypeNode) -> Pair | None:
             lambda value: f"{value} NOT IN ({known})",
         )
     if target.name == "IPv4":
-
-        def narrow(value: str) -> str:
-            return f"CAST(toUInt32({value}), 'IPv4')"
-
-        return Pair(narrow, outside(0, 2**32 - 1))
+        return Pair(lambda value: f"CAST(toUInt32({value}), 'IPv4')", outside(0, 2**32 - 1))
     if target.name.startswith("Interval"):
         count = or_null("Int64")
         return Pair(lambda value: cast(target.text)(count(value)), fails("Int64"))
@@ -361,14 +346,12 @@ def _from_integer(bounds: tuple[int, int], target: TypeNode) -> Pair | None:
 def _integer_to_moment(target: TypeNode) -> Pair | None:
     """Days since 1970 for dates, seconds for times, as in JSON."""
     if target.name in ("Date", "Date32"):
-        low, high = (0, 65535) if target.name == "Date" else (-719528, 2932896)
+        low, high = (0, 65535) if target.name == "Date" else _DAYS
         start = f"to{target.name}('1970-01-01')"
         return Pair(lambda value: f"addDays({start}, toInt32({value}))", outside(low, high))
     if target.name in ("DateTime", "DateTime64"):
-        return Pair(
-            lambda value: f"CAST(toInt64({value}), {literal(target.text)})",
-            instant_unfit(target, lambda value: value),
-        )
+        into = cast(target.text)
+        return Pair(lambda value: into(f"toInt64({value})"), instant_unfit(target, str))
     return None
 
 
@@ -376,65 +359,49 @@ def _from_float(natural: TypeNode, target: TypeNode) -> Pair | None:
     if target.name in _FLOATS:
         if _FLOATS.index(target.name) > _FLOATS.index(natural.name):
             return Pair(cast(target.text))
-
-        def overflow(value: str) -> str:
-            return (
-                f"(isInfinite(CAST({value}, {literal(target.text)})) AND NOT isInfinite({value}))"
-            )
-
-        return Pair(cast(target.text), overflow)
+        infinite = _becomes_infinite(target.text)
+        return Pair(cast(target.text), lambda v: f"({infinite(v)} AND NOT isInfinite({v}))")
     if integer_bounds(target.name) is not None:
-
-        def as_double(value: str) -> str:
-            return f"toFloat64({value})"
-
-        if target.name in ("Int128", "UInt128", "Int256", "UInt256"):
-            # The engine's exact cast gives up above 64 bits.
-            return Pair(or_null(target.text), fails(target.text))
-        return Pair(
-            lambda value: or_null(target.text)(as_double(value)),
-            lambda value: fails(target.text)(as_double(value)),
-        )
+        exact = Pair(or_null(target.text), fails(target.text))
+        # Above 64 bits the engine's exact cast gives up.
+        is_wide = target.name in ("Int128", "UInt128", "Int256", "UInt256")
+        return exact if is_wide else over(exact, lambda value: f"toFloat64({value})")
     if target.name.startswith("Decimal"):
         # The shortest text that means this float has the digits that were meant.
         return by_text(target)
     return None
 
 
+def _becomes_infinite(float_type: str) -> Expression:
+    return lambda value: f"isInfinite(CAST({value}, {literal(float_type)}))"
+
+
 def _from_decimal(natural: TypeNode, target: TypeNode) -> Pair | None:
     precision, scale = decimal_shape(natural)
     if target.name in ("Float32", "Float64"):
-
-        def overflow(value: str) -> str:
-            return f"isInfinite(CAST({value}, 'Float32'))"
-
         reaches = target.name == "Float32" and precision - scale >= 38
-        return Pair(cast(target.text), overflow if reaches else None)
+        return Pair(cast(target.text), _becomes_infinite("Float32") if reaches else None)
     wanted = integer_bounds(target.name)
     if wanted is not None:
         most = 10 ** (precision - scale) - 1
         low, high = max(wanted[0], -most), min(wanted[1], most)
-
-        def outside(value: str) -> str:
-            return f"({value} < {_decimal(low, scale)} OR {value} > {_decimal(high, scale)})"
-
-        def fraction(value: str) -> str:
-            return f"{value} != trunc({value})"
-
-        tests = [fraction] if scale else []
+        least, greatest = _decimal(low, scale), _decimal(high, scale)
+        tests: list[Expression] = []
+        if scale:
+            tests.append(lambda value: f"{value} != trunc({value})")
         if low > -most or high < most:
-            tests.append(outside)
+            tests.append(lambda value: f"{value} < {least} OR {value} > {greatest}")
         return Pair(cast(target.text), either(*tests))
     if target.name.startswith("Decimal"):
         wanted_precision, wanted_scale = decimal_shape(target)
-        decimal_tests: list[Expression] = []
+        tests = []
         if wanted_scale < scale:
-            decimal_tests.append(lambda value: f"{value} != trunc({value}, {wanted_scale})")
+            tests.append(lambda value: f"{value} != trunc({value}, {wanted_scale})")
         digits = wanted_precision - wanted_scale
         if digits < precision - scale:
             bound = _decimal(10**digits, scale)
-            decimal_tests.append(lambda value: f"({value} >= {bound} OR {value} <= -{bound})")
-        return Pair(cast(target.text), either(*decimal_tests))
+            tests.append(lambda value: f"{value} >= {bound} OR {value} <= -{bound}")
+        return Pair(cast(target.text), either(*tests))
     return None
 
 
@@ -449,12 +416,8 @@ def _from_enum(natural: TypeNode, target: TypeNode) -> Pair | None:
         return None if text is None else over(text, _enum_name(natural))
     if integer_bounds(target.name) is None:
         return None
-
-    def number(value: str) -> str:
-        return f"toInt16({value})"
-
     pair = _from_integer((-(2**15), 2**15 - 1), target)
-    return None if pair is None else over(pair, number)
+    return None if pair is None else over(pair, lambda value: f"toInt16({value})")
 
 
 def _from_fixed(natural: TypeNode, target: TypeNode, cuts: bool) -> Pair | None:
@@ -474,4 +437,4 @@ def _from_fixed(natural: TypeNode, target: TypeNode, cuts: bool) -> Pair | None:
     if wide.get(target.name) == length:
         return Pair(lambda value: f"reinterpret({value}, {literal(target.name)})")
     text = from_text(target, cuts)
-    return None if text is None else over(text, lambda value: f"CAST({value}, 'String')")
+    return None if text is None else over(text, cast("String"))

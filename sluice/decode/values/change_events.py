@@ -18,6 +18,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from datetime import date, timedelta
 from decimal import MAX_EMAX, Context, Decimal
+from functools import lru_cache
 from typing import Any, NoReturn
 
 from sluice.core.load_spec import TableSpec
@@ -26,6 +27,7 @@ from sluice.decode.messages.buffer import Value
 from sluice.decode.messages.events import (
     ADDED,
     DELETED,
+    MOMENTS,
     OPERATION,
     SOURCE,
     TICKS,
@@ -41,20 +43,8 @@ from sluice.decode.messages.members import Member, items_of, members_of, object_
 from sluice.decode.schema.headed import target_types
 from sluice.decode.values.steps import ValueStep
 
-#: By the name of a schema: how many of its units are a second.
-_TICKS = {
-    "org.apache.kafka.connect.data.Timestamp": 10**3,
-    "io.debezium.time.Timestamp": 10**3,
-    "io.debezium.time.MicroTimestamp": 10**6,
-    "io.debezium.time.NanoTimestamp": 10**9,
-}
-_TIME_TICKS = {
-    "org.apache.kafka.connect.data.Time": 10**3,
-    "io.debezium.time.Time": 10**3,
-    "io.debezium.time.MicroTime": 10**6,
-    "io.debezium.time.NanoTime": 10**9,
-}
-_DAYS = ("org.apache.kafka.connect.data.Date", "io.debezium.time.Date")
+#: By what MOMENTS end with: how many of these units are a second.
+_TICKS = {"millis": 10**3, "micros": 10**6, "nanos": 10**9}
 _DECIMAL = "org.apache.kafka.connect.data.Decimal"
 #: A struct of a scale and of bytes, for columns of NUMERIC without a precision.
 _VARIABLE_DECIMAL = "io.debezium.data.VariableScaleDecimal"
@@ -165,8 +155,7 @@ def _rewrite_of(schema: Any, node: TypeNode, units: _Units) -> Rewrite | None:
     :param schema: None: there is none.
     """
     schema = schema if isinstance(schema, dict) else {}
-    if node.name == "Nested":
-        node = parse_type(f"Array(Tuple({', '.join(node.arguments)}))")
+    node = node.without_nested()
     fields, values = schema.get("fields"), schema.get("values")
     match schema.get("type", node.name.lower()), node.name:
         case "array", "Array":
@@ -185,12 +174,13 @@ def _rewrite_of(schema: Any, node: TypeNode, units: _Units) -> Rewrite | None:
     name, takes_moments = str(schema.get("name", "")), "Date" in node.text
     # The day of a moment is cut off only where the entry says that numbers are moments.
     has_clock = not (units.ticks and node.name in ("Date", "Date32"))
-    if name in _TICKS and takes_moments:
-        return _moment_of(_TICKS[name], has_clock)
-    if name in _DAYS and takes_moments:
+    kind, _, unit = MOMENTS.get(name, "").partition("-")
+    if kind == "timestamp" and takes_moments:
+        return _moment_of(_TICKS[unit], has_clock)
+    if kind == "date" and takes_moments:
         return _day
-    if name in _TIME_TICKS and node.name.startswith("Time"):
-        return _time_of(_TIME_TICKS[name])
+    if kind == "time" and node.name.startswith("Time"):
+        return _time_of(_TICKS[unit])
     if name == _DECIMAL:
         parameters = schema.get("parameters")
         return _decimal_of(parameters.get("scale") if isinstance(parameters, dict) else None)
@@ -406,7 +396,7 @@ class _Unwrapping(ValueStep):
         self.types = target_types(table)
         self.units = _Units.of(table, seconds)
         self._nodes = {name: parse_type(text) for name, text in self.types.items()}
-        self._rewrites: dict[tuple[str, str], dict[str, Rewrite]] = {}
+        self._rewrites = lru_cache(_SCHEMAS_MAX)(self._rewrites_of)
 
     def following(self, value: Value) -> Value | Fault:
         """As the port says."""
@@ -445,16 +435,13 @@ class _Unwrapping(ValueStep):
         """
         if schema in ("", "null") and not self.units.ticks:
             return object_of(members)
-        key = (schema, inside)
-        if key not in self._rewrites:
-            if len(self._rewrites) >= _SCHEMAS_MAX:
-                self._rewrites.clear()
-            fields = _fields(schema, inside)
-            self._rewrites[key] = _of_fields(fields, self._nodes, self.units)
-        named = self._rewrites[key]
+        named = self._rewrites(schema, inside)
         if not named:
             return object_of(members)
         return object_of([rewritten(one, named.get) for one in members])
+
+    def _rewrites_of(self, schema: str, inside: str) -> dict[str, Rewrite]:
+        return _of_fields(_fields(schema, inside), self._nodes, self.units)
 
 
 class ConnectJson(_Unwrapping):

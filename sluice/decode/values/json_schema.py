@@ -3,32 +3,26 @@
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 
-from sluice.core.errors import TerminalError
-from sluice.core.formats import needs_registry
+from sluice.core.formats import REGISTRY_OPTION, needs_registry
 from sluice.core.load_spec import TableSpec
 from sluice.core.schema_ids import RegisteredSchema
 from sluice.decode.messages.buffer import MessageBuffer, Value
 from sluice.decode.messages.fault import BREAKS_SCHEMA, CANNOT_PARSE, Fault
 from sluice.decode.messages.framing import JSON_OBJECTS
-from sluice.decode.schema.headed import required_option
+from sluice.decode.messages.members import values_of
+from sluice.decode.schema.headed import Registered, UnsupportedSchemaError, required_option
 from sluice.decode.schema.named import SchemaNames, registry_headers
-from sluice.decode.schema.registry import registry_of
 from sluice.decode.values.steps import Step
 
-#: Messages can name any number of schemas.
-_VALIDATORS_MAX = 1024
 #: So much is shown of a value that a schema does not allow.
 _SHOWN_CHARACTERS = 120
 #: Texts with control characters are none of JSON's, but the engine takes them.
 _JSON = json.JSONDecoder(strict=False)
-#: What stands before, between and behind the rows of a message.
-_BETWEEN_ROWS = re.compile(r"[ \t\r\n]*,?[ \t\r\n]*")
 
 
 class RegisteredJson(Step):
@@ -40,10 +34,10 @@ class RegisteredJson(Step):
     def __init__(self, table: TableSpec) -> None:
         self._names = SchemaNames(table)
         self._has_rows = table.rows == "many"
-        self._url = ""
-        if needs_registry(table.format, table.options):
-            self._url = required_option(table, "registry")
-        self._validators: dict[int, Any] = {}
+        self._compares = needs_registry(table.format, table.options)
+        if self._compares:
+            required_option(table, REGISTRY_OPTION)
+        self._validators = Registered[Any](self._names, "JSON", self._validator)
 
     def values(self, buffer: MessageBuffer) -> Iterator[Value | Fault]:
         """As the port says.
@@ -56,31 +50,24 @@ class RegisteredJson(Step):
         for each in found:
             for index in np.concatenate(each.indices).tolist():
                 keys[index] = each.key
-        if self._url:
+        if self._compares:
             self._names.require(found, buffer.messages)
         for key, value in zip(keys, buffer.iterate(everything), strict=True):
             if key is None:
                 yield self._names.no_header
                 continue
             body = value[self._names.header_bytes(key) :]
-            yield (self._fault(key, body) if self._url else None) or body
+            yield (self._fault(key, body) if self._compares else None) or body
 
     def _fault(self, key: int, body: Value) -> Fault | None:
         """What the schema has against a message. What is no object, the format's decoder tells."""
-        unlisted = self._names.unlisted(key)
-        if unlisted is not None:
-            return unlisted
-        validator = self._validators.get(key)
-        if validator is None:
-            if len(self._validators) >= _VALIDATORS_MAX:
-                self._validators.clear()
-            validator = self._validators[key] = self._validator(key)
+        validator = self._validators.of(key)
         if isinstance(validator, Fault):
             return validator
         shown = self._names.shown(key)
         text = bytes(body).decode(errors="replace")
         try:
-            documents = _values(text) if self._has_rows else [_JSON.decode(text)]
+            documents = [*values_of(text, _JSON)] if self._has_rows else [_JSON.decode(text)]
         except (ValueError, RecursionError) as error:
             whole = (np.zeros(1, np.int64), np.array([len(body)]))
             if JSON_OBJECTS.faults(body, *whole).all() and not self._has_rows:
@@ -96,36 +83,11 @@ class RegisteredJson(Step):
                 return fault.in_row(number) if self._has_rows else fault
         return None
 
-    def _validator(self, key: int) -> Any:
-        shown = self._names.shown(key)
-        found = registry_of(self._url).schema(self._names.number(key))
-        if found is None:
-            return Fault(CANNOT_PARSE, f"there is no {shown}")
-        if found.kind != "JSON":
-            return Fault(CANNOT_PARSE, f"{shown} is {found.kind}, not JSON")
+    def _validator(self, schema: RegisteredSchema, key: int) -> Any:
         try:
-            return _validator_of(found)
-        except TerminalError as error:
-            return Fault(CANNOT_PARSE, f"{shown} is no JSON Schema: {error.message}")
-
-
-def _values(text: str) -> list[Any]:
-    """What stands in a message of several rows, one behind the other.
-
-    :raises ValueError, RecursionError: Python does not read them.
-    """
-    found: list[Any] = []
-    at = _after(text, 0)
-    while at < len(text):
-        value, end = _JSON.raw_decode(text, at)
-        found.append(value)
-        at = _after(text, end)
-    return found
-
-
-def _after(text: str, at: int) -> int:
-    space = _BETWEEN_ROWS.match(text, at)
-    return space.end() if space else at
+            return _validator_of(schema)
+        except UnsupportedSchemaError as error:
+            return Fault(CANNOT_PARSE, f"{self._names.shown(key)} is no JSON Schema: {error}")
 
 
 def _nothing_behind(rest: bytes) -> int | None:
@@ -134,7 +96,7 @@ def _nothing_behind(rest: bytes) -> int | None:
 
 def _validator_of(schema: RegisteredSchema) -> Any:
     """
-    :raises TerminalError: it is not a JSON Schema.
+    :raises UnsupportedSchemaError: it is not a JSON Schema.
     """
     from jsonschema import SchemaError
     from jsonschema.validators import Draft7Validator, validator_for
@@ -151,7 +113,8 @@ def _validator_of(schema: RegisteredSchema) -> Any:
             for name, text in schema.references
         ]
     except (ValueError, RecursionError, SchemaError) as error:
-        raise TerminalError(str(error).partition("\n")[0][:_SHOWN_CHARACTERS]) from error
+        said = str(error).partition("\n")[0]
+        raise UnsupportedSchemaError(said[:_SHOWN_CHARACTERS]) from error
     return kind(own, registry=Registry().with_resources(others))
 
 
