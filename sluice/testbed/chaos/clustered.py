@@ -34,8 +34,7 @@ from sluice.testbed.chaos.stage import (
     TABLE,
     ProxiedBroker,
     Stage,
-    settings,
-    table_entry,
+    configuration_text,
 )
 from sluice.testbed.local.cluster.cluster import Cluster, require_programs
 from sluice.testbed.local.cluster.server import ClickHouseServer
@@ -275,8 +274,8 @@ def running_cluster_stage(
         is_standalone = loading.standalone
         spark = stack.enter_context(running_cluster(folder / "spark")) if is_standalone else None
         path = folder / "sluice.toml"
-        locks = f'zookeeper = "127.0.0.1:{sessions[WORKERS].port}"\n' if layout.insert_locks else ""
-        path.write_text(_written(layout, loading, spark, list(centers.values()), ways, locks))
+        locks = f"127.0.0.1:{sessions[WORKERS].port}" if layout.insert_locks else None
+        path.write_text(_configuration(layout, loading, spark, [*centers.values()], ways, locks))
         configuration = load(path, os.environ)
         positions = AllPositions(
             [
@@ -325,26 +324,26 @@ def _create_table(layout: Layout) -> str:
     )
 
 
-def _written(
+def _configuration(
     layout: Layout,
     loading: Loading,
     spark: SparkCluster | None,
     centers: Sequence[Center],
     ways: Mapping[str, Proxy],
-    insert_locks: str,
+    insert_locks: str | None,
 ) -> str:
-    """The configuration."""
-    sharding = 'sharding = { by = "key", column = "order_id" }' if layout.shards > 1 else ""
-    return settings(
+    sharding = {"by": "key", "column": "order_id"} if layout.shards > 1 else None
+    return configuration_text(
         spark,
         [(center.name, center.link.port, [center.topic]) for center in centers],
         _urls(layout, ways),
+        {TABLE: {"sharding": sharding}},
         max_messages=loading.max_messages,
         max_delay=loading.max_delay,
         lease_seconds=loading.lease_seconds,
         durability="quorum" if layout.replicas > 1 else "single",
-        more=insert_locks,
-    ) + table_entry(TABLE, [center.topic for center in centers], sharding)
+        zookeeper=insert_locks,
+    )
 
 
 def _urls(layout: Layout, ways: Mapping[str, Proxy]) -> dict[str, list[str]]:
