@@ -18,6 +18,8 @@ from sluice.testbed.simulate.scheduler import START_MS, KilledError, Process, Sc
 
 #: Faults of a calm world, compared with the others.
 CALM_RATE = 0.25
+#: What a server stores after its client has left, it stores within so long.
+STORE_MS = 4_900
 
 _ANYWHERE = frozenset(ANYWHERE)
 
@@ -265,6 +267,22 @@ class World:
         """What runs there is lost."""
         host.restarts += 1
         host.down_until = host.started_at = self.now + for_ms
+
+    def executing(self, host: Host, query_id: str) -> Callable[[], None]:
+        """A server has begun to execute something; gives what ends that."""
+        host.running[query_id] += 1
+        self.inserts_running += 1
+
+        def executed() -> None:
+            host.running[query_id] -= 1
+            self.inserts_running -= 1
+
+        return executed
+
+    def room_ms(self, deadline_ms: int, end_ms: int) -> int:
+        """How long a server may take for what it has: until 5 s after the lease, or as long after
+        its client stopped sending."""
+        return max(deadline_ms + self.plan.late_ms_max, end_ms + STORE_MS) - self.now
 
     # Topics
 
