@@ -1,4 +1,5 @@
-"""Puts the simulated world under the real modules: clients, clocks and chance, nothing else."""
+"""Puts the simulated world under the real modules: clients, clocks, threads and chance, nothing
+else."""
 
 from __future__ import annotations
 
@@ -16,11 +17,15 @@ from sluice.core.planning import RANGES_OF_TASK, share_of_task
 from sluice.decode import routing
 from sluice.decode.schema import registry
 from sluice.driver import (
+    background,
     bundling,
     claims,
     connector,
     growing,
+    inheriting,
     monitor,
+    observing,
+    probing,
     refreshing,
     report_handler,
     specs,
@@ -31,6 +36,7 @@ from sluice.testbed.simulate import clients, columns, decoding, driver, fleet, m
 from sluice.testbed.simulate.parts import Parts
 from sluice.testbed.simulate.planting import patched
 from sluice.testbed.simulate.spark import Worker, bundle_loader
+from sluice.testbed.simulate.threads import VirtualPool, threading_in
 from sluice.testbed.simulate.world import World
 from sluice.worker import (
     claiming,
@@ -173,6 +179,8 @@ def _of_spark(parts: Parts) -> list[tuple[Any, str, Any]]:
     def read_owner() -> SimpleNamespace:
         return SimpleNamespace(hex=world.driver.owner.removeprefix("run-"))
 
+    threading, pool = threading_in(world), partial(VirtualPool, world)
+
     return [
         # The same few load specs are written out again and again.
         (LoadSpec, "canonical", lru_cache(maxsize=64)(LoadSpec.canonical)),
@@ -187,8 +195,6 @@ def _of_spark(parts: Parts) -> list[tuple[Any, str, Any]]:
         (connector, "message_bytes_max", lambda admin, name: world.plan.letter_bytes_max),
         (connector, "uuid", SimpleNamespace(uuid4=read_owner)),
         (connector, "WindowMonitor", bound(driver.SimulatedMonitor)),
-        (connector, "ClickHouseProber", bound(driver.SimulatedProber)),
-        (connector, "NewPartitions", bound(driver.SimulatedNewPartitions)),
         (connector, "Inbox", bound(driver.VirtualInbox)),
         (connector, "ConnectorLoop", bound(driver.SimulatedLoop)),
         (specs, "decoder_version", lambda: f"simulated {world.driver.decoder}"),
@@ -196,13 +202,16 @@ def _of_spark(parts: Parts) -> list[tuple[Any, str, Any]]:
         # To look through all that a process has takes it longer than a driver's life here.
         (connector, "relaxed_collector", nullcontext),
         (connector, "DecisionWatch", decision_watch),
-        (connector, "Heir", bound(fleet.SimulatedHeir)),
         (connector, "FleetMember", fleet.member_in(parts.reports)),
         (connector, "boot_id", lambda: "one machine"),
         (driver_fleet, "FleetTopic", fleet.topic_in(parts.reports)),
         (driver_fleet, "time", _clock(world)),
-        (connector, "StagingCollector", bound(driver.SimulatedStagingCollector)),
-        (connector, "ReplicaWatch", bound(driver.SimulatedReplicaWatch)),
+        *(
+            (each, "threading", threading)
+            for each in (background, connector, driver_fleet, monitor)
+        ),
+        *((each, "ThreadPoolExecutor", pool) for each in (inheriting, observing, probing)),
+        (connector, "ReplicaWatch", driver.SimulatedReplicaWatch),
         (leases, "time", _clock(world)),
         (loading, "new_fields", decoding.new_fields),
         (loading, "send_parallel", decoding.sending_parallel(world)),
@@ -225,11 +234,9 @@ def _of_claims(parts: Parts) -> list[tuple[Any, str, Any]]:
     if world.plan.claims is None:
         return []
     seconds = world.plan.claims.poll_seconds
-    keeper = type("Keeper", (driver.SimulatedClaimsKeeper,), {"world": world})
     return [
         (claims, "POLL_SECONDS", seconds),
         (connector, "SETTLE_MS", int(3_000 * seconds)),
-        (connector, "ClaimsKeeper", keeper),
         (connector, "store_access", lambda found: SimpleNamespace(is_local=False)),
         (connector, "open_store", lambda access: store.SimulatedStore(parts)),
         (connector, "rebuild", store.rebuilding(parts)),

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import random
 import sys
-import threading
 from collections.abc import Callable, Mapping
 
 from sluice.core.ranges import TopicPartition
@@ -321,17 +320,3 @@ class World:
             for topic in self.broker.ids
             for number in range(len(self.broker.topics[topic]))
         ]
-
-
-class VirtualEvent(threading.Event):
-    """An event whose `wait` lets virtual time pass."""
-
-    def __init__(self, world: World) -> None:
-        super().__init__()
-        self._world = world
-
-    def wait(self, timeout: float | None = None) -> bool:
-        assert timeout is not None
-        if not self.is_set():
-            self._world.sleep(max(1, int(timeout * 1000)))
-        return self.is_set()
