@@ -24,7 +24,7 @@ from sluice.kafka.clients import KafkaAccess
 from sluice.kafka.ledger import entries
 from sluice.testbed.chaos.cluster import SparkCluster, running_cluster
 from sluice.testbed.chaos.drivers import AllPositions, Drivers, Positions
-from sluice.testbed.chaos.layout import WORKERS, Layout, Victim, victim_child, victim_program
+from sluice.testbed.chaos.layout import WORKERS, Layout, Victim
 from sluice.testbed.chaos.proxy import Proxy
 from sluice.testbed.chaos.requests import Inserts, Posts, kafka_requests
 from sluice.testbed.chaos.schedule import Strike, Target
@@ -137,20 +137,21 @@ class ClusterStage:
         """What a fault of servers happens to."""
         match strike.target:
             case Target.BROKER:
-                return [victim_program(self.centers[strike.place].broker)]
+                broker = self.centers[strike.place].broker
+                return [Victim(broker, broker.start)]
             case Target.ZOOKEEPER:
-                return [victim_child(self.cluster.zookeeper, self.cluster.zookeeper.start)]
+                return [Victim(self.cluster.zookeeper, self.cluster.zookeeper.start)]
             case Target.DATA_CENTER:
                 servers = self.layout.servers_in(strike.place)
-                broker = victim_program(self.centers[strike.place].broker)
-                return [broker, *(self.server(each) for each in servers)]
+                broker = self.centers[strike.place].broker
+                return [Victim(broker, broker.start), *map(self.server, servers)]
         return [self.server(strike.place)]
 
     def server(self, name: str) -> Victim:
         """A server of ClickHouse by its name."""
         shard, _, replica = name.partition("/r")
         server = self.cluster.shards[shard][int(replica) - 1]
-        return victim_child(server, lambda: _start_with_table(server))
+        return Victim(server, lambda: _start_with_table(server))
 
     def overrun_window(self) -> None:
         """A foreign writer adds more blocks than the table's window remembers, to each shard.

@@ -20,7 +20,7 @@ from sluice.kafka.log import SourceLog
 from sluice.testbed.chaos.cluster import SparkCluster, running_cluster, spark_settings
 from sluice.testbed.chaos.content import ContentReport, Rows, compare, compare_events, rows_in
 from sluice.testbed.chaos.drivers import AllPositions, Drivers, Positions
-from sluice.testbed.chaos.layout import Victim, victim_program
+from sluice.testbed.chaos.layout import Victim
 from sluice.testbed.chaos.proxy import Proxy
 from sluice.testbed.chaos.requests import Inserts, kafka_requests
 from sluice.testbed.chaos.schedule import Strike, Target
@@ -113,8 +113,8 @@ class Stage:
         """What a fault of servers happens to."""
         if self.store is not None and strike.target is Target.STORE:
             return self.store.victims
-        is_broker = strike.target is Target.BROKER
-        return [victim_program(self.broker if is_broker else self.clickhouse)]
+        server = self.broker if strike.target is Target.BROKER else self.clickhouse
+        return [Victim(server, server.start)]
 
     @property
     def entries(self) -> tuple[str, ...]:

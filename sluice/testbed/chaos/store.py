@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Literal
 
-from sluice.testbed.chaos.layout import Victim, victim_child
+from sluice.testbed.chaos.layout import Victim
 from sluice.testbed.chaos.proxy import Proxy
 from sluice.testbed.chaos.requests import Claims
 from sluice.testbed.local.redis_server import RedisServer
@@ -45,7 +45,7 @@ class RedisStruck:
     @property
     def victims(self) -> list[Victim]:
         """The server."""
-        return [victim_child(self.server, self.start)]
+        return [Victim(self.server, self.start)]
 
     def start(self) -> None:
         """Start it, again with what it has."""

@@ -186,7 +186,7 @@ def _phases(
     for phase in _PHASES:
         if phase == "during":
             for victim in victims:
-                victim.kill()
+                victim.server.kill()
             say(f"{', '.join(names)} are killed")
         elif phase == "after":
             for victim in victims:
