@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -23,7 +23,7 @@ from sluice.core.errors import SluiceError, TerminalError
 from sluice.kafka.clients import KafkaAccess
 from sluice.kafka.ledger import entries
 from sluice.testbed.chaos.cluster import SparkCluster, running_cluster
-from sluice.testbed.chaos.drivers import AllPositions, Drivers, Positions
+from sluice.testbed.chaos.drivers import AllPositions, Drivers, Positions, Say
 from sluice.testbed.chaos.layout import WORKERS, Layout, Victim
 from sluice.testbed.chaos.proxy import Proxy
 from sluice.testbed.chaos.requests import Inserts, Posts, kafka_requests
@@ -247,7 +247,7 @@ def _why_behind(url: str) -> str | None:
 
 @contextmanager
 def running_cluster_stage(
-    folder: Path, layout: Layout, loading: Loading, say: Callable[[str], None]
+    folder: Path, layout: Layout, loading: Loading, say: Say
 ) -> Iterator[ClusterStage]:
     """Start it all but the driver; nothing is left running at the end.
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -19,7 +19,7 @@ from sluice.kafka.ledger import entries
 from sluice.kafka.log import SourceLog
 from sluice.testbed.chaos.cluster import SparkCluster, running_cluster, spark_settings
 from sluice.testbed.chaos.content import ContentReport, Rows, compare, compare_events, rows_in
-from sluice.testbed.chaos.drivers import AllPositions, Drivers, Positions
+from sluice.testbed.chaos.drivers import AllPositions, Drivers, Positions, Say
 from sluice.testbed.chaos.layout import Victim
 from sluice.testbed.chaos.proxy import Proxy
 from sluice.testbed.chaos.requests import Inserts, kafka_requests
@@ -225,7 +225,7 @@ class Stage:
 def running_stage(
     folder: Path,
     standalone: bool,
-    say: Callable[[str], None],
+    say: Say,
     partitions: int = PARTITIONS,
     store: StoreKind | None = None,
     delivery: Delivery = "block",

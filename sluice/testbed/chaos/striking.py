@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 
 from sluice.core.errors import InDoubtError, TerminalError, TransientError
 from sluice.testbed.chaos.clustered import AnyStage
+from sluice.testbed.chaos.drivers import Say
 from sluice.testbed.chaos.layout import Victim
 from sluice.testbed.chaos.proxy import Kind, LinkFault, Proxy
 from sluice.testbed.chaos.schedule import Deed, Strike, Target
@@ -60,7 +61,7 @@ class Striker:
     :param say: tells a person what becomes of a fault.
     """
 
-    def __init__(self, stage: AnyStage, say: Callable[[str], None]) -> None:
+    def __init__(self, stage: AnyStage, say: Say) -> None:
         self._stage = stage
         self._say = say
         self._pool = ThreadPoolExecutor(12, thread_name_prefix="healing")
