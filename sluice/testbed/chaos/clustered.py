@@ -204,18 +204,15 @@ class ClusterStage:
         """There is one table entry."""
         return 1
 
-    def ledger(self, center: Center) -> list[Mapping[str, object]]:
-        """Everything in the ledger of a connector."""
-        return [entry for _, entry in entries(center.access, self.configuration.ledger_topic)]
+    def ledger(self) -> list[Mapping[str, object]]:
+        """Everything in the ledgers of all connectors."""
+        topic = self.configuration.ledger_topic
+        found = (entries(center.access, topic) for center in self.centers.values())
+        return [entry for each in found for _, entry in each]
 
     def record_kinds(self) -> Counter[str]:
         """How often each kind of record stands in the ledgers: intend, renew, probe, …"""
-        return Counter(
-            str(entry["kind"])
-            for center in self.centers.values()
-            for entry in self.ledger(center)
-            if entry["type"] == "record"
-        )
+        return Counter(str(entry["kind"]) for entry in self.ledger() if entry["type"] == "record")
 
 
 #: What a chaos run breaks: links, servers, a driver.

@@ -25,7 +25,7 @@ from sluice.testbed.chaos.drivers import Say
 from sluice.testbed.chaos.layout import Layout
 from sluice.testbed.chaos.replicas import ReceiptFindings, examine_receipts, of_shards, whole_tables
 from sluice.testbed.chaos.runner import Chaos, a_run
-from sluice.testbed.local.console import aligned
+from sluice.testbed.local.console import aligned, unexpected
 from sluice.testbed.local.producing import PARTITIONS, produce_with_defects
 from sluice.verify.audit import AuditReport, audit
 
@@ -189,8 +189,7 @@ def _phases(
 
 
 def _report(stage: ClusterStage, times: Sequence[tuple[int, int]], rows: int) -> SurvivorReport:
-    ledger = [entry for center in stage.centers.values() for entry in stage.ledger(center)]
-    receipts = [entry for entry in ledger if entry["type"] == "receipt"]
+    receipts = [entry for entry in stage.ledger() if entry["type"] == "receipt"]
     urls = of_shards(stage)
     phases = tuple(
         measured(name, receipts, urls, *between)
@@ -207,7 +206,7 @@ def _report(stage: ClusterStage, times: Sequence[tuple[int, int]], rows: int) ->
         ("audit: doubled", audited.doubled, 0),
         ("audit: foreign", audited.foreign, 0),
     ]
-    problems += [f"{what}: {n:,}, expected {m:,}" for what, n, m in compared if n != m]
+    problems += unexpected(compared)
     return SurvivorReport(stage.layout, rows, phases, servers, audited, tuple(problems))
 
 
