@@ -189,9 +189,6 @@ class FleetMember:
             raise
         self._topic = topic
         self._publish()
-        self._go()
-
-    def _go(self) -> None:
         self._thread.start()
 
     def stop(self, *, is_over: bool = False) -> None:

@@ -167,11 +167,11 @@ def test_a_data_center_is_lost_then_a_replica_more_and_all_come_back(play: Play)
     center = play.stage.centers["dc2"]
     lost = [play.stage.server(name) for name in LAYOUT.servers_in("dc2")]
     for victim in lost:
-        victim.kill()
+        victim.server.kill()
     center.broker.kill()
     play.load_more("dc1", 10 * RATE)
     one_more = play.stage.server("s1/r2")
-    one_more.kill()
+    one_more.server.kill()
     last = play.stage.cluster.servers[0]
     play.wait_for(lambda: _active(last.url) == 1, "the sessions of the others end")
     # Messages come on: were one loaded, the positions would move in each second.

@@ -32,6 +32,7 @@ from sluice.ops.status import read_replicas
 from sluice.testbed.local.cluster.cluster import Cluster, running_cluster
 from sluice.testbed.local.cluster.server import ClickHouseServer
 from sluice.testbed.local.running import Broker
+from sluice.testbed.local.settings import inline
 from tests.support.world import COLUMNS, LINEAGE, Truth, World, assert_exact, wait_for
 
 PLAIN = f"{COLUMNS}, {LINEAGE}".replace("LowCardinality(String)", "String")
@@ -76,7 +77,8 @@ def configuration_of(
     path.write_text(
         f'[pipeline]\nname = "p"\n[[connector]]\nname = "dc1"\nbrokers = "127.0.0.1:1"\n'
         f'topics = ["a"]\n[clickhouse]\ndurability = "single"\nshards = {shards}\n'
-        f'{cluster.asking()}{more}\n[[table]]\nname = "{table}"\ntopics = ["a"]\n{sharding}\n'
+        f"cluster = {inline(cluster.asked())}\n{more}\n"
+        f'[[table]]\nname = "{table}"\ntopics = ["a"]\n{sharding}\n'
     )
     return load(path, {})
 
@@ -351,8 +353,9 @@ def test_a_driver_follows_its_cluster(
     world.create_topic(topic)
     create([first, second], table)
     describe(cluster, [first])
+    asked = f"cluster = {inline(cluster.asked())}\n"
     configuration = world.configure(
-        {table: [topic]}, max_messages=1_000, shards='["s1"]', clickhouse=cluster.asking()
+        {table: [topic]}, max_messages=1_000, shards='["s1"]', clickhouse=asked
     )
     truth = Truth()
     try:

@@ -392,7 +392,7 @@ def test_a_commit_that_a_stop_interrupts_is_not_taken_for_committed(
 
     def commit_while_frozen(producer: object, stop: threading.Event) -> None:
         stop.set()
-        with frozen(group.kafka.broker.jvm_pid, 3.0):
+        with frozen(group.kafka.broker.serving_pid, 3.0):
             commit(producer, stop)
 
     monkeypatch.setattr(transactions_module, "_commit", commit_while_frozen)
@@ -414,7 +414,7 @@ def test_a_commit_of_unknown_outcome_is_found_out(
     asked: list[float] = []
 
     def commit_while_frozen(producer: object, stop: threading.Event) -> None:
-        with frozen(group.kafka.broker.jvm_pid, 4.0):
+        with frozen(group.kafka.broker.serving_pid, 4.0):
             started = time.monotonic()
             try:
                 commit(producer, stop)

@@ -5,17 +5,15 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
-import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-from sluice.core.errors import TerminalError
 from sluice.spark.context import spark_home
 from sluice.spark.java import set_java_home
-from sluice.testbed.local.children import free_ports
+from sluice.testbed.local.children import free_ports, wait_until
 from sluice.testbed.local.lifetime import dying_with_parent
-from sluice.testbed.local.processes import descendants
+from sluice.testbed.local.processes import descendants, signal_to
 
 WORKERS = 2
 LOOPBACK = "127.0.0.1"
@@ -95,8 +93,8 @@ class SparkCluster:
         living = self.workers
         pid = living[number % len(living)]
         for child in descendants(pid):
-            _kill(child.pid)
-        _kill(pid)
+            signal_to(child.pid, signal.SIGKILL)
+        signal_to(pid, signal.SIGKILL)
         for worker in self._workers:
             if worker.pid == pid:
                 worker.wait()
@@ -110,7 +108,7 @@ class SparkCluster:
             program.kill()
             program.wait()
         for pid in children:
-            _kill(pid)
+            signal_to(pid, signal.SIGKILL)
 
     def _launch(
         self, name: str, main: str, host: str, options: Sequence[str], inside: Sequence[str] = ()
@@ -135,14 +133,9 @@ class SparkCluster:
 
     def _wait(self, name: str, words: str, process: subprocess.Popen[bytes]) -> None:
         log = self._folder / f"{name}.log"
-        until = time.monotonic() + _READY_SECONDS_MAX
-        while words not in (text := log.read_text(errors="replace")):
-            if process.poll() is not None or time.monotonic() > until:
-                raise TerminalError(
-                    f"Spark's {name} did not come up: {' '.join(text.splitlines()[-3:])}",
-                    f"Read {log}.",
-                )
-            time.sleep(0.1)
+        wait_until(
+            lambda: words in log.read_text(errors="replace"), process, log, _READY_SECONDS_MAX
+        )
 
 
 def spark_settings(standalone: bool) -> dict[str, str]:
@@ -181,10 +174,3 @@ def running_cluster(
         yield cluster
     finally:
         cluster.stop()
-
-
-def _kill(pid: int) -> None:
-    try:
-        os.kill(pid, signal.SIGKILL)
-    except ProcessLookupError:
-        return

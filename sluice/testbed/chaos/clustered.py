@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -23,8 +23,8 @@ from sluice.core.errors import SluiceError, TerminalError
 from sluice.kafka.clients import KafkaAccess
 from sluice.kafka.ledger import entries
 from sluice.testbed.chaos.cluster import SparkCluster, running_cluster
-from sluice.testbed.chaos.drivers import AllPositions, Drivers, Positions
-from sluice.testbed.chaos.layout import WORKERS, Layout, Victim, victim_child, victim_program
+from sluice.testbed.chaos.drivers import AllPositions, Drivers, Positions, Say
+from sluice.testbed.chaos.layout import WORKERS, Layout, Victim
 from sluice.testbed.chaos.proxy import Proxy
 from sluice.testbed.chaos.requests import Inserts, Posts, kafka_requests
 from sluice.testbed.chaos.schedule import Strike, Target
@@ -34,8 +34,7 @@ from sluice.testbed.chaos.stage import (
     TABLE,
     ProxiedBroker,
     Stage,
-    settings,
-    table_entry,
+    configuration_text,
 )
 from sluice.testbed.local.cluster.cluster import Cluster, require_programs
 from sluice.testbed.local.cluster.server import ClickHouseServer
@@ -138,20 +137,21 @@ class ClusterStage:
         """What a fault of servers happens to."""
         match strike.target:
             case Target.BROKER:
-                return [victim_program(self.centers[strike.place].broker)]
+                broker = self.centers[strike.place].broker
+                return [Victim(broker, broker.start)]
             case Target.ZOOKEEPER:
-                return [victim_child(self.cluster.zookeeper, self.cluster.zookeeper.start)]
+                return [Victim(self.cluster.zookeeper, self.cluster.zookeeper.start)]
             case Target.DATA_CENTER:
                 servers = self.layout.servers_in(strike.place)
-                broker = victim_program(self.centers[strike.place].broker)
-                return [broker, *(self.server(each) for each in servers)]
+                broker = self.centers[strike.place].broker
+                return [Victim(broker, broker.start), *map(self.server, servers)]
         return [self.server(strike.place)]
 
     def server(self, name: str) -> Victim:
         """A server of ClickHouse by its name."""
         shard, _, replica = name.partition("/r")
         server = self.cluster.shards[shard][int(replica) - 1]
-        return victim_child(server, lambda: _start_with_table(server))
+        return Victim(server, lambda: _start_with_table(server))
 
     def overrun_window(self) -> None:
         """A foreign writer adds more blocks than the table's window remembers, to each shard.
@@ -204,18 +204,15 @@ class ClusterStage:
         """There is one table entry."""
         return 1
 
-    def ledger(self, center: Center) -> list[Mapping[str, object]]:
-        """Everything in the ledger of a connector."""
-        return [entry for _, entry in entries(center.access, self.configuration.ledger_topic)]
+    def ledger(self) -> list[Mapping[str, object]]:
+        """Everything in the ledgers of all connectors."""
+        topic = self.configuration.ledger_topic
+        found = (entries(center.access, topic) for center in self.centers.values())
+        return [entry for each in found for _, entry in each]
 
     def record_kinds(self) -> Counter[str]:
         """How often each kind of record stands in the ledgers: intend, renew, probe, …"""
-        return Counter(
-            str(entry["kind"])
-            for center in self.centers.values()
-            for entry in self.ledger(center)
-            if entry["type"] == "record"
-        )
+        return Counter(str(entry["kind"]) for entry in self.ledger() if entry["type"] == "record")
 
 
 #: What a chaos run breaks: links, servers, a driver.
@@ -247,7 +244,7 @@ def _why_behind(url: str) -> str | None:
 
 @contextmanager
 def running_cluster_stage(
-    folder: Path, layout: Layout, loading: Loading, say: Callable[[str], None]
+    folder: Path, layout: Layout, loading: Loading, say: Say
 ) -> Iterator[ClusterStage]:
     """Start it all but the driver; nothing is left running at the end.
 
@@ -275,8 +272,8 @@ def running_cluster_stage(
         is_standalone = loading.standalone
         spark = stack.enter_context(running_cluster(folder / "spark")) if is_standalone else None
         path = folder / "sluice.toml"
-        locks = f'zookeeper = "127.0.0.1:{sessions[WORKERS].port}"\n' if layout.insert_locks else ""
-        path.write_text(_written(layout, loading, spark, list(centers.values()), ways, locks))
+        locks = f"127.0.0.1:{sessions[WORKERS].port}" if layout.insert_locks else None
+        path.write_text(_configuration(layout, loading, spark, [*centers.values()], ways, locks))
         configuration = load(path, os.environ)
         positions = AllPositions(
             [
@@ -325,26 +322,26 @@ def _create_table(layout: Layout) -> str:
     )
 
 
-def _written(
+def _configuration(
     layout: Layout,
     loading: Loading,
     spark: SparkCluster | None,
     centers: Sequence[Center],
     ways: Mapping[str, Proxy],
-    insert_locks: str,
+    insert_locks: str | None,
 ) -> str:
-    """The configuration."""
-    sharding = 'sharding = { by = "key", column = "order_id" }' if layout.shards > 1 else ""
-    return settings(
+    sharding = {"by": "key", "column": "order_id"} if layout.shards > 1 else None
+    return configuration_text(
         spark,
         [(center.name, center.link.port, [center.topic]) for center in centers],
         _urls(layout, ways),
+        {TABLE: {"sharding": sharding}},
         max_messages=loading.max_messages,
         max_delay=loading.max_delay,
         lease_seconds=loading.lease_seconds,
         durability="quorum" if layout.replicas > 1 else "single",
-        more=insert_locks,
-    ) + table_entry(TABLE, [center.topic for center in centers], sharding)
+        zookeeper=insert_locks,
+    )
 
 
 def _urls(layout: Layout, ways: Mapping[str, Proxy]) -> dict[str, list[str]]:

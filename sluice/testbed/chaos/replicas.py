@@ -50,8 +50,7 @@ def compare_replicas(stage: ClusterStage, truths: Mapping[str, Truth]) -> Replic
         contents.append(content)
         problems += [f"replica r{number}: {example}" for example in content.examples]
     rows = whole_tables(stage, problems)
-    ledger = [entry for center in stage.centers.values() for entry in stage.ledger(center)]
-    receipts = examine_receipts(ledger, of_shards(stage))
+    receipts = examine_receipts(stage.ledger(), of_shards(stage))
     return ReplicaFindings(
         content=max(contents, key=lambda each: len(each.examples)),
         rows=rows,
@@ -81,14 +80,7 @@ def _content(stage: ClusterStage, truths: Mapping[str, Truth], number: int) -> C
 
 def of_shards(stage: ClusterStage) -> dict[str, tuple[str, ...]]:
     """The URLs of each shard's replicas, as the configuration has them."""
-    return {
-        shard: tuple(
-            f"http://127.0.0.1:{way.port}"
-            for name, way in stage.ways.items()
-            if name.startswith(f"{shard}/")
-        )
-        for shard in stage.cluster.shards
-    }
+    return {shard.name: shard.replicas for shard in stage.configuration.clickhouse.shards}
 
 
 def whole_tables(stage: ClusterStage, problems: list[str]) -> dict[str, int]:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from sluice.testbed.chaos.content import ContentReport
 from sluice.testbed.chaos.layout import Layout
 from sluice.testbed.chaos.replicas import ReplicaFindings
-from sluice.testbed.local.console import aligned
+from sluice.testbed.local.console import aligned, unexpected
 from sluice.verify.audit import AuditReport
 
 
@@ -109,14 +109,15 @@ class ChaosReport:
                 ("rows whose key nobody has", self.claims.unclaimed, 0),
                 ("rows whose key another message has", self.claims.others, 0),
             ]
-        found = [
-            f"{name}: {is_value:,}, expected {expected:,}"
-            for name, is_value, expected in compared
-            if is_value != expected
-        ]
         of_replicas = () if self.replicas is None else self.replicas.problems
         of_claims = () if self.claims is None else self.claims.examples
-        return [*found, *content.examples, *of_claims, *of_replicas, *self.violations]
+        return [
+            *unexpected(compared),
+            *content.examples,
+            *of_claims,
+            *of_replicas,
+            *self.violations,
+        ]
 
     @property
     def is_exact(self) -> bool:

@@ -11,8 +11,8 @@ from __future__ import annotations
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable
-from contextlib import closing
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TextIO
@@ -22,6 +22,7 @@ from sluice.core.load_spec import Delivery
 from sluice.ops.claims import check, keyed_tables
 from sluice.testbed.chaos.clustered import AnyStage, Loading, running_cluster_stage
 from sluice.testbed.chaos.content import ContentReport
+from sluice.testbed.chaos.drivers import Say
 from sluice.testbed.chaos.layout import Layout
 from sluice.testbed.chaos.replicas import compare_replicas
 from sluice.testbed.chaos.report import ChaosReport, ClaimsReport
@@ -81,21 +82,28 @@ def run_chaos(plan: ChaosPlan, keep: bool = False, stream: TextIO | None = None)
     :param stream: where faults are told as they strike; standard output if left out.
     :raises TerminalError: the stack did not start, or the pipeline does not drain.
     """
+    with a_run("chaos", keep, stream) as (folder, say):
+        if plan.layout is not None:
+            return _run_cluster(plan, plan.layout, folder, say)
+        return _run_single(plan, folder, say)
+
+
+@contextmanager
+def a_run(name: str, keep: bool, stream: TextIO | None) -> Iterator[tuple[Path, Say]]:
+    """The folder of a run, and what tells its events with their time; see `run_chaos`."""
     began = time.monotonic()
     out = sys.stdout if stream is None else stream
 
     def say(text: str) -> None:
         print(f"{time.monotonic() - began:7.1f} s  {text}", file=out, flush=True)
 
-    with interruptible(), working_folder("sluice-chaos-", keep) as folder:
+    with interruptible(), working_folder(f"sluice-{name}-", keep) as folder:
         if keep:
             say(f"folder {folder}")
-        if plan.layout is not None:
-            return _run_cluster(plan, plan.layout, folder, say)
-        return _run_single(plan, folder, say)
+        yield folder, say
 
 
-def _run_single(plan: ChaosPlan, folder: Path, say: Callable[[str], None]) -> ChaosReport:
+def _run_single(plan: ChaosPlan, folder: Path, say: Say) -> ChaosReport:
     partitions, store = plan.partitions, plan.store_used
     with running_stage(folder, plan.standalone, say, partitions, store, plan.delivery) as stage:
         topic, *more = stage.topics
@@ -123,9 +131,7 @@ def _claims_report(stage: Stage, store: Struck, truth: Truth) -> ClaimsReport:
     )
 
 
-def _run_cluster(
-    plan: ChaosPlan, layout: Layout, folder: Path, say: Callable[[str], None]
-) -> ChaosReport:
+def _run_cluster(plan: ChaosPlan, layout: Layout, folder: Path, say: Say) -> ChaosReport:
     loading = Loading(standalone=plan.standalone, partitions=plan.partitions)
     with running_cluster_stage(folder, layout, loading, say) as stage:
         rate = plan.rate // len(stage.centers)
@@ -160,16 +166,13 @@ def _run(
     stage: AnyStage,
     chaos: Chaos,
     production: dict[str, Production],
-    say: Callable[[str], None],
+    say: Say,
 ) -> _Ran:
     try:
         stage.drivers.start()
         for each in production.values():
             each.start()
-        if not chaos.wait_for(lambda: stage.positions.settled > 0, _FIRST_ROWS_SECONDS_MAX):
-            raise stage.drivers.current.failure(
-                f"loaded nothing within {_FIRST_ROWS_SECONDS_MAX:.0f} s"
-            )
+        chaos.wait_for_rows()
         say("the first rows are loaded; faults begin")
         seconds = chaos.run(plan)
         say("everything is healed; the pipeline drains")
@@ -188,7 +191,7 @@ class Chaos:
     :param say: told each fault as it strikes.
     """
 
-    def __init__(self, stage: AnyStage, say: Callable[[str], None]) -> None:
+    def __init__(self, stage: AnyStage, say: Say) -> None:
         self.faults: Counter[str] = Counter()
         self.missed = 0
         self._stage = stage
@@ -244,6 +247,12 @@ class Chaos:
                 return False
             self._tick()
         return True
+
+    def wait_for_rows(self) -> None:
+        """:raises TerminalError: none is loaded in time."""
+        positions, seconds = self._stage.positions, _FIRST_ROWS_SECONDS_MAX
+        if not self.wait_for(lambda: positions.settled > 0, seconds):
+            raise self._stage.drivers.current.failure(f"loaded nothing within {seconds:.0f} s")
 
     def close(self) -> None:
         """Wait for what is still being started; what was started again may end."""

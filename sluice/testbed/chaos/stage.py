@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import json
 import os
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -20,8 +19,8 @@ from sluice.kafka.ledger import entries
 from sluice.kafka.log import SourceLog
 from sluice.testbed.chaos.cluster import SparkCluster, running_cluster, spark_settings
 from sluice.testbed.chaos.content import ContentReport, Rows, compare, compare_events, rows_in
-from sluice.testbed.chaos.drivers import AllPositions, Drivers, Positions
-from sluice.testbed.chaos.layout import Victim, victim_program
+from sluice.testbed.chaos.drivers import AllPositions, Drivers, Positions, Say
+from sluice.testbed.chaos.layout import Victim
 from sluice.testbed.chaos.proxy import Proxy
 from sluice.testbed.chaos.requests import Inserts, kafka_requests
 from sluice.testbed.chaos.schedule import Strike, Target
@@ -32,6 +31,7 @@ from sluice.testbed.local.children import free_ports
 from sluice.testbed.local.orders import create_table_statement
 from sluice.testbed.local.producing import PARTITIONS, create_topic
 from sluice.testbed.local.running import Broker, ClickHouse, running_clickhouse
+from sluice.testbed.local.settings import Section, written
 
 TOPIC = TABLE = "orders"
 #: Table entries that load the topic into the one table: each message becomes a row of each.
@@ -47,42 +47,7 @@ FOREIGN_TOPIC = "foreign"
 #: The time zone of the first start; see `change_zone`.
 ZONE = "America/New_York"
 
-_SETTINGS = """\
-[pipeline]
-name = "{pipeline}"
-
-[spark]
-master = "{master}"
-conf = {conf}
-
-{connectors}
-[batch]
-max_messages = {max_messages}
-max_delay = "{max_delay}"
-lease = "{lease_seconds}s"
-
-[clickhouse]
-database = "default"
-shards = {shards}
-durability = "{durability}"
-{more}"""
-_CONNECTOR = """
-[[connector]]
-name = "{name}"
-brokers = "127.0.0.1:{port}"
-topics = {topics}
-start = "earliest"
-"""
-_ENTRY = """
-[[table]]
-name = "{entry}"
-target = "{table}"
-topics = {topics}
-format = "JSONEachRow"
-lineage = true
-{more}
-"""
-_DEDUPLICATE = 'deduplicate = { key = ["order_id"], window = "1d" }'
+_DEDUPLICATE = {"deduplicate": {"key": ["order_id"], "window": "1d"}}
 
 
 class ProxiedBroker(Broker):
@@ -148,8 +113,8 @@ class Stage:
         """What a fault of servers happens to."""
         if self.store is not None and strike.target is Target.STORE:
             return self.store.victims
-        is_broker = strike.target is Target.BROKER
-        return [victim_program(self.broker if is_broker else self.clickhouse)]
+        server = self.broker if strike.target is Target.BROKER else self.clickhouse
+        return [Victim(server, server.start)]
 
     @property
     def entries(self) -> tuple[str, ...]:
@@ -260,7 +225,7 @@ class Stage:
 def running_stage(
     folder: Path,
     standalone: bool,
-    say: Callable[[str], None],
+    say: Say,
     partitions: int = PARTITIONS,
     store: StoreKind | None = None,
     delivery: Delivery = "block",
@@ -293,13 +258,13 @@ def running_stage(
             )
         path = folder / "sluice.toml"
         path.write_text(
-            settings(
+            configuration_text(
                 cluster,
                 [(CONNECTOR, kafka_link.port, topics)],
                 {"s1": [f"http://127.0.0.1:{clickhouse_link.port}"]},
-                more=struck.section if struck else "",
+                {TOPIC: _DEDUPLICATE} if struck else {e: {"delivery": delivery} for e in ENTRIES},
+                deduplication=struck.section if struck else None,
             )
-            + _entries(topics, struck, delivery)
         )
         configuration = load(path, os.environ)
         group = configuration.group(CONNECTOR)
@@ -323,53 +288,59 @@ def running_stage(
         )
 
 
-def settings(
+def configuration_text(
     spark: SparkCluster | None,
-    connectors: Iterable[tuple[str, int, Sequence[str]]],
-    shards: Mapping[str, Sequence[str]],
+    connectors: Sequence[tuple[str, int, Sequence[str]]],
+    shards: Section,
+    tables: Mapping[str, Section],
     *,
     max_messages: int = _MAX_MESSAGES,
     max_delay: str = "500ms",
     lease_seconds: int = LEASE_SECONDS,
     durability: str = "single",
-    more: str = "",
+    zookeeper: str | None = None,
+    deduplication: Section | None = None,
 ) -> str:
-    """A configuration without tables.
+    """A configuration of table entries that take every topic into the one table.
 
     :param connectors: name, port of the broker, and topics of each.
-    :param more: of the section [clickhouse], and sections behind it.
+    :param tables: what each entry says besides.
+    :param zookeeper: for insert locks.
     """
-    return _SETTINGS.format(
-        pipeline=PIPELINE,
-        master=spark.master if spark else "local[2]",
-        conf=_toml(spark_settings(spark is not None)),
-        connectors="".join(
-            _CONNECTOR.format(name=name, port=port, topics=json.dumps(topics))
-            for name, port, topics in connectors
-        ),
-        max_messages=max_messages,
-        max_delay=max_delay,
-        lease_seconds=lease_seconds,
-        shards=_toml(shards),
-        durability=durability,
-        more=more,
+    entry = {
+        "target": TABLE,
+        "topics": [topic for *_, topics in connectors for topic in topics],
+        "format": "JSONEachRow",
+        "lineage": True,
+    }
+    return written(
+        {
+            "pipeline": {"name": PIPELINE},
+            "spark": {
+                "master": spark.master if spark else "local[2]",
+                "conf": spark_settings(spark is not None),
+            },
+            "connector": [
+                {
+                    "name": name,
+                    "brokers": f"127.0.0.1:{port}",
+                    "topics": topics,
+                    "start": "earliest",
+                }
+                for name, port, topics in connectors
+            ],
+            "batch": {
+                "max_messages": max_messages,
+                "max_delay": max_delay,
+                "lease": f"{lease_seconds}s",
+            },
+            "clickhouse": {
+                "database": "default",
+                "shards": shards,
+                "durability": durability,
+                "zookeeper": zookeeper,
+            },
+            "deduplication": deduplication or {},
+            "table": [{"name": name, **entry, **more} for name, more in tables.items()],
+        }
     )
-
-
-def table_entry(entry: str, topics: Sequence[str], more: str) -> str:
-    """A table entry of a configuration.
-
-    :param more: what it says besides.
-    """
-    return _ENTRY.format(entry=entry, table=TABLE, topics=json.dumps(topics), more=more)
-
-
-def _entries(topics: Sequence[str], store: Struck | None, delivery: Delivery) -> str:
-    if store is not None:
-        return table_entry(TOPIC, topics, _DEDUPLICATE)
-    return "".join(table_entry(each, topics, f'delivery = "{delivery}"') for each in ENTRIES)
-
-
-def _toml(mapping: Mapping[str, object]) -> str:
-    pairs = ", ".join(f"{json.dumps(k)} = {json.dumps(v)}" for k, v in mapping.items())
-    return f"{{ {pairs} }}"

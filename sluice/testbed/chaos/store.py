@@ -8,10 +8,11 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Literal
 
-from sluice.testbed.chaos.layout import Victim, victim_child
+from sluice.testbed.chaos.layout import Victim
 from sluice.testbed.chaos.proxy import Proxy
 from sluice.testbed.chaos.requests import Claims
 from sluice.testbed.local.redis_server import RedisServer
+from sluice.testbed.local.settings import Section
 
 StoreKind = Literal["redis", "local"]
 #: The part of a log that is lost at most with its end.
@@ -32,9 +33,9 @@ class RedisStruck:
         link.server = ("127.0.0.1", self.server.port)
 
     @property
-    def section(self) -> str:
+    def section(self) -> Section:
         """Of the configuration."""
-        return f'[deduplication]\nstore = "redis://127.0.0.1:{self.link.port}/0"\n'
+        return {"store": f"redis://127.0.0.1:{self.link.port}/0"}
 
     @property
     def links(self) -> list[Proxy]:
@@ -44,7 +45,7 @@ class RedisStruck:
     @property
     def victims(self) -> list[Victim]:
         """The server."""
-        return [victim_child(self.server, self.start)]
+        return [Victim(self.server, self.start)]
 
     def start(self) -> None:
         """Start it, again with what it has."""
@@ -83,9 +84,9 @@ class LocalStruck:
         self.losses = 0
 
     @property
-    def section(self) -> str:
+    def section(self) -> Section:
         """Of the configuration."""
-        return f'[deduplication]\nstore = "local"\npath = "{self.folder}"\n'
+        return {"store": "local", "path": str(self.folder)}
 
     @property
     def links(self) -> list[Proxy]:

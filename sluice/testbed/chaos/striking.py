@@ -2,23 +2,22 @@
 
 from __future__ import annotations
 
-import os
 import signal
 import threading
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import suppress
 from dataclasses import dataclass, field
-from pathlib import Path
 
 from sluice.core.errors import InDoubtError, TerminalError, TransientError
 from sluice.testbed.chaos.clustered import AnyStage
+from sluice.testbed.chaos.drivers import Say
 from sluice.testbed.chaos.layout import Victim
 from sluice.testbed.chaos.proxy import Kind, LinkFault, Proxy
 from sluice.testbed.chaos.schedule import Deed, Strike, Target
 from sluice.testbed.chaos.stage import LEASE_SECONDS
 from sluice.testbed.chaos.store import RedisStruck
+from sluice.testbed.local.processes import signal_to, usage
 
 #: A request to strike at has to come within this time.
 _AMBUSH_SECONDS_MAX = 20.0
@@ -62,7 +61,7 @@ class Striker:
     :param say: tells a person what becomes of a fault.
     """
 
-    def __init__(self, stage: AnyStage, say: Callable[[str], None]) -> None:
+    def __init__(self, stage: AnyStage, say: Say) -> None:
         self._stage = stage
         self._say = say
         self._pool = ThreadPoolExecutor(12, thread_name_prefix="healing")
@@ -119,15 +118,15 @@ class Striker:
         victims = self._stage.victims_of(strike)
         match strike.what:
             case Deed.PAUSE:
-                return self._pause(strike, [victim.serving_pid() for victim in victims])
+                return self._pause(strike, [victim.server.serving_pid for victim in victims])
             case Deed.KILL:
                 for victim in victims:
-                    victim.kill()
+                    victim.server.kill()
             case Deed.RESTART | Deed.OTHER_ZONE:
                 if strike.what is Deed.OTHER_ZONE and self._stage.single is not None:
                     self._stage.single.change_zone()
                 # It takes some servers ten seconds to end in order.
-                ends = [self._pool.submit(victim.stop) for victim in victims]
+                ends = [self._pool.submit(victim.server.stop) for victim in victims]
                 lasting = self._lasting(strike, lambda: None)
                 lasting.ready = lambda: all(end.done() for end in ends)
                 return lasting
@@ -158,19 +157,19 @@ class Striker:
             drivers.is_held = False
 
         for pid in killed:
-            _signal(pid, signal.SIGKILL)
+            signal_to(pid, signal.SIGKILL)
         lasting = self._lasting(strike, heal)
-        lasting.ready = lambda: not drivers.has_woken and not any(map(_lives, killed))
+        lasting.ready = lambda: not drivers.has_woken and not any(map(usage, killed))
         return lasting
 
     def _kill_in_request(self, strike: Strike, victim: Victim) -> Lasting:
         """Kill a server a few milliseconds after it got an insert, or a part of a transaction."""
         link = self._stage.links_of(strike)[0]
         struck = threading.Event()
-        pid = victim.pid()
+        pid = victim.server.pid
 
         def kill() -> None:
-            _signal(pid, signal.SIGKILL)
+            signal_to(pid, signal.SIGKILL)
             struck.set()
 
         link.ambush(strike.dice * _LONGEST_AMBUSH_SECONDS, kill)
@@ -178,7 +177,7 @@ class Striker:
         def heal() -> None:
             if link.disarm():
                 self._say(f"{strike.told}: no request came; it is killed without one")
-            victim.kill()
+            victim.server.kill()
 
         lasting = self._lasting(strike, heal)
         lasting.ready = struck.is_set
@@ -198,7 +197,7 @@ class Striker:
             jvm = drivers.jvm()
             if jvm is None:
                 return None
-            _signal(jvm, signal.SIGKILL)
+            signal_to(jvm, signal.SIGKILL)
             return self._lasting(strike, lambda: None)
         drivers.is_held = True
         driver.process.kill()
@@ -212,7 +211,7 @@ class Striker:
         pid = workers[int(strike.dice * len(workers))]
         if strike.what in (Deed.PAUSE, Deed.HANG):
             return self._pause(strike, [pid])
-        _signal(pid, signal.SIGKILL)
+        signal_to(pid, signal.SIGKILL)
         return self._lasting(strike, lambda: None)
 
     def _strike_table(self, strike: Strike) -> Lasting | None:
@@ -229,11 +228,11 @@ class Striker:
 
     def _pause(self, strike: Strike, pids: list[int]) -> Lasting:
         for pid in pids:
-            _signal(pid, signal.SIGSTOP)
+            signal_to(pid, signal.SIGSTOP)
 
         def wake() -> None:
             for pid in pids:
-                _signal(pid, signal.SIGCONT)
+                signal_to(pid, signal.SIGCONT)
 
         return self._lasting(strike, wake)
 
@@ -244,7 +243,7 @@ class Striker:
         if not drivers.lives or drivers.jvm() is None or not positions.owners:
             return None
         old, before = drivers.current, positions.owners
-        _signal(old.process.pid, signal.SIGSTOP)
+        signal_to(old.process.pid, signal.SIGSTOP)
         drivers.start()
 
         def has_taken_over() -> bool:
@@ -252,7 +251,7 @@ class Striker:
 
         def wake() -> None:
             if has_taken_over():
-                _signal(old.process.pid, signal.SIGCONT)
+                signal_to(old.process.pid, signal.SIGCONT)
                 drivers.woken(old)
             else:
                 self._say(f"{strike.name}: nobody took over in time; it is killed instead")
@@ -316,20 +315,9 @@ class Striker:
             except TerminalError:
                 if time.monotonic() > until:
                     raise
-                victim.kill()
+                victim.server.kill()
                 time.sleep(1)
 
 
 def _dropped(links: Sequence[Proxy]) -> int:
     return sum(link.counters.dropped_replies for link in links)
-
-
-def _lives(pid: int) -> bool:
-    with suppress(OSError):
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    return False
-
-
-def _signal(pid: int, number: signal.Signals) -> None:
-    with suppress(ProcessLookupError):
-        os.kill(pid, number)

@@ -11,30 +11,27 @@ Rows are counted by the moment at which a server acknowledged them, as the ledge
 
 from __future__ import annotations
 
-import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from itertools import pairwise
-from pathlib import Path
 from statistics import median
 from typing import Any, TextIO
 
 from sluice.core.errors import TerminalError
 from sluice.testbed.chaos.clustered import ClusterStage, Loading, running_cluster_stage
+from sluice.testbed.chaos.drivers import Say
 from sluice.testbed.chaos.layout import Layout
 from sluice.testbed.chaos.replicas import ReceiptFindings, examine_receipts, of_shards, whole_tables
-from sluice.testbed.chaos.runner import Chaos
-from sluice.testbed.local.console import aligned
-from sluice.testbed.local.lifetime import interruptible, working_folder
+from sluice.testbed.chaos.runner import Chaos, a_run
+from sluice.testbed.local.console import aligned, unexpected
 from sluice.testbed.local.producing import PARTITIONS, produce_with_defects
 from sluice.verify.audit import AuditReport, audit
 
 #: Several blocks fit in it.
 WINDOW_SECONDS = 5.0
 _PHASES = ("before", "during", "after")
-_FIRST_ROWS_SECONDS_MAX = 180.0
 _LOADING = Loading(max_messages=50_000, max_delay="1s", lease_seconds=60)
 
 
@@ -133,20 +130,10 @@ def run_survivors(
     :param stream: where events are told; standard output if left out.
     :raises TerminalError: the stack did not start, or the backlog was used up too early.
     """
-    began = time.monotonic()
-    out = sys.stdout if stream is None else stream
-
-    def say(text: str) -> None:
-        print(f"{time.monotonic() - began:7.1f} s  {text}", file=out, flush=True)
-
-    with interruptible(), working_folder("sluice-survivors-", keep) as folder:
-        return _run(folder, layout, seconds, rows, say)
-
-
-def _run(
-    folder: Path, layout: Layout, seconds: float, rows: int, say: Callable[[str], None]
-) -> SurvivorReport:
-    with running_cluster_stage(folder, layout, _LOADING, say) as stage:
+    with (
+        a_run("survivors", keep, stream) as (folder, say),
+        running_cluster_stage(folder, layout, _LOADING, say) as stage,
+    ):
         share = rows // len(stage.centers)
         for seed, center in enumerate(stage.centers.values(), 1):
             produce_with_defects(
@@ -162,7 +149,7 @@ def _run(
 
 
 def _phases(
-    stage: ClusterStage, chaos: Chaos, seconds: float, rows: int, say: Callable[[str], None]
+    stage: ClusterStage, chaos: Chaos, seconds: float, rows: int, say: Say
 ) -> list[tuple[int, int]]:
     """Begin and end of each phase, in milliseconds of wall time. The last one ends early when
     the backlog is used up.
@@ -174,8 +161,7 @@ def _phases(
         return stage.positions.settled >= rows
 
     stage.drivers.start()
-    if not chaos.wait_for(lambda: stage.positions.settled > 0, _FIRST_ROWS_SECONDS_MAX):
-        raise stage.drivers.current.failure("loaded nothing")
+    chaos.wait_for_rows()
     names = [
         name
         for name in stage.layout.servers
@@ -186,7 +172,7 @@ def _phases(
     for phase in _PHASES:
         if phase == "during":
             for victim in victims:
-                victim.kill()
+                victim.server.kill()
             say(f"{', '.join(names)} are killed")
         elif phase == "after":
             for victim in victims:
@@ -203,8 +189,7 @@ def _phases(
 
 
 def _report(stage: ClusterStage, times: Sequence[tuple[int, int]], rows: int) -> SurvivorReport:
-    ledger = [entry for center in stage.centers.values() for entry in stage.ledger(center)]
-    receipts = [entry for entry in ledger if entry["type"] == "receipt"]
+    receipts = [entry for entry in stage.ledger() if entry["type"] == "receipt"]
     urls = of_shards(stage)
     phases = tuple(
         measured(name, receipts, urls, *between)
@@ -221,7 +206,7 @@ def _report(stage: ClusterStage, times: Sequence[tuple[int, int]], rows: int) ->
         ("audit: doubled", audited.doubled, 0),
         ("audit: foreign", audited.foreign, 0),
     ]
-    problems += [f"{what}: {n:,}, expected {m:,}" for what, n, m in compared if n != m]
+    problems += unexpected(compared)
     return SurvivorReport(stage.layout, rows, phases, servers, audited, tuple(problems))
 
 

@@ -290,7 +290,7 @@ def _prepared(
     ensure_own_topic(make_admin(access), configuration.ledger_topic)
     tail = LedgerTail(access, configuration.ledger_topic)
     stack.callback(tail.close)
-    fixed = {"broker": [broker.jvm_pid]}
+    fixed = {"broker": [broker.serving_pid]}
     if target.pid is not None:
         fixed["server"] = [target.pid]
     orders = (

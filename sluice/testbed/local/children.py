@@ -116,11 +116,22 @@ class Child:
             end_process(self.process)
             self.process = None
 
+    @property
+    def pid(self) -> int:
+        """The id of that process."""
+        return self.running.pid
+
+    @property
+    def serving_pid(self) -> int:
+        """The same: it has no keeper."""
+        return self.pid
+
     def kill(self) -> None:
-        """SIGKILL."""
-        self.running.send_signal(signal.SIGKILL)
-        self.running.wait()
-        self.process = None
+        """SIGKILL; harmless when it has ended."""
+        if self.process is not None:
+            self.process.kill()
+            self.process.wait()
+            self.process = None
 
     def pause(self) -> None:
         """SIGSTOP: its connections stay open, and nothing answers."""

@@ -91,5 +91,10 @@ def aligned(rows: Sequence[tuple[str, object, str]]) -> str:
     )
 
 
+def unexpected(compared: Sequence[tuple[str, int, int]]) -> list[str]:
+    """What is not as expected, by name, of values and what they have to be."""
+    return [f"{name}: {n:,}, expected {m:,}" for name, n, m in compared if n != m]
+
+
 def _shown(value: object) -> str:
     return f"{value:,}" if isinstance(value, int) else str(value)

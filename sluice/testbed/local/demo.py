@@ -25,7 +25,7 @@ from sluice.kafka.clients import KafkaAccess, make_admin
 from sluice.kafka.dead_letters import read_dead_letters
 from sluice.kafka.topics import ensure_own_topic
 from sluice.ops.status import read_status
-from sluice.testbed.local.console import Console, aligned
+from sluice.testbed.local.console import Console, aligned, unexpected
 from sluice.testbed.local.driver import Driver, running_driver
 from sluice.testbed.local.lifetime import interruptible, working_folder
 from sluice.testbed.local.orders import create_table_statement
@@ -318,11 +318,7 @@ class Findings:
             ("loaded", audited.loaded, produced.good),
             ("skipped", audited.skipped, produced.tombstones),
         ]
-        found = [
-            f"{name}: {is_value:,}, expected {expected:,}"
-            for name, is_value, expected in compared
-            if is_value != expected
-        ]
+        found = unexpected(compared)
         found += [f"{entry}: could not be audited" for entry in audited.unaudited]
         counts = Counter(self.dead_letters)
         for text, number in (

@@ -16,7 +16,7 @@ from pathlib import Path
 from sluice.core.errors import TerminalError
 from sluice.spark.java import set_java_home
 from sluice.testbed.local.lifetime import dying_with_parent
-from sluice.testbed.local.processes import RUN_VARIABLE, processes_of_run, wait_for_end
+from sluice.testbed.local.processes import RUN_VARIABLE, processes_of_run, signal_to, wait_for_end
 
 #: After the driver: Spark's JVM notices its parent's end, the workers notice the JVM's.
 _END_SECONDS_MAX = 30.0
@@ -83,7 +83,7 @@ class Driver:
         self.process.wait()
         wait_for_end(self.run, _END_SECONDS_MAX)
         for pid in processes_of_run(self.run):
-            os.kill(pid, signal.SIGKILL)
+            signal_to(pid, signal.SIGKILL)
 
     def _expect_end(self) -> None:
         left = wait_for_end(self.run, _END_SECONDS_MAX)

@@ -16,6 +16,7 @@ from tempfile import NamedTemporaryFile
 import numpy as np
 
 from sluice.core.load_spec import Delivery
+from sluice.decode.engine.native import read_varint
 from sluice.decode.engine.session import identifier, literal, run, settings_clause
 from sluice.decode.messages.marked import memory_file
 from sluice.producer import SQLBatchRequest
@@ -396,14 +397,7 @@ def _texts(raw: bytes) -> list[bytes]:
     """Strings as RowBinary writes them, one after the other."""
     found, position = [], 0
     while position < len(raw):
-        size = shift = 0
-        while True:
-            byte = raw[position]
-            size |= (byte & 0x7F) << shift
-            position += 1
-            shift += 7
-            if byte < 0x80:
-                break
+        size, position = read_varint(raw, position)
         found.append(raw[position : position + size])
         position += size
     return found

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import time
 from collections.abc import Iterator
 from contextlib import suppress
@@ -53,6 +54,12 @@ def usage(pid: int) -> Usage | None:
         peak_bytes=_status_kilobytes(status, "VmHWM") * 1024,
         resident_bytes=_status_kilobytes(status, "VmRSS") * 1024,
     )
+
+
+def signal_to(pid: int, number: signal.Signals) -> None:
+    """Signal a process; harmless when it has ended."""
+    with suppress(ProcessLookupError):
+        os.kill(pid, number)
 
 
 def open_files(pid: int) -> int:

@@ -57,6 +57,11 @@ class Program:
         return self.process.pid
 
     @property
+    def serving_pid(self) -> int:
+        """The id of the process that serves."""
+        return self.pid
+
+    @property
     def environment(self) -> dict[str, str]:
         """What its process gets besides this one's environment."""
         return {}
@@ -122,7 +127,7 @@ class Broker(Program):
         return self.address
 
     @property
-    def jvm_pid(self) -> int:
+    def serving_pid(self) -> int:
         """The broker's own process, e.g. to measure its CPU time."""
         children = Path(f"/proc/{self.pid}/task/{self.pid}/children").read_text().split()
         return int(children[0])

@@ -4,51 +4,14 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 #: One worker for each core, but no more than there are partitions.
 _SLOTS_MAX = 4
 
-_SETTINGS = """\
-[pipeline]
-name = "{pipeline}"
-
-[spark]
-master = "local[{slots}]"
-conf = {{ "spark.ui.enabled" = "false" }}
-
-[[connector]]
-name = "local"
-brokers = "{brokers}"
-{topics}
-start = "earliest"
-reader = "{reader}"
-
-[batch]
-max_messages = {max_messages}
-max_delay = "{max_delay}"
-lease = "1m"
-
-[clickhouse]
-database = "{database}"
-shards = {{ s1 = ["{url}"] }}
-user = "{user}"
-{password}durability = "single"
-{store}{entries}"""
-
-_ENTRY = """
-[[table]]
-name = "{name}"
-target = "{table}"
-{topics}
-format = "{format}"
-lineage = true
-sort = {sort}
-rows = "{rows}"
-options = {options}
-delivery = "{delivery}"
-{deduplicate}"""
+Section = Mapping[str, object]
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,53 +51,83 @@ class PipelineSettings:
 
     def write(self, path: Path) -> None:
         """Write the file that `sluice run` takes."""
-        password = f'password = "${{{self.password_variable}}}"\n' if self.password_variable else ""
-        # JSON's way to write a text is one of TOML's.
-        topics = f"topics = [{json.dumps(self.topic)}]"
+        topics: dict[str, object] = {"topics": [self.topic]}
         if self.topic_pattern:
-            topics = f"topic_pattern = {json.dumps(self.topic_pattern)}"
-        options = ", ".join(f"{name} = {json.dumps(value)}" for name, value in self.options)
-        deduplicate = store = ""
-        if self.deduplicate:
-            store = f"\n[deduplication]\nstore = {json.dumps(self.store)}\n"
-            key = json.dumps(self.deduplicate)
-            deduplicate = f'deduplicate = {{ key = {key}, window = "1d" }}\n'
-        entries = [
-            _ENTRY.format(
-                name=name,
-                table=table,
-                topics=topics,
-                sort=str(self.sort).lower(),
-                format=self.format,
-                rows="many" if self.format == "SQLBatchRequest" else "one",
-                options=f"{{ {options} }}",
-                delivery=self.delivery,
-                deduplicate=deduplicate,
-            )
-            for name, table in (
-                (self.topic, self.table),
-                *((table, table) for table in self.more_tables),
-            )
-        ]
-        path.write_text(
-            _SETTINGS.format(
-                pipeline=self.pipeline,
-                slots=slots(),
-                brokers=self.brokers,
-                topics=topics,
-                reader=self.reader,
-                max_messages=self.max_messages,
-                max_delay=self.max_delay,
-                database=self.database,
-                url=self.url,
-                user=self.user,
-                password=password,
-                store=store,
-                entries="".join(entries),
-            )
-        )
+            topics = {"topic_pattern": self.topic_pattern}
+        entry = {
+            **topics,
+            "format": self.format,
+            "lineage": True,
+            "sort": self.sort,
+            "rows": "many" if self.format == "SQLBatchRequest" else "one",
+            "options": dict(self.options),
+            "delivery": self.delivery,
+            "deduplicate": {"key": self.deduplicate, "window": "1d"} if self.deduplicate else None,
+        }
+        names = {self.topic: self.table, **{table: table for table in self.more_tables}}
+        variable = self.password_variable
+        tree: dict[str, Section | list[Section]] = {
+            "pipeline": {"name": self.pipeline},
+            "spark": {"master": f"local[{slots()}]", "conf": {"spark.ui.enabled": "false"}},
+            "connector": [
+                {
+                    "name": "local",
+                    "brokers": self.brokers,
+                    **topics,
+                    "start": "earliest",
+                    "reader": self.reader,
+                }
+            ],
+            "batch": {
+                "max_messages": self.max_messages,
+                "max_delay": self.max_delay,
+                "lease": "1m",
+            },
+            "clickhouse": {
+                "database": self.database,
+                "shards": {"s1": [self.url]},
+                "user": self.user,
+                "password": f"${{{variable}}}" if variable else None,
+                "durability": "single",
+            },
+            "deduplication": {"store": self.store} if self.deduplicate else {},
+            "table": [{"name": name, "target": table, **entry} for name, table in names.items()],
+        }
+        path.write_text(written(tree))
 
 
 def slots() -> int:
     """Tasks that run at once."""
     return max(1, min(_SLOTS_MAX, len(os.sched_getaffinity(0))))
+
+
+def written(tree: Mapping[str, Section | Sequence[Section]]) -> str:
+    """A configuration as TOML.
+
+    :param tree: its sections by name; of one that is repeated, a list. What is None, and a section
+        without anything in it, is left out.
+    """
+    sections = [
+        (f"[{name}]", found) if isinstance(found, Mapping) else (f"[[{name}]]", each)
+        for name, found in tree.items()
+        for each in ([found] if isinstance(found, Mapping) else found)
+    ]
+    return "\n".join(
+        "".join(f"{line}\n" for line in (heading, *_lines(section)))
+        for heading, section in sections
+        if section
+    )
+
+
+def inline(value: object) -> str:
+    """A value as TOML: a text, a number, a list of these, or named values."""
+    if isinstance(value, Mapping):
+        return f"{{ {', '.join(_lines(value))} }}"
+    # JSON's way to write a text or a list is one of TOML's.
+    return json.dumps(value)
+
+
+def _lines(section: Section) -> Iterator[str]:
+    for name, value in section.items():
+        if value is not None:
+            yield f"{name if name.isidentifier() else json.dumps(name)} = {inline(value)}"

@@ -10,15 +10,12 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-import confluent_kafka as ck
-
 from sluice.core.errors import TerminalError
 from sluice.core.ledger import entries_in
 from sluice.core.ranges import TopicPartition
-from sluice.kafka.clients import KafkaAccess, make_consumer
-from sluice.kafka.errors import kafka_error
+from sluice.kafka.clients import KafkaAccess
+from sluice.kafka.tail import Tail
 
-_GROUP = "sluice.ledger-tail"
 _POLL_SECONDS = 0.05
 
 Entry = dict[str, Any]
@@ -36,20 +33,16 @@ class LedgerTail:
         self.records: list[Entry] = []
         #: Settled position of each partition.
         self.positions: dict[TopicPartition, int] = {}
-        self._topic = topic
-        self._consumer = make_consumer(access, _GROUP, fetch_wait_max_ms=50)
-        self._consumer.assign([ck.TopicPartition(topic, 0, 0)])
+        self._tail = Tail(access, topic, fetch_wait_max_ms=50)
 
     def close(self) -> None:
         """Stop following."""
-        self._consumer.close()
+        self._tail.close()
 
     def poll(self) -> None:
         """Take in what was committed meanwhile; waits a moment if there is nothing."""
-        for message in self._consumer.consume(500, _POLL_SECONDS):
-            if message.error() is not None:
-                raise kafka_error(f"reading ledger {self._topic}", message.error())
-            for entry in entries_in(json.loads(message.value())):
+        for message in self._tail.poll(_POLL_SECONDS):
+            for entry in entries_in(json.loads(message.value or b"{}")):
                 self._take(entry)
 
     def wait(

@@ -4,10 +4,11 @@ real one does."""
 from __future__ import annotations
 
 import random
+import re
 from collections import Counter, OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from sluice.core.load_spec import Column
 from sluice.core.ranges import TopicPartition
@@ -94,6 +95,17 @@ COLUMNS = (
 OTHERS = "another/pipeline"
 #: So many may be added.
 ADDED_MAX = 4
+
+
+def groups_of(pattern: re.Pattern[str], sql: str) -> tuple[Any, ...]:
+    """What a statement says of what is asked.
+
+    :raises LookupError: it is written otherwise than the simulator knows it.
+    """
+    match = pattern.search(sql)
+    if match is None:
+        raise LookupError(f"the simulated server does not know the statement {sql}")
+    return match.groups()
 
 
 def clickhouse_partition(row: Row, divisor: int) -> int:

@@ -30,6 +30,13 @@ def _timed_out(what: str) -> NoReturn:
     _fail(ck.KafkaError._TIMED_OUT, what, retriable=True)
 
 
+def _reach_broker(world: World, fails: bool, timeout: float, what: str) -> None:
+    """Wait in vain, if this fails or the broker is away."""
+    if fails or world.broker.unreachable_until > world.now:
+        world.sleep(int(timeout * 1000))
+        _timed_out(what)
+
+
 class SimulatedConsumer:
     """A consumer that reads the group's offsets, or partitions by position."""
 
@@ -52,9 +59,7 @@ class SimulatedConsumer:
         world = self._world
         fault = world.call("read offsets", faults.READ_OFFSETS)
         broker = world.broker
-        if fault == "offset read fails" or broker.unreachable_until > world.now:
-            world.sleep(int(timeout * 1000))
-            _timed_out("reading offsets")
+        _reach_broker(world, fault == "offset read fails", timeout, "reading offsets")
         sources = [TopicPartition(item.topic, item.partition) for item in wanted]
         if self._stable and any(source in broker.pending for source in sources):
             until = world.now + int(timeout * 1000)
@@ -179,9 +184,7 @@ class SimulatedProducer:
             world.hang()
         if fault == "init is slow":
             world.sleep(world.rng.randrange(1_500))
-        if fault == "init fails" or world.broker.unreachable_until > world.now:
-            world.sleep(int(timeout * 1000))
-            _timed_out("init")
+        _reach_broker(world, fault == "init fails", timeout, "init")
         until = world.now + int(timeout * 1000)
         while (epoch := world.broker.initialise(self._identity)) is None:
             if world.now > until:
@@ -255,9 +258,7 @@ class SimulatedProducer:
         fault = world.call("send offsets", faults.SEND)
         if fault == "send of offsets hangs":
             world.hang()
-        if fault == "send of offsets fails" or world.broker.unreachable_until > world.now:
-            world.sleep(int(timeout * 1000))
-            _timed_out("sending offsets")
+        _reach_broker(world, fault == "send of offsets fails", timeout, "sending offsets")
         if transaction.state != "open":
             self._fail_fenced()
         world.broker.add_offsets(
@@ -276,11 +277,8 @@ class SimulatedProducer:
         if fault == "commit: request late":
             # It arrives whatever becomes of its sender, unless the id was fenced meanwhile.
             world.scheduler.at(world.rng.randrange(40_000), lambda: _arrive(broker, transaction))
-        if fault in ("commit: request lost", "commit: request late") or (
-            broker.unreachable_until > world.now
-        ):
-            world.sleep(int(timeout * 1000))
-            _timed_out("committing")
+        is_lost = fault in ("commit: request lost", "commit: request late")
+        _reach_broker(world, is_lost, timeout, "committing")
         if fault == "commit hangs" and world.rng.random() < 0.5:
             world.hang()
         if fault == "commit: outcome unknown" and world.rng.random() < 0.5:
@@ -299,9 +297,7 @@ class SimulatedProducer:
         world, transaction = self._world, self._transaction
         assert transaction is not None
         fault = world.call("abort", faults.ABORT)
-        if fault == "abort fails" or world.broker.unreachable_until > world.now:
-            world.sleep(int(timeout * 1000))
-            _timed_out("aborting")
+        _reach_broker(world, fault == "abort fails", timeout, "aborting")
         if transaction.state != "open":
             self._fail_fenced()
         world.broker.abort(transaction)

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from sluice.clickhouse.access import ClickHouseAccess
 from sluice.config import (
     BatchConfiguration,
     ClickHouseConfiguration,
@@ -21,18 +19,11 @@ from sluice.config import (
 )
 from sluice.core.decided import holding
 from sluice.core.errors import OwnerChangedError, SluiceError
-from sluice.core.load_spec import LoadSpec, Sharding
-from sluice.core.ranges import TopicPartition
-from sluice.driver.background import Background
-from sluice.driver.claims import ClaimsKeeper
+from sluice.core.load_spec import Sharding
 from sluice.driver.connector import ConnectorRun
 from sluice.driver.loop import ConnectorLoop
 from sluice.driver.monitor import WindowMonitor
-from sluice.driver.observing import NewPartitions
-from sluice.driver.ports import Clock, ProbeEnded, Sought
-from sluice.driver.probing import ClickHouseProber
 from sluice.driver.refreshing import SchemaReader
-from sluice.driver.staging import StagingCollector
 from sluice.driver.state import PartitionState, Probing
 from sluice.driver.watching import ReplicaWatch
 from sluice.spark.jobs import Inbox
@@ -42,54 +33,18 @@ from sluice.testbed.simulate.parts import Parts
 from sluice.testbed.simulate.plan import PARKABLE
 from sluice.testbed.simulate.processes import DriverProcess, Supervisor
 from sluice.testbed.simulate.spark import Application
-from sluice.testbed.simulate.world import VirtualEvent, World
+from sluice.testbed.simulate.threads import VirtualEvent
+from sluice.testbed.simulate.world import World
 
 #: The longest pause between two rounds of an idle loop.
 IDLE_MS_MAX = 4_000
 
 
-class VirtualLock:
-    """A lock whose waiters let virtual time pass."""
-
-    def __init__(self, world: World) -> None:
-        self._world = world
-        self._is_held = False
-
-    def __enter__(self) -> None:
-        while self._is_held:
-            self._world.sleep(50)
-        self._is_held = True
-
-    def __exit__(self, *_: object) -> None:
-        self._is_held = False
-
-
-class _Actor(Background):
-    """What has a thread is an actor of the driver here."""
-
-    world: World
-
-    def __init__(self, *arguments: Any, **named: Any) -> None:
-        super().__init__(*arguments, **named)
-        self._ended = VirtualEvent(self.world)
-
-    def _begin(self) -> None:
-        self.world.scheduler.spawn(self.world.process, self._run)
-
-
-class SimulatedMonitor(_Actor, WindowMonitor):
+class SimulatedMonitor(WindowMonitor):
     """The real monitor."""
 
+    world: World
     invariants: Invariants
-
-    def __init__(
-        self,
-        access: ClickHouseAccess,
-        spec: LoadSpec,
-        now_ms: Clock,
-    ) -> None:
-        super().__init__(access, spec, now_ms)
-        self._reading = VirtualLock(self.world)  # type: ignore[assignment]
 
     def _read_target_shard(self, *parts: Any) -> Any:
         found = super()._read_target_shard(*parts)
@@ -101,21 +56,10 @@ class SimulatedMonitor(_Actor, WindowMonitor):
         return found
 
 
-class SimulatedNewPartitions(NewPartitions):
-    """The real reader for partitions that appear; each reading is an actor of the driver."""
+class SimulatedSchemaReader(SchemaReader):
+    """The real reader of the tables' columns."""
 
     world: World
-
-    def ask(self, sources: list[TopicPartition]) -> None:
-        self.world.scheduler.spawn(self.world.process, lambda: self._run(sources))
-
-
-class SimulatedClaimsKeeper(_Actor, ClaimsKeeper):
-    """The real keeper of claims."""
-
-
-class SimulatedSchemaReader(_Actor, SchemaReader):
-    """The real reader of the tables' columns."""
 
     def _read(self) -> bool:
         before = self._spec
@@ -125,35 +69,12 @@ class SimulatedSchemaReader(_Actor, SchemaReader):
         return has_read
 
 
-class SimulatedStagingCollector(_Actor, StagingCollector):
-    """The real collector."""
-
-
 class SimulatedReplicaWatch(ReplicaWatch):
     """The real watch of the replicas, which never looks: what it tells decides only in which order
     they are tried."""
 
-    world: World
-
     def start(self) -> None:
         """No thread."""
-
-
-class SimulatedProber(ClickHouseProber):
-    """The real prober; each probe is an actor of the driver."""
-
-    world: World
-
-    def submit(
-        self,
-        sought: Sequence[Sought],
-        spec: LoadSpec,
-        since_ms: int,
-        finished: Callable[[ProbeEnded], None],
-    ) -> None:
-        self.world.scheduler.spawn(
-            self.world.process, lambda: self._run(sought, spec, since_ms, finished)
-        )
 
 
 class VirtualInbox(Inbox):
@@ -250,7 +171,6 @@ class SimulatedRun(ConnectorRun):
             VirtualEvent(world),
             lambda configuration, connector: None,
         )
-        self._give_up = VirtualEvent(world)
         self.ending = ""
         application.when_gone(self.lose_spark)
 

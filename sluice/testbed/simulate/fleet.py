@@ -4,7 +4,7 @@ each other, and how wrong that may be."""
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -13,11 +13,10 @@ from sluice.core.fleet.records import Gone, Report
 from sluice.core.fleet.view import Member, View
 from sluice.core.ranges import TopicPartition
 from sluice.driver.fleet import FleetMember
-from sluice.driver.inheriting import Heir
 from sluice.kafka.fleet import Message
 from sluice.testbed.simulate.kafka import Transaction, record_of
 from sluice.testbed.simulate.plan import Plan
-from sluice.testbed.simulate.world import VirtualEvent, World
+from sluice.testbed.simulate.world import World
 
 REPORT_EVERY_MS = 2_000
 #: For so long a view is wrong in whatever it says, or does not go on.
@@ -187,16 +186,12 @@ class SimulatedMember(FleetMember):
     def __init__(self, *arguments: Any) -> None:
         super().__init__(*arguments)
         world = self.reports.world
-        self._ended = VirtualEvent(world)
         self._blank = replace(self._blank, slots=self.reports.rng.choice((1, 1, 2)))
         self._wrong_until, self._wrong_view = 0, self._view
         self._ever: dict[str, Member] = {}
         world.driver.owner, world.driver.fenced_at = self._owner, 0
         world.driver.is_inherited = False
         world.faults.note("member of a fleet joins")
-
-    def _go(self) -> None:
-        self.reports.world.scheduler.spawn(self.reports.world.process, self._run)
 
     def _publish(self) -> None:
         super()._publish()
@@ -240,20 +235,3 @@ def member_in(reports: Reports) -> type[FleetMember]:
 def topic_in(reports: Reports) -> Callable[..., SimulatedTopic]:
     """Opens the topic of one world."""
     return lambda *_, **__: SimulatedTopic(reports)
-
-
-class SimulatedHeir(Heir):
-    """The real heir; each look is an actor of the driver."""
-
-    world: World
-
-    def look(
-        self,
-        held: Mapping[Any, Any],
-        view: View,
-        batch: int,
-        finished: Any,
-    ) -> None:
-        self.world.scheduler.spawn(
-            self.world.process, lambda: self._run(held, view, batch, finished)
-        )

@@ -6,7 +6,7 @@ import re
 from typing import Protocol
 
 from sluice.clickhouse.connection import Reply, Request
-from sluice.testbed.simulate.clickhouse import Block, Host, InsertSettings, Part, Table
+from sluice.testbed.simulate.clickhouse import Block, Host, InsertSettings, Part, Table, groups_of
 from sluice.testbed.simulate.inserters import Inserter, key_of
 from sluice.testbed.simulate.parts import Parts
 
@@ -25,19 +25,16 @@ _IN_DOUBT = (
     *("159", "394", "209", "210", "32", "999", "244", "225", "241", "203", "236", "235"),
     *("384", "279", "319", "1002"),
 )
-#: What a server stores after its client has left, it stores within so long.
-STORE_MS = 4_900
 #: What the machine of a client goes on sending if nobody stops it.
 UNBOUNDED_MS = 90_000
 _OK = Reply(200, None, '{"written_rows":"1"}', b"")
-_INTO = re.compile(r"INSERT INTO `d`\.`(\w+)` \(([^)]*)\) FORMAT Native$")
+_INTO = re.compile(r"^INSERT INTO `d`\.`(\w+)` \(([^)]*)\) FORMAT Native$")
 
 
 def table_in(query: str) -> str:
     """The name of the table of an insert."""
-    match = _INTO.match(query)
-    assert match is not None, query
-    return match.group(1)
+    name, _ = groups_of(_INTO, query)
+    return str(name)
 
 
 class Connection(Protocol):
@@ -116,9 +113,8 @@ class Insertion:
     def _check_columns(self, query: str) -> None:
         """The statement names each column of the block in its order (R8); what it does not
         name is filled by the server."""
-        match = _INTO.match(query)
-        assert match is not None, query
-        named = tuple(name.strip("`") for name in match.group(2).split(", "))
+        _, columns = groups_of(_INTO, query)
+        named = tuple(name.strip("`") for name in columns.split(", "))
         if named != self.block.columns:
             self._world.violate(f"an insert of the columns {self.block.columns} names {named} (R8)")
 
@@ -261,11 +257,8 @@ class Insertion:
     # What is stored, and when
 
     def room_ms(self) -> int:
-        """How long it may take: a server stores what it has within 5 s after the lease, and as
-        long after its client stopped sending."""
-        world = self._world
-        latest = max(self.deadline_ms + world.plan.late_ms_max, self._end_ms + STORE_MS)
-        return latest - world.now
+        """How long it may take."""
+        return self._world.room_ms(self.deadline_ms, self._end_ms)
 
     def _land_in_time(self) -> None:
         """It lands when it does most harm: when its token is forgotten, or at the last moment."""
@@ -284,9 +277,8 @@ class Insertion:
             self._store(None)
 
     def _land_in(self, delay_ms: int, parts_max: int | None = None) -> None:
-        world, running = self._world, self._host.running
-        running[self._query_id] += 1
-        world.inserts_running += 1
+        world = self._world
+        executed = world.executing(self._host, self._query_id)
         mine = self._landing = object()
         self._is_pending = True
         token = self.token
@@ -297,10 +289,7 @@ class Insertion:
                 self._store(parts_max)
 
         def end() -> None:
-            running[self._query_id] -= 1
-            if not running[self._query_id]:
-                del running[self._query_id]
-            world.inserts_running -= 1
+            executed()
             self._is_pending, self._mine.is_over = False, True
             self._parts.adversary.end(self.table, token, self._land_now)
 

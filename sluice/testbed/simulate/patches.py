@@ -1,9 +1,10 @@
-"""Puts the simulated world under the real modules: clients, clocks and chance, nothing else."""
+"""Puts the simulated world under the real modules: clients, clocks, threads and chance, nothing
+else."""
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from functools import lru_cache, partial
 from types import SimpleNamespace
@@ -16,11 +17,15 @@ from sluice.core.planning import RANGES_OF_TASK, share_of_task
 from sluice.decode import routing
 from sluice.decode.schema import registry
 from sluice.driver import (
+    background,
     bundling,
     claims,
     connector,
     growing,
+    inheriting,
     monitor,
+    observing,
+    probing,
     refreshing,
     report_handler,
     specs,
@@ -31,6 +36,7 @@ from sluice.testbed.simulate import clients, columns, decoding, driver, fleet, m
 from sluice.testbed.simulate.parts import Parts
 from sluice.testbed.simulate.planting import patched
 from sluice.testbed.simulate.spark import Worker, bundle_loader
+from sluice.testbed.simulate.threads import VirtualPool, threading_in
 from sluice.testbed.simulate.world import World
 from sluice.worker import (
     claiming,
@@ -70,7 +76,11 @@ def installed(parts: Parts) -> Iterator[None]:
         logger.setLevel(logging.CRITICAL + 1)
     try:
         with patched(
-            *_of_kafka(world), *_of_clickhouse(parts), *_of_spark(parts), *_of_claims(parts)
+            *_of_machine(world),
+            *_of_kafka(world),
+            *_of_clickhouse(parts),
+            *_of_spark(parts),
+            *_of_claims(parts),
         ):
             yield
     finally:
@@ -82,9 +92,9 @@ def _tiny(messages: int, full: int) -> float:
     return 1 / RANGES_OF_TASK
 
 
-def _clock(world: World) -> SimpleNamespace:
-    """Stands for the module `time`."""
-    return SimpleNamespace(
+def _of_machine(world: World) -> list[tuple[Any, str, Any]]:
+    """Clock and threads."""
+    clock = SimpleNamespace(
         monotonic=lambda: world.now / 1000,
         time=lambda: world.wall_ms() / 1000,
         time_ns=lambda: world.wall_ms() * 1_000_000,
@@ -92,41 +102,35 @@ def _clock(world: World) -> SimpleNamespace:
         clock_gettime=lambda clock: world.now / 1000,
         sleep=lambda seconds: world.sleep(int(seconds * 1000)),
     )
+    timed = (
+        *(reader, readers, recorder, tail, transactions, http, probe, statements, driver_fleet),
+        *(failover, insert_lock, inserting, leases, loading, tasks, worker_staging),
+    )
+    threaded, threading = (background, connector, driver_fleet, monitor), threading_in(world)
+    pooled, pool = (inheriting, observing, probing), partial(VirtualPool, world)
+    return [
+        *((module, "time", clock) for module in timed),
+        *((module, "threading", threading) for module in threaded),
+        *((module, "ThreadPoolExecutor", pool) for module in pooled),
+    ]
 
 
 def _of_kafka(world: World) -> list[tuple[Any, str, Any]]:
-    clock = _clock(world)
+    def make_consumer(*_: Any, stable: bool = True, **__: Any) -> clients.SimulatedConsumer:
+        return clients.SimulatedConsumer(world, stable=stable)
 
-    def make_consumer(*_: Any, **__: Any) -> clients.SimulatedConsumer:
-        return clients.SimulatedConsumer(world, stable=True)
+    def make_producer(access: Any, *of: Any) -> clients.SimulatedProducer:
+        return clients.SimulatedProducer(world, *of)
 
-    def make_unstable_reader(*_: Any) -> clients.SimulatedConsumer:
-        return clients.SimulatedConsumer(world, stable=False)
-
-    def make_producer(
-        access: Any, identity: str, timeout_ms: int, lost: Callable[[], None]
-    ) -> clients.SimulatedProducer:
-        return clients.SimulatedProducer(world, identity, timeout_ms, lost)
-
-    def within(action: str, seconds: float, call: Callable[[], Any]) -> Any:
-        return clients.within(world, action, seconds, call)
-
+    make_unstable = partial(make_consumer, stable=False)
     return [
-        (recorder, "make_consumer", make_consumer),
-        (recorder, "make_unstable_reader", make_unstable_reader),
+        *((module, "make_consumer", make_consumer) for module in (ledger, reader, recorder)),
+        *((module, "make_unstable_reader", make_unstable) for module in (ledger, recorder)),
         (recorder, "make_producer", make_producer),
-        (recorder, "time", clock),
-        (transactions, "within", within),
-        (transactions, "time", clock),
-        (ledger, "make_consumer", make_consumer),
-        (ledger, "make_unstable_reader", make_unstable_reader),
-        (tail, "time", clock),
+        (transactions, "within", partial(clients.within, world)),
         (ledger, "FIRST_CHUNK_MESSAGES", LEDGER_CHUNK),
-        (reader, "make_consumer", make_consumer),
         (reader, "make_admin", lambda access: None),
         (log, "SourceLog", lambda admin: clients.TopicIds(world)),
-        (reader, "time", clock),
-        (readers, "time", clock),
     ]
 
 
@@ -136,7 +140,6 @@ def _of_clickhouse(parts: Parts) -> list[tuple[Any, str, Any]]:
     def make_server(url: str, *_: Any, **__: Any) -> wire.SimulatedServer:
         return wire.SimulatedServer(world, url)
 
-    clock = _clock(world)
     names = SimpleNamespace(urandom=lambda n: world.named().to_bytes(n))
     return [
         (http, "open_connection", wire.connecting(parts)),
@@ -145,15 +148,9 @@ def _of_clickhouse(parts: Parts) -> list[tuple[Any, str, Any]]:
         (http, "drop", wire.drop),
         (http, "exchange", wire.exchange),
         (http, "urlencode", wire.encoded),
-        (http, "time", clock),
-        (probe, "time", clock),
-        (statements, "time", clock),
         (access, "Server", make_server),
         (monitor, "COUNT_PARTS_EVERY_MS", 5000),
         (monitor, "READ_EVERY_SECONDS", world.plan.windows_every_seconds),
-        (inserting, "time", clock),
-        (insert_lock, "time", clock),
-        (worker_staging, "time", clock),
         *((module, "os", names) for module in (filling, worker_staging)),
         (refreshing, "POLL_SECONDS", 2.0),
         (refreshing, "READ_EVERY_SECONDS", 20.0),
@@ -187,8 +184,6 @@ def _of_spark(parts: Parts) -> list[tuple[Any, str, Any]]:
         (connector, "message_bytes_max", lambda admin, name: world.plan.letter_bytes_max),
         (connector, "uuid", SimpleNamespace(uuid4=read_owner)),
         (connector, "WindowMonitor", bound(driver.SimulatedMonitor)),
-        (connector, "ClickHouseProber", bound(driver.SimulatedProber)),
-        (connector, "NewPartitions", bound(driver.SimulatedNewPartitions)),
         (connector, "Inbox", bound(driver.VirtualInbox)),
         (connector, "ConnectorLoop", bound(driver.SimulatedLoop)),
         (specs, "decoder_version", lambda: f"simulated {world.driver.decoder}"),
@@ -196,25 +191,18 @@ def _of_spark(parts: Parts) -> list[tuple[Any, str, Any]]:
         # To look through all that a process has takes it longer than a driver's life here.
         (connector, "relaxed_collector", nullcontext),
         (connector, "DecisionWatch", decision_watch),
-        (connector, "Heir", bound(fleet.SimulatedHeir)),
         (connector, "FleetMember", fleet.member_in(parts.reports)),
         (connector, "boot_id", lambda: "one machine"),
         (driver_fleet, "FleetTopic", fleet.topic_in(parts.reports)),
-        (driver_fleet, "time", _clock(world)),
-        (connector, "StagingCollector", bound(driver.SimulatedStagingCollector)),
-        (connector, "ReplicaWatch", bound(driver.SimulatedReplicaWatch)),
-        (leases, "time", _clock(world)),
+        (connector, "ReplicaWatch", driver.SimulatedReplicaWatch),
         (loading, "new_fields", decoding.new_fields),
         (loading, "send_parallel", decoding.sending_parallel(world)),
-        (loading, "time", _clock(world)),
         (loading, "without_rows", decoding.without_rows),
         (routing, "envelope_tables", messages.envelope_tables),
         (loading, "end_of_rows", partial(loading.end_of_rows, rows_max=world.plan.rows_max)),
         (registry, "_sources", {}),
         (tasks, "load_bundle", bundle_loader(world)),
-        (tasks, "time", _clock(world)),
         (growing, "add_columns", columns.adding_in(world)),
-        (failover, "time", _clock(world)),
         (loading, "_cache", _CacheOfWorker(world)),
         (report_handler, "random", world.rng),
     ]
@@ -225,11 +213,9 @@ def _of_claims(parts: Parts) -> list[tuple[Any, str, Any]]:
     if world.plan.claims is None:
         return []
     seconds = world.plan.claims.poll_seconds
-    keeper = type("Keeper", (driver.SimulatedClaimsKeeper,), {"world": world})
     return [
         (claims, "POLL_SECONDS", seconds),
         (connector, "SETTLE_MS", int(3_000 * seconds)),
-        (connector, "ClaimsKeeper", keeper),
         (connector, "store_access", lambda found: SimpleNamespace(is_local=False)),
         (connector, "open_store", lambda access: store.SimulatedStore(parts)),
         (connector, "rebuild", store.rebuilding(parts)),

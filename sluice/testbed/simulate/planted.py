@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import replace
 from typing import Any
 
@@ -350,12 +350,6 @@ def no_late_inserts(real: Any, self: Holds, *parts: Any) -> Any:
 def stop_on_half_a_view() -> AbstractContextManager[None]:
     """Group and ledger are compared although somebody recorded in between (R4)."""
     return patched((start, "_refuse_change", lambda *_: None))
-
-
-@contextmanager
-def nothing() -> Iterator[None]:
-    """The real code as it is."""
-    yield
 
 
 for _bugs in (BUNDLE_BUGS, TABLE_BUGS, REPLACING_BUGS, RULE_BUGS, CLAIM_BUGS, STAGING_BUGS):

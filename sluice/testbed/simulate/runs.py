@@ -10,10 +10,11 @@ import multiprocessing
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from functools import partial
+from typing import Any
 
 from sluice.core.errors import ConfigurationError
 from sluice.testbed.simulate.checks import Checks
@@ -22,7 +23,7 @@ from sluice.testbed.simulate.fleet import draw_fleet
 from sluice.testbed.simulate.nemesis import Nemesis
 from sluice.testbed.simulate.parts import make_parts
 from sluice.testbed.simulate.patches import installed
-from sluice.testbed.simulate.planted import PLANTED, nothing
+from sluice.testbed.simulate.planted import PLANTED
 from sluice.testbed.simulate.planted_fleet import FLEET_BUGS
 from sluice.testbed.simulate.scheduler import START_MS, Actor
 from sluice.testbed.simulate.supervisor import Supervisor
@@ -110,21 +111,27 @@ FAULT_RATE = 0.01
 LATE_MS = 7_000
 
 
-@dataclass(frozen=True, slots=True)
-class RunResult:
+@dataclass(slots=True)
+class Figures:
+    """What one run did, or all together."""
+
+    steps: int = 0
+    virtual_seconds: float = 0.0
+    commits: int = 0
+    rows: int = 0
+    messages: int = 0
+    counts: Counter[str] = field(default_factory=Counter)
+
+
+@dataclass(slots=True, kw_only=True)
+class RunResult(Figures):
     """What one seed gave.
 
     :param trace: names the order of everything that happened.
     """
 
     seed: int
-    steps: int
-    virtual_seconds: float
-    commits: int
-    rows: int
-    messages: int
     trace: int
-    counts: Counter[str]
     violations: tuple[str, ...]
 
 
@@ -134,21 +141,26 @@ def run_seed(
     rate: float = FAULT_RATE,
     *,
     late_ms: int = LATE_MS,
-    plant: Callable[[], AbstractContextManager[None]] = nullcontext,
+    plant: str | None = None,
     is_shown: bool = False,
     is_fleet: bool = False,
 ) -> RunResult:
     """One seed from start to drain.
 
-    :param plant: breaks the real code on purpose.
+    :param late_ms: how long after its lease an insert that is on its way may still land.
+    :param plant: name of a bug to plant.
     :param is_fleet: several drivers share the partitions: other worlds than those of the same seeds
         without it.
+    :raises ConfigurationError: there is no such bug.
     """
+    bugs = FLEET_BUGS if is_fleet else PLANTED
+    if plant is not None and plant not in bugs:
+        raise ConfigurationError(f"no planted bug is named {plant}", f"One of {', '.join(bugs)}")
     world = World(
         seed, rate, late_ms, is_shown=is_shown, draw_more=draw_fleet if is_fleet else None
     )
     simulation = Simulation(world, steps)
-    with installed(simulation.parts), plant():
+    with installed(simulation.parts), nullcontext() if plant is None else bugs[plant]():
         try:
             simulation.run()
         finally:
@@ -167,28 +179,18 @@ def run_seed(
 
 
 @dataclass(slots=True)
-class Summary:
+class Summary(Figures):
     """Sums over all runs."""
 
     runs: int = 0
-    steps: int = 0
-    virtual_seconds: float = 0.0
-    commits: int = 0
-    rows: int = 0
-    messages: int = 0
     seconds: float = 0.0
-    counts: Counter[str] = field(default_factory=Counter)
     failed: list[RunResult] = field(default_factory=list)
 
     def add(self, result: RunResult) -> None:
         """One more run."""
         self.runs += 1
-        self.steps += result.steps
-        self.virtual_seconds += result.virtual_seconds
-        self.commits += result.commits
-        self.rows += result.rows
-        self.messages += result.messages
-        self.counts.update(result.counts)
+        for name in Figures.__slots__:
+            setattr(self, name, getattr(self, name) + getattr(result, name))
         if result.violations:
             self.failed.append(result)
 
@@ -196,8 +198,6 @@ class Summary:
 _PROGRESS_SECONDS = 5.0
 #: From so many seeds of so many steps on, every kind of fault has to be drawn.
 FLOOR_SEEDS, FLOOR_STEPS = 150, 2_000
-
-_Job = tuple[int, int, float, int, str | None, bool, bool]
 
 
 def simulate(
@@ -216,31 +216,32 @@ def simulate(
 ) -> int:
     """Run the seeds and report; 0 if no promise was broken and every fault was drawn, else 1.
 
-    :param late_ms: how long after its lease an insert that is on its way may still land.
-    :param plant: name of a bug to plant.
     :param until_broken: the first seed that breaks a promise is the last one.
-    :param is_fleet: see `run_seed`.
-    :raises ConfigurationError: there is no such bug.
+
+    For all others see `run_seed`.
+
+    :raises ConfigurationError: see there.
     """
-    bugs = FLEET_BUGS if is_fleet else PLANTED
-    if plant is not None and plant not in bugs:
-        raise ConfigurationError(f"no planted bug is named {plant}", f"One of {', '.join(bugs)}")
     if is_shown:
         logging.getLogger("sluice").setLevel(logging.INFO)
-    jobs = [
-        (seed, steps, rate, late_ms, plant, is_shown, is_fleet)
-        for seed in range(first_seed, first_seed + seeds)
-    ]
-    again = partial(_again, steps=steps, rate=rate, late_ms=late_ms, plant=plant, is_fleet=is_fleet)
+    run = partial(
+        run_seed,
+        steps=steps,
+        rate=rate,
+        late_ms=late_ms,
+        plant=plant,
+        is_shown=is_shown,
+        is_fleet=is_fleet,
+    )
     summary = Summary()
     began = shown = time.monotonic()
-    for result in _results(jobs, processes):
+    for result in _results(run, range(first_seed, first_seed + seeds), processes):
         summary.add(result)
         summary.seconds = time.monotonic() - began
         for violation in result.violations:
             print(f"seed {result.seed}: {violation}", file=sys.stderr)
         if result.violations:
-            print(again(result), file=sys.stderr)
+            print(_again(result.seed, run.keywords), file=sys.stderr)
         if time.monotonic() - shown > _PROGRESS_SECONDS:
             shown = time.monotonic()
             print(_progress(summary, seeds), file=sys.stderr)
@@ -250,7 +251,7 @@ def simulate(
     missing = [] if is_fleet else missing_kinds(summary)
     for kind in missing:
         print(f"{kind}: not once in {summary.runs} seeds", file=sys.stderr)
-    _report(summary, as_json, [again(result) for result in summary.failed])
+    _report(summary, as_json, [_again(each.seed, run.keywords) for each in summary.failed])
     return 1 if summary.failed or (missing and plant is None) else 0
 
 
@@ -262,35 +263,26 @@ def missing_kinds(summary: Summary) -> list[str]:
     return [kind for kind in ALL_KINDS if not summary.counts[kind] and kind not in RARE]
 
 
-def _results(jobs: list[_Job], processes: int) -> Iterator[RunResult]:
+def _results(run: Callable[[int], RunResult], seeds: range, processes: int) -> Iterator[RunResult]:
     if processes == 1:
-        yield from map(_run, jobs)
+        yield from map(run, seeds)
         return
     # Forked workers would inherit threads of libraries; new ones import everything again.
     context = multiprocessing.get_context("spawn")
     with context.Pool(processes) as pool:
-        yield from pool.imap(_run, jobs, chunksize=4)
+        yield from pool.imap(run, seeds, chunksize=4)
 
 
-def _run(job: _Job) -> RunResult:
-    seed, steps, rate, late_ms, plant, is_shown, is_fleet = job
-    bug = nothing if plant is None else (FLEET_BUGS if is_fleet else PLANTED)[plant]
-    shown = {"is_shown": is_shown, "is_fleet": is_fleet}
-    return run_seed(seed, steps, rate, late_ms=late_ms, plant=bug, **shown)
-
-
-def _again(
-    result: RunResult, steps: int, rate: float, late_ms: int, plant: str | None, is_fleet: bool
-) -> str:
+def _again(seed: int, how: Mapping[str, Any]) -> str:
     """The line that reproduces a run."""
-    line = f"sluice simulate --first-seed {result.seed} --seeds 1 --steps {steps}"
-    if is_fleet:
+    line = f"sluice simulate --first-seed {seed} --seeds 1 --steps {how['steps']}"
+    if how["is_fleet"]:
         line += " --fleet"
-    if rate != FAULT_RATE:
-        line += f" --fault-rate {rate}"
-    if late_ms != LATE_MS:
-        line += f" --late-ms {late_ms}"
-    return line if plant is None else f"{line} --plant {plant}"
+    if how["rate"] != FAULT_RATE:
+        line += f" --fault-rate {how['rate']}"
+    if how["late_ms"] != LATE_MS:
+        line += f" --late-ms {how['late_ms']}"
+    return line if how["plant"] is None else f"{line} --plant {how['plant']}"
 
 
 def _progress(summary: Summary, seeds: int) -> str:

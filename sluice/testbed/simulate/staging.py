@@ -7,13 +7,22 @@ import re
 import zlib
 from collections import Counter
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from sluice.clickhouse.connection import Reply
 from sluice.clickhouse.staging import Marker, parsed
 from sluice.core.ranges import TopicPartition
-from sluice.testbed.simulate.clickhouse import Block, Host, Part, Row, Table, clickhouse_partition
+from sluice.testbed.simulate.clickhouse import (
+    Block,
+    Host,
+    Part,
+    Row,
+    Table,
+    clickhouse_partition,
+    groups_of,
+)
 from sluice.testbed.simulate.faults import STATEMENT
 from sluice.testbed.simulate.world import World
 
@@ -33,6 +42,11 @@ _FORMS: dict[str, re.Pattern[str]] = {
     "add": re.compile(rf"ALTER TABLE {_NAME} ADD COLUMN .*"),
     "drop": re.compile(rf"DROP TABLE {_NAME}"),
 }
+_INTO = re.compile(rf"^INSERT INTO {_NAME}")
+
+
+class _FailedError(Exception):
+    """A statement failed, with this code."""
 
 
 class Connection(Protocol):
@@ -212,116 +226,99 @@ class Staging:
     ) -> None:
         """The server has it, and executes it when it likes, whatever becomes of the client."""
         world, host = self._world, connection.host
-        latest = max(
-            min(each.deadline_ms for each in world.records_of_task().values())
-            + world.plan.late_ms_max,
-            connection.checked_at + int(timeout_seconds * 1000) + 4_900,
-        )
-        host.running[query_id] += 1
-        world.inserts_running += 1
-        restarts = host.restarts
+        deadline_ms = min(each.deadline_ms for each in world.records_of_task().values())
+        end_ms = connection.checked_at + int(timeout_seconds * 1000)
+        executed, restarts = world.executing(host, query_id), host.restarts
 
         def land() -> None:
             if host.restarts == restarts:
                 execute()
-            host.running[query_id] -= 1
-            if not host.running[query_id]:
-                del host.running[query_id]
-            world.inserts_running -= 1
+            executed()
 
-        world.scheduler.at(world.rng.randrange(max(1, latest - world.now)), land)
+        world.scheduler.at(world.rng.randrange(max(1, world.room_ms(deadline_ms, end_ms))), land)
         if world.rng.random() < 0.5:
             world.sleep(int(timeout_seconds * 1000))
             raise TimeoutError("simulated")
         raise ConnectionResetError("simulated")
 
     def _execute(self, host: Host, sql: str, block: Block | None) -> Reply:
-        if block is not None:
-            return self._fill(host, sql, block)
-        for kind, form in _FORMS.items():
-            match = form.fullmatch(sql)
-            if match is not None:
-                error = getattr(self, f"_{kind}")(host, *match.groups())
-                if error is None:
+        try:
+            if block is not None:
+                self._fill(host, sql, block)
+                return _OK
+            for kind, form in _FORMS.items():
+                match = form.fullmatch(sql)
+                if match is not None:
+                    getattr(self, f"_{kind}")(host, *match.groups())
                     return _OK
-                text = f"Code: {error}, e.displayText() = DB::Exception: simulated".encode()
-                return Reply(500, str(error), None, text)
+        except _FailedError as error:
+            text = f"Code: {error}, e.displayText() = DB::Exception: simulated".encode()
+            return Reply(500, str(error), None, text)
         raise LookupError(f"the simulated server does not know the statement {sql}")
 
-    # The statements; each gives a code if it fails
+    # The statements
 
-    def _create(self, host: Host, name: str, like: str) -> int | None:
+    def _found(self, host: Host, name: str) -> Stored:
+        found = self._tables.get((host.url, name))
+        if found is None:
+            raise _FailedError(60)
+        return found
+
+    def _create(self, host: Host, name: str, like: str) -> None:
         self._tables[host.url, name] = Stored(like=like, columns=_columns_of(host, like))
-        return None
 
-    def _view(self, host: Host, name: str, to: str, source: str) -> int | None:
+    def _view(self, host: Host, name: str, to: str, source: str) -> None:
         self._tables[host.url, name] = Stored(feeds=(source, to))
-        return None
 
-    def _seal(self, host: Host, name: str, note: str) -> int | None:
+    def _seal(self, host: Host, name: str, note: str) -> None:
         if (host.url, name) in self._tables:
             self._world.faults.note("staged block was sealed by another attempt")
-            return 57
+            raise _FailedError(57)
         made = Stored(note.replace("\\\\", "\\"))
         if self._world.plan.commit == "bundle" and _range_of(made) in self._moved:
             self._world.violate(f"{name} is sealed after another block of its range was moved")
         self._tables[host.url, name] = made
-        return None
 
-    def _rename(self, host: Host, before: str, after: str) -> int | None:
-        found = self._tables.pop((host.url, before), None)
-        if found is None:
-            return 60
+    def _rename(self, host: Host, before: str, after: str) -> None:
+        found = self._drop(host, before)
         staged = parsed(before)
         if staged is not None and staged.claim is not None:
             self._world.faults.note("staged block claimed from another attempt")
         self._tables[host.url, after] = found
-        return None
 
-    def _move(self, host: Host, name: str, partition: str, target: str) -> int | None:
-        return self._bring(host, name, int(partition), target, stays=False)
+    def _move(self, host: Host, name: str, partition: str, target: str) -> None:
+        self._bring(host, name, int(partition), target, stays=False)
 
-    def _drop_part(self, host: Host, name: str, partition: str) -> int | None:
-        found = self._tables.get((host.url, name))
-        if found is not None:
-            del found.parts[int(partition)]
-        return 60 if found is None else None
+    def _drop_part(self, host: Host, name: str, partition: str) -> None:
+        del self._found(host, name).parts[int(partition)]
 
-    def _copy(self, host: Host, target: str, partition: str, name: str) -> int | None:
-        return self._bring(host, name, int(partition), target, stays=True)
+    def _copy(self, host: Host, target: str, partition: str, name: str) -> None:
+        self._bring(host, name, int(partition), target, stays=True)
 
-    def _add(self, host: Host, name: str) -> int | None:
-        found = self._tables.get((host.url, name))
-        if found is None:
-            return 60
+    def _add(self, host: Host, name: str) -> None:
+        found = self._found(host, name)
         found.columns = _columns_of(host, found.like)
-        return None
 
-    def _done(self, host: Host, name: str) -> int | None:
-        found = self._tables.get((host.url, name))
-        if found is None:
-            return 60
+    def _done(self, host: Host, name: str) -> None:
+        found = self._found(host, name)
         if found.is_done:
-            return 15
+            raise _FailedError(15)
         found.is_done = True
-        return None
 
-    def _drop(self, host: Host, name: str) -> int | None:
-        found = self._tables.pop((host.url, name), None)
-        return 60 if found is None else None
+    def _drop(self, host: Host, name: str) -> Stored:
+        found = self._found(host, name)
+        del self._tables[host.url, name]
+        return found
 
     def collected(self, host: Host, sql: str) -> None:
         """A driver drops what nobody can want any more."""
-        match = _FORMS["drop"].fullmatch(sql)
-        assert match is not None, sql
-        name = match.group(1)
-        found = self._tables.get((host.url, name))
+        (name,) = groups_of(_FORMS["drop"], sql)
+        found = self._tables.pop((host.url, name), None)
         if found is not None:
             if found.note and self._is_wanted(found.note):
                 self._world.violate(f"the marker {name} goes while its range is in doubt")
             kind = "marker dropped" if found.note else "stored block dropped"
             self._world.faults.note(f"staging: {kind}")
-        self._drop(host, name)
 
     def _is_wanted(self, note: str) -> bool:
         """Whether the range of a marker is not settled."""
@@ -331,17 +328,13 @@ class Staging:
         is_excused = source in self._world.excused
         return not is_excused and (position is None or position[0] < marker.end)
 
-    def _fill(self, host: Host, sql: str, block: Block) -> Reply:
-        match = re.match(rf"INSERT INTO {_NAME}", sql)
-        assert match is not None
-        found = self._tables.get((host.url, match.group(1)))
-        if found is None:
-            return Reply(500, "60", None, b"Code: 60, e.displayText() = simulated")
+    def _fill(self, host: Host, sql: str, block: Block) -> None:
+        (name,) = groups_of(_INTO, sql)
+        found = self._found(host, name)
         copies = [each.feeds for each in self._tables.values() if each.feeds is not None]
-        behind = [to for source, to in copies if source == match.group(1)]
+        behind = [to for source, to in copies if source == name]
         for stored in (found, *(self._tables[host.url, name] for name in behind)):
             self._store(host, stored, block)
-        return _OK
 
     def _store(self, host: Host, stored: Stored, block: Block) -> None:
         divisor = table_of(host, stored.like).shape.partition_divisor
@@ -354,14 +347,10 @@ class Staging:
             # A server that copies knows no uuids.
             stored.uuids[place] = f"uuid-{self._world.named()}" if self._world.plan.tokens else ""
 
-    def _bring(
-        self, host: Host, name: str, partition: int, target: str, *, stays: bool
-    ) -> int | None:
-        found = self._tables.get((host.url, name))
-        if found is None:
-            return 60
+    def _bring(self, host: Host, name: str, partition: int, target: str, *, stays: bool) -> None:
+        found = self._found(host, name)
         if found.columns != _columns_of(host, target):
-            return 122
+            raise _FailedError(122)
         rows = found.parts.get(partition)
         if rows is not None:
             self._note_move(host, name)
@@ -369,7 +358,6 @@ class Staging:
             self.arrived.add(table_of(host, target), host, partition, rows, found)
             if not stays:
                 del found.parts[partition]
-        return None
 
     def _note_move(self, host: Host, name: str) -> None:
         staged = parsed(name)
@@ -382,11 +370,10 @@ class Staging:
 
     def _die_in_move(self, host: Host, sql: str) -> None:
         """The target has the part, and so has the table that it was to go from."""
-        match = _FORMS["move"].fullmatch(sql)
-        assert match is not None
-        name, partition, target = match.groups()
+        name, partition, target = groups_of(_FORMS["move"], sql)
         if self._world.rng.random() < 0.7:
-            self._bring(host, name, int(partition), target, stays=True)
+            with suppress(_FailedError):
+                self._bring(host, name, int(partition), target, stays=True)
         self._world.restart(host, self._world.rng.randrange(1, 5_000))
 
     # What is asked

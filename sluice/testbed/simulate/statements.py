@@ -15,7 +15,7 @@ from typing import Any
 from sluice.clickhouse.vanishing import ALWAYS_KNOWN
 from sluice.core.load_spec import LINEAGE_TYPES
 from sluice.core.ranges import TopicPartition
-from sluice.testbed.simulate.clickhouse import Host, Table
+from sluice.testbed.simulate.clickhouse import Host, Table, groups_of
 from sluice.testbed.simulate.parts import Parts
 from sluice.testbed.simulate.world import World
 
@@ -36,14 +36,12 @@ _TOKENS = {"insert_deduplication_token": "", "insert_quorum_parallel": "0"}
 _TEXT = r"'((?:[^'\\]|\\.)*)'"
 _TABLE = re.compile(rf"database = {_TEXT} AND `?(?:table|name)`? = {_TEXT}")
 _PATH = re.compile(rf"path = {_TEXT}")
-_PREFIX = re.compile(rf"substring\(query_id, 1, \d+\) = {_TEXT}")
+_PREFIX = re.compile(rf"substring\(\w+, 1, \d+\) = {_TEXT}")
 _PRESENT = re.compile(
     rf"FROM `d`\.`(\w+)`\s+WHERE .*?_topic = {_TEXT} AND _partition = (\d+)\s+"
     r"AND _offset >= (\d+) AND _offset < (\d+)",
     re.DOTALL,
 )
-
-
 _LOADER = re.compile(rf"AND _source = {_TEXT}")
 
 
@@ -220,10 +218,9 @@ def _children(parts: Parts, host: Host, sql: str) -> Rows:
 
 
 def _at_path(host: Host, sql: str) -> Table | None:
-    match = _PATH.search(sql)
-    assert match is not None
+    (path,) = groups_of(_PATH, sql)
     every = [t for table in host.tables.values() for t in (table, *table.views)]
-    return next((t for t in every if t.path == match.group(1).rpartition("/")[0]), None)
+    return next((t for t in every if t.path == path.rpartition("/")[0]), None)
 
 
 #: What servers say of their parts, one after the other.
@@ -242,10 +239,9 @@ def _active_parts(parts: Parts, host: Host, sql: str) -> Rows:
 
 
 def _processes(parts: Parts, host: Host, sql: str) -> Rows:
-    match = _PREFIX.search(sql)
-    assert match is not None
+    (prefix,) = groups_of(_PREFIX, sql)
     running = (name for name, count in host.running.items() if count)
-    return [{"query_id": name} for name in sorted(running) if name.startswith(match.group(1))]
+    return [{"query_id": name} for name in sorted(running) if name.startswith(prefix)]
 
 
 def _structures(parts: Parts, host: Host, sql: str) -> Rows:
@@ -274,30 +270,27 @@ def _identities(parts: Parts, host: Host, sql: str) -> Rows:
     return rows
 
 
-def _rows_in(parts: Parts, host: Host, sql: str) -> dict[int, Counter[int]]:
-    """How often each row of each offset is there that a statement counts."""
-    match = _PRESENT.search(sql)
-    assert match is not None, sql
-    name, topic, partition, begin, end = match.groups()
-    table, loader = _named(host, name), _LOADER.search(sql)
+def _counted(host: Host, sql: str) -> tuple[Table, TopicPartition, int, int]:
+    """The range whose rows a statement counts, and the table that it looks into."""
+    name, topic, partition, begin, end = groups_of(_PRESENT, sql)
+    table = _named(host, name)
     assert table is not None
-    source = TopicPartition(topic, int(partition))
-    whose = loader.group(1) if loader is not None else None
-    return table.present(host.url, source, int(begin), int(end), whose)
+    return table, TopicPartition(topic, int(partition)), int(begin), int(end)
+
+
+def _rows_in(host: Host, sql: str) -> dict[int, Counter[int]]:
+    """How often each row of each offset is there that a statement counts."""
+    (table, *of_range), loader = _counted(host, sql), _LOADER.search(sql)
+    return table.present(host.url, *of_range, loader and loader.group(1))
 
 
 def _present(parts: Parts, host: Host, sql: str) -> Rows:
-    match = _PRESENT.search(sql)
-    assert match is not None, sql
     parts.world.faults.note("probe")
-    name, topic, partition, begin, end = match.groups()
-    table = _named(host, name)
-    assert table is not None
-    source = TopicPartition(topic, int(partition))
-    parts.invariants.probed(table, host.url, source, int(begin), int(end))
+    table, *of_range = _counted(host, sql)
+    parts.invariants.probed(table, host.url, *of_range)
     return [
         {"first": offset, "last": offset, "found": rows.total(), "different": len(rows)}
-        for offset, rows in _rows_in(parts, host, sql).items()
+        for offset, rows in _rows_in(host, sql).items()
     ]
 
 
@@ -305,7 +298,7 @@ def _stored(parts: Parts, host: Host, sql: str) -> Rows:
     parts.world.faults.note("probe of the rows of messages")
     return [
         {"o": offset, "first": row, "last": row, "most": count}
-        for offset, rows in _rows_in(parts, host, sql).items()
+        for offset, rows in _rows_in(host, sql).items()
         for row, count in sorted(rows.items())
     ]
 
@@ -315,21 +308,15 @@ def _settings_of_a_reader(parts: Parts, host: Host, sql: str) -> Rows:
 
 
 def _count(parts: Parts, host: Host, sql: str) -> Rows:
-    return [{"n": sum(rows.total() for rows in _rows_in(parts, host, sql).values())}]
+    return [{"n": sum(rows.total() for rows in _rows_in(host, sql).values())}]
 
 
 def _nothing(parts: Parts, host: Host, sql: str) -> Rows:
     return []
 
 
-def _prefix_of(sql: str) -> str:
-    match = re.search(rf"substring\(name, 1, \d+\) = {_TEXT}", sql)
-    assert match is not None, sql
-    return match.group(1)
-
-
 def _staging_tables(parts: Parts, host: Host, sql: str) -> Rows:
-    names = [] if parts.staging is None else parts.staging.names(host, _prefix_of(sql))
+    names = [] if parts.staging is None else parts.staging.names(host, *groups_of(_PREFIX, sql))
     return [{"name": name} for name in names]
 
 
@@ -352,28 +339,22 @@ def _rows_stored(parts: Parts, host: Host, sql: str) -> Rows:
     return [{"table": name, "stored": rows} for name, rows in found.items()]
 
 
-def _table_name(sql: str) -> str:
-    match = _TABLE.search(sql)
-    assert match is not None, sql
-    return match.group(2)
-
-
 def _stored_columns(parts: Parts, host: Host, sql: str) -> Rows:
     assert parts.staging is not None
-    return [{"name": name} for name in sorted(parts.staging.columns(host, _table_name(sql)))]
+    _, name = groups_of(_TABLE, sql)
+    return [{"name": column} for column in sorted(parts.staging.columns(host, name))]
 
 
 def _parts_of(parts: Parts, host: Host, sql: str) -> Rows:
     assert parts.staging is not None
-    return parts.staging.parts(host, _table_name(sql))
+    _, name = groups_of(_TABLE, sql)
+    return parts.staging.parts(host, name)
 
 
 def _by_partition(parts: Parts, host: Host, sql: str) -> Rows:
-    match, loader = _PRESENT.search(sql), _LOADER.search(sql)
-    assert match is not None and loader is not None and parts.staging is not None, sql
-    name, topic, partition, begin, end = match.groups()
-    where = (TopicPartition(topic, int(partition)), int(begin), int(end))
-    found = parts.staging.arrived.rows_by_partition(host.tables[name], *where, loader.group(1))
+    assert parts.staging is not None
+    (loader,) = groups_of(_LOADER, sql)
+    found = parts.staging.arrived.rows_by_partition(*_counted(host, sql), loader)
     return [{"place": str(place), "n": count} for place, count in sorted(found.items())]
 
 

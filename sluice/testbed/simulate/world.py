@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import random
 import sys
-import threading
 from collections.abc import Callable, Mapping
 
 from sluice.core.ranges import TopicPartition
@@ -18,6 +17,8 @@ from sluice.testbed.simulate.scheduler import START_MS, KilledError, Process, Sc
 
 #: Faults of a calm world, compared with the others.
 CALM_RATE = 0.25
+#: What a server stores after its client has left, it stores within so long.
+STORE_MS = 4_900
 
 _ANYWHERE = frozenset(ANYWHERE)
 
@@ -266,6 +267,22 @@ class World:
         host.restarts += 1
         host.down_until = host.started_at = self.now + for_ms
 
+    def executing(self, host: Host, query_id: str) -> Callable[[], None]:
+        """A server has begun to execute something; gives what ends that."""
+        host.running[query_id] += 1
+        self.inserts_running += 1
+
+        def executed() -> None:
+            host.running[query_id] -= 1
+            self.inserts_running -= 1
+
+        return executed
+
+    def room_ms(self, deadline_ms: int, end_ms: int) -> int:
+        """How long a server may take for what it has: until 5 s after the lease, or as long after
+        its client stopped sending."""
+        return max(deadline_ms + self.plan.late_ms_max, end_ms + STORE_MS) - self.now
+
     # Topics
 
     def owner_of(self, source: TopicPartition) -> str | None:
@@ -303,17 +320,3 @@ class World:
             for topic in self.broker.ids
             for number in range(len(self.broker.topics[topic]))
         ]
-
-
-class VirtualEvent(threading.Event):
-    """An event whose `wait` lets virtual time pass."""
-
-    def __init__(self, world: World) -> None:
-        super().__init__()
-        self._world = world
-
-    def wait(self, timeout: float | None = None) -> bool:
-        assert timeout is not None
-        if not self.is_set():
-            self._world.sleep(max(1, int(timeout * 1000)))
-        return self.is_set()

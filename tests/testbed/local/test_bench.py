@@ -281,7 +281,7 @@ def test_nothing_of_a_round_is_seen_before_its_end(kafka: Kafka) -> None:
     assert {event.source for event in steady.stamped} == set(sources)
     ends = log.stable_ends(sources)
     assert sum(ends.values()) == 14 * 3 + 10_000 and max(ends.values()) - min(ends.values()) < 2
-    alone = measure_producer_alone(access, sources, Orders(1), kafka.broker.jvm_pid, 2_000, 0.5)
+    alone = measure_producer_alone(access, sources, Orders(1), kafka.broker.serving_pid, 2_000, 0.5)
     assert sum(log.stable_ends(sources).values()) == 14 * 3 + 10_000 + 1_000
     assert alone.messages == 1_000
     assert 0 < alone.cpu_seconds < 60 and alone.seconds > 0.4

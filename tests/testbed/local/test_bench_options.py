@@ -22,6 +22,7 @@ from sluice.core.ledger import LedgerEntry, encode_entries, receipt_entry, settl
 from sluice.core.ranges import Range, TopicPartition
 from sluice.core.receipts import Loaded, Receipt
 from sluice.kafka.clients import KafkaAccess
+from sluice.kafka.tail import LogMessage
 from sluice.testbed.local import bench_flame, bench_rounds, bench_settings, tail
 from sluice.testbed.local.bench import run_bench, table_names
 from sluice.testbed.local.bench_flame import Flame, find_py_spy, recorded
@@ -244,26 +245,17 @@ def test_many_topics_are_taken_by_an_expression(tmp_path: Path) -> None:
 
 
 class Messages:
-    """In the place of a consumer: a ledger that was read."""
+    """In the place of a tail: a ledger that was read."""
 
-    def __init__(self, values: list[bytes]) -> None:
-        self._values = values
+    def __init__(self) -> None:
+        self._values: list[bytes] = []
 
     def add(self, entries: list[LedgerEntry]) -> None:
         self._values += [value for _, value in encode_entries("local", 1, entries)]
 
-    def assign(self, _: object) -> None:
-        pass
-
-    def consume(self, *_: object) -> list[Messages]:
+    def poll(self, _: float) -> list[LogMessage]:
         values, self._values = self._values, []
-        return [Messages([value]) for value in values]
-
-    def error(self) -> None:
-        return None
-
-    def value(self) -> bytes:
-        return self._values[0]
+        return [LogMessage(0, 0, None, value) for value in values]
 
 
 LOADED = Loaded((), (), messages=5, bytes=500, skipped=0)
@@ -271,8 +263,8 @@ FIRST, SECOND = TopicPartition("orders-1", 0), TopicPartition("orders-2", 0)
 
 
 def a_tail(monkeypatch: pytest.MonkeyPatch) -> tuple[tail.LedgerTail, Messages]:
-    ledger = Messages([])
-    monkeypatch.setattr(tail, "make_consumer", lambda *_, **__: ledger)
+    ledger = Messages()
+    monkeypatch.setattr(tail, "Tail", lambda *_, **__: ledger)
     return tail.LedgerTail(KafkaAccess("local", "nobody:1"), "ledger"), ledger
 
 

@@ -24,7 +24,7 @@ def test_a_broker_over_stop_restart_and_kill(tmp_path: Path) -> None:
         _produce(broker, b"first")
         _second_start_is_refused(broker)
 
-        jvm, port = broker.jvm_pid, broker.port
+        jvm, port = broker.serving_pid, broker.port
         assert broker.stop() == 0
         assert not is_running(jvm)
 
@@ -33,7 +33,7 @@ def test_a_broker_over_stop_restart_and_kill(tmp_path: Path) -> None:
         _produce(broker, b"second")
         assert _consume(broker, 2) == [b"first", b"second"]
 
-        jvm = broker.jvm_pid
+        jvm = broker.serving_pid
         broker.kill()  # the keeper; the kernel ends the JVM with it
         deadline_seconds = time.monotonic() + 5
         while is_running(jvm) and time.monotonic() < deadline_seconds:

@@ -17,7 +17,7 @@ from tests.support.kafka import Kafka
 def test_a_broker_starts_from_the_archive_that_set_up_has_made(kafka: Kafka) -> None:
     made = archive_path(require_java(), kafka_jars())
     assert archives.is_whole(made), "make setup"
-    assert str(made.resolve()) in Path(f"/proc/{kafka.broker.jvm_pid}/maps").read_text()
+    assert str(made.resolve()) in Path(f"/proc/{kafka.broker.serving_pid}/maps").read_text()
 
 
 def test_other_jars_have_another_archive(tmp_path: Path) -> None:

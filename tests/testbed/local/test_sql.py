@@ -79,11 +79,6 @@ def test_only_text_outside_strings_is_rewritten() -> None:
     assert sql.show_query_ids("SELECT query_id FROM t") == "SELECT query_id FROM t"
 
 
-def test_literals() -> None:
-    assert sql.quote("it's \\") == r"'it\'s \\'"
-    assert sql.quote_identifier("a`b") == r"`a\`b`"
-
-
 def test_several_statements() -> None:
     assert sql.has_several_statements("SELECT 1; SELECT 2")
     assert not sql.has_several_statements("SELECT ';' ; -- end\n")

@@ -28,7 +28,7 @@ def runs_of(name: str, seeds: Iterable[int] | None = None) -> Iterator[RunResult
     """
     if name in FLEET_BUGS:
         for seed in seeds or range(1, fleets.SEARCHED + 1):
-            yield run_seed(seed, fleets.STEPS, plant=FLEET_BUGS[name], is_fleet=True)
+            yield run_seed(seed, fleets.STEPS, plant=name, is_fleet=True)
         return
     for count, steps in planted.BUDGETS:
         for seed in seeds or range(1, count + 1):

@@ -57,7 +57,7 @@ def test_a_seed_is_a_schedule() -> None:
 @pytest.mark.parametrize("name", FLEET_BUGS)
 def test_a_planted_bug_is_caught(name: str) -> None:
     for seed in (CAUGHT_BY.get(name, 1), *range(1, SEARCHED + 1)):
-        found = run_seed(seed, STEPS, plant=FLEET_BUGS[name], is_fleet=True)
+        found = run_seed(seed, STEPS, plant=name, is_fleet=True)
         if found.violations:
             break
     assert found.violations, f"{name} was not caught by any of {SEARCHED} seeds"

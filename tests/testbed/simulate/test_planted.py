@@ -158,7 +158,7 @@ def broken_runs(name: str, first_seed: int, seeds: int, steps: int) -> Iterator[
     for seed in range(first_seed, first_seed + seeds):
         plan = World(seed, 0.0, 0).plan
         if all(holds(plan) for holds in needs):
-            run = run_seed(seed, steps, plant=PLANTED[name])
+            run = run_seed(seed, steps, plant=name)
             if run.violations:
                 yield run
 

@@ -15,6 +15,7 @@ from sluice.testbed.local.cluster import zookeeper as keeper
 from sluice.testbed.local.cluster.server import ClickHouseServer, Settings, clickhouse_available
 from sluice.testbed.local.cluster.zookeeper import ZooKeeper, zookeeper_available
 from sluice.testbed.local.lifetime import StopRequest
+from sluice.testbed.local.settings import Section, written
 
 _PORTS_OF_A_SERVER = 3
 
@@ -72,8 +73,7 @@ class Cluster:
         """End everything at once: 18.16 takes ten seconds to end in order, and its data, if it
         is kept, survives a kill."""
         for child in (*self.servers, self.zookeeper):
-            if child.process is not None:
-                child.kill()
+            child.kill()
 
     def execute(self, sql: str) -> None:
         """Run a statement on every server."""
@@ -81,40 +81,29 @@ class Cluster:
             with Server(server.url) as client:
                 client.execute(sql, timeout_seconds=120)
 
-    def section(self) -> str:
-        """The `[clickhouse]` section of a configuration that loads into this cluster."""
-        named = ", ".join(
-            f"{name} = [{', '.join(_quoted(server.url) for server in servers)}]"
-            for name, servers in self.shards.items()
-        )
-        return self._section(f"shards = {{ {named} }}\n")
+    def section(self, *, asks: bool = False) -> str:
+        """The `[clickhouse]` section of a configuration that loads into this cluster.
 
-    def asking_section(self) -> str:
-        """The same, with the replicas asked of the servers."""
-        names = ", ".join(map(_quoted, self.shards))
-        return self._section(f"shards = [{names}]\n{self.asking()}")
-
-    def asking(self) -> str:
-        """TOML: who is asked, and the HTTP address of each: all are on one host here."""
-        addresses = ", ".join(
-            f'"127.0.0.1:{server.tcp_port}" = {_quoted(server.url)}' for server in self.servers
-        )
-        first = ", ".join(_quoted(servers[0].url) for servers in self.shards.values())
-        servers = f"servers = [{first}], addresses = {{ {addresses} }}"
-        return f'cluster = {{ name = "default", {servers} }}\n'
-
-    def _section(self, shards: str) -> str:
-        durability = "quorum" if len(next(iter(self.shards.values()))) > 1 else "single"
-        return (
-            f'[clickhouse]\ndatabase = "default"\n{shards}'
-            f'user = "default"\ndurability = "{durability}"\n'
+        :param asks: its replicas are asked of the servers.
+        """
+        shards = {name: [server.url for server in servers] for name, servers in self.shards.items()}
+        is_quorum = len(next(iter(shards.values()))) > 1
+        section: dict[str, object] = {
+            "database": "default",
+            "shards": list(shards) if asks else shards,
+            "cluster": self.asked() if asks else None,
+            "user": "default",
+            "durability": "quorum" if is_quorum else "single",
             # These servers take one quorum insert at a time.
-            + (f'zookeeper = "127.0.0.1:{self.zookeeper.port}"\n' if durability == "quorum" else "")
-        )
+            "zookeeper": f"127.0.0.1:{self.zookeeper.port}" if is_quorum else None,
+        }
+        return written({"clickhouse": section})
 
-
-def _quoted(text: str) -> str:
-    return f'"{text}"'
+    def asked(self) -> Section:
+        """Who is asked, and the HTTP address of each: all are on one host here."""
+        addresses = {f"127.0.0.1:{server.tcp_port}": server.url for server in self.servers}
+        first = [servers[0].url for servers in self.shards.values()]
+        return {"name": "default", "servers": first, "addresses": addresses}
 
 
 #: To be run on every server: each fills in its own shard and replica.
@@ -186,7 +175,7 @@ def _introduction(cluster: Cluster) -> str:
     return (
         "\n".join(lines)
         + f"\n\nFor a configuration (`sluice init` writes the rest):\n\n{cluster.section()}"
-        + f"\nOr, with the replicas asked of the servers:\n\n{cluster.asking_section()}"
+        + f"\nOr, with the replicas asked of the servers:\n\n{cluster.section(asks=True)}"
         + f"\nA table, to be made on every server:\n\n{EXAMPLE_TABLE}\n"
         + "\nCtrl-C ends all of it; the data goes with it."
     )

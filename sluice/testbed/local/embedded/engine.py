@@ -18,8 +18,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from sluice.clickhouse.sql import identifier, literal
 from sluice.core.errors import ConfigurationError, TerminalError
-from sluice.testbed.local.embedded import errors, sql
+from sluice.testbed.local.embedded import errors
 from sluice.testbed.local.lifetime import lock_folder
 
 #: A server's defaults where the engine as a library has others.
@@ -142,16 +143,16 @@ class Engine:
             with self._session(session_id, timeout_seconds) as session:
                 _lend(session, settings)
                 if database:
-                    _run(session.connection, f"USE {sql.quote_identifier(database)}")
+                    _run(session.connection, f"USE {identifier(database)}")
                 yield session.connection
             return
         connection = self._connect(self._where)
         try:
             if self._has_roles and user not in ("", "default"):
-                _run(connection, f"SET ROLE {sql.quote_identifier(user)}")
+                _run(connection, f"SET ROLE {identifier(user)}")
             _set(connection, {**SERVER_SETTINGS, **settings})
             if database:
-                _run(connection, f"USE {sql.quote_identifier(database)}")
+                _run(connection, f"USE {identifier(database)}")
             yield connection
         finally:
             connection.close()
@@ -225,9 +226,7 @@ def _run(connection: Any, statement: str) -> None:
 
 def _set(connection: Any, settings: Mapping[str, str]) -> None:
     if settings:
-        pairs = (
-            f"{sql.quote_identifier(name)} = {sql.quote(value)}" for name, value in settings.items()
-        )
+        pairs = (f"{identifier(name)} = {literal(value)}" for name, value in settings.items())
         _run(connection, f"SET {', '.join(pairs)}")
 
 
@@ -241,7 +240,7 @@ def _lend(session: _Session, settings: Mapping[str, str]) -> None:
     new = {name: value for name, value in wanted.items() if name not in session.borrowed}
     if not new:
         return
-    names = ", ".join(sql.quote(name) for name in new)
+    names = ", ".join(literal(name) for name in new)
     query = f"SELECT name, value FROM system.settings WHERE name IN ({names}) FORMAT JSONCompact"
     old_values = _values(session.connection, query)
     _set(session.connection, new)

@@ -176,16 +176,6 @@ def show_query_ids(text: str) -> str:
     return text
 
 
-def quote(value: str) -> str:
-    """A string literal."""
-    return "'" + value.replace("\\", "\\\\").replace("'", "\\'") + "'"
-
-
-def quote_identifier(name: str) -> str:
-    """An identifier in backticks."""
-    return "`" + name.replace("\\", "\\\\").replace("`", "\\`") + "`"
-
-
 def _data_begin(text: str, after_format: int) -> int:
     """Data starts after the spaces that follow the format's name and one line end."""
     match = re.compile(r"[ \t\f]*\r?\n?").match(text, after_format)
