@@ -396,3 +396,8 @@ class CommittedOffset(NamedTuple):
 
     offset: int
     metadata: str | None
+
+    @classmethod
+    def of(cls, record: Record) -> CommittedOffset:
+        """What is committed of a record."""
+        return cls(record.begin, encode(record))

@@ -10,7 +10,7 @@ import confluent_kafka as ck
 
 from sluice.core.ledger import CommittedOffset
 from sluice.core.ranges import TopicPartition
-from sluice.core.records import GENESIS, InvalidRecordError, decode
+from sluice.core.records import GENESIS, InvalidRecordError, Record, decode
 from sluice.kafka.clients import KafkaAccess, make_consumer, make_unstable_reader
 from sluice.kafka.errors import KafkaUnavailableError, kafka_error
 
@@ -37,14 +37,18 @@ class GroupOffsets:
     unstable: frozenset[TopicPartition]
 
 
+def record_in(found: CommittedOffset | None) -> Record | None:
+    """The record that was committed; None if nothing was, or something else."""
+    try:
+        return None if found is None else decode(found.offset, found.metadata)
+    except InvalidRecordError:
+        return None
+
+
 def owner_in(found: CommittedOffset | None) -> str:
     """Who may write the next record: the recorded owner, or nobody yet (genesis)."""
-    if found is None:
-        return GENESIS
-    try:
-        return decode(found.offset, found.metadata).owner
-    except InvalidRecordError:
-        return GENESIS
+    record = record_in(found)
+    return GENESIS if record is None else record.owner
 
 
 def shown(found: CommittedOffset | None) -> str:

@@ -28,7 +28,7 @@ from sluice.core.errors import (
 )
 from sluice.core.ledger import Commit, CommittedOffset
 from sluice.core.ranges import TopicPartition
-from sluice.core.records import GENESIS, Record, decode, encode
+from sluice.core.records import GENESIS, Record, decode
 from sluice.kafka.clients import KafkaAccess, make_consumer, make_producer, make_unstable_reader
 from sluice.kafka.errors import FencedError, KafkaUnavailableError, UnknownCommitError
 from sluice.kafka.offsets import ask, owner_in, shown
@@ -181,7 +181,7 @@ class Recorder:
         different: dict[TopicPartition, str] = {}
         for source, record in expected.items():
             now = found[source]
-            if now == CommittedOffset(record.begin, encode(record)):
+            if now == CommittedOffset.of(record):
                 continue
             other, where = owner_in(now), f"{source} of group {self.names.group}"
             if other not in (self.names.owner, GENESIS):
@@ -190,7 +190,7 @@ class Recorder:
                 raise OwnerChangedError(f"{where} was taken over, and given back")
             different[source] = (
                 f"{source}: the group {self.names.group} holds {shown(now)}, "
-                f"this owner wrote {shown(CommittedOffset(record.begin, encode(record)))}"
+                f"this owner wrote {shown(CommittedOffset.of(record))}"
             )
         return different
 
@@ -374,7 +374,7 @@ class Recorder:
                     f"{source} of group {self.names.group} was taken over by {other}"
                 )
         for source, now in held.items():
-            if now != CommittedOffset(records[source].begin, encode(records[source])):
+            if now != CommittedOffset.of(records[source]):
                 raise TransientError(
                     f"{source}: the group {self.names.group} holds {shown(now)}, which is no "
                     "record, after a take-over of unknown outcome",
@@ -462,4 +462,4 @@ def _holds_any(
     found: Mapping[TopicPartition, CommittedOffset | None], records: Mapping[TopicPartition, Record]
 ) -> bool:
     """Whether any partition holds its one of these records."""
-    return any(found[s] == CommittedOffset(r.begin, encode(r)) for s, r in records.items())
+    return any(found[s] == CommittedOffset.of(r) for s, r in records.items())
