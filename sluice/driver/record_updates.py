@@ -24,7 +24,6 @@ from sluice.core.planning import Limits, smoothed_bytes
 from sluice.core.ranges import Range, TopicPartition, digest_of_rest
 from sluice.core.receipts import DeadLetter, Loaded
 from sluice.core.records import Kind, Record
-from sluice.core.server_runs import ServerRuns
 from sluice.core.values import value
 from sluice.driver.parking import limits_of
 from sluice.driver.ports import ShardWindow
@@ -67,19 +66,20 @@ class RecordUpdate:
         return self.record if self.record.batch == batch else replace(self.record, batch=batch)
 
 
-def insert_counters_at(
-    target_shards: Iterable[TargetShard], windows: Mapping[TargetShard, ShardWindow]
-) -> tuple[InsertCounters, ServerRuns]:
-    """What the windows of these target shards, as far as they were read, say of now: what a range
-    that is inserted from now on is remembered by."""
-    known = [
-        (target_shard, windows[target_shard])
-        for target_shard in target_shards
-        if target_shard in windows
-    ]
-    return (
-        {target_shard.key: window.state.insert_counter for target_shard, window in known},
-        {target_shard.shard: window.server for target_shard, window in known if window.server},
+def from_now_on(
+    background: Background,
+    target_shards: Iterable[TargetShard],
+    windows: Mapping[TargetShard, ShardWindow],
+    now_ms: int,
+) -> Background:
+    """The same, for a range whose blocks are new to the windows of these target shards: it is
+    remembered by what these, as far as they were read, say of now."""
+    known = [(each, windows[each]) for each in target_shards if each in windows]
+    return replace(
+        background,
+        insert_counters={each.key: window.state.insert_counter for each, window in known},
+        since_ms=now_ms,
+        servers={each.shard: window.server for each, window in known if window.server},
     )
 
 
@@ -429,13 +429,8 @@ class RecordPlanner:
         now_ms: int,
     ) -> Background:
         """That of new ranges that are inserted at these target shards from now on."""
-        insert_counters, servers = insert_counters_at(target_shards, windows)
-        return Background(
-            insert_counters=insert_counters,
-            since_ms=now_ms,
-            bytes_max=min(self.spec.range_bytes_max, limits.range_bytes_max),
-            servers=servers,
-        )
+        background = Background(bytes_max=min(self.spec.range_bytes_max, limits.range_bytes_max))
+        return from_now_on(background, target_shards, windows, now_ms)
 
     def intend(
         self,
