@@ -195,7 +195,7 @@ class SimulatedMember(FleetMember):
         world.driver.is_inherited = False
         world.faults.note("member of a fleet joins")
 
-    def _go(self) -> None:
+    def _begin(self) -> None:
         self.reports.world.scheduler.spawn(self.reports.world.process, self._run)
 
     def _publish(self) -> None:
