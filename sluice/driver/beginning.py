@@ -9,7 +9,7 @@ from datetime import datetime
 
 from sluice.config import GroupStart, Start
 from sluice.core.errors import ConfigurationError
-from sluice.core.ledger import CommittedOffset
+from sluice.core.ledger import CommittedOffsets
 from sluice.core.ranges import TopicPartition
 from sluice.kafka.clients import KafkaAccess
 from sluice.kafka.cluster import Cluster
@@ -45,7 +45,7 @@ class Predecessor:
     """
 
     members: Sequence[str]
-    found: Mapping[TopicPartition, CommittedOffset | None]
+    found: CommittedOffsets
     unstable: frozenset[TopicPartition] = frozenset()
 
 

@@ -17,7 +17,7 @@ from dataclasses import dataclass, replace
 from sluice.core.errors import OwnerChangedError, SluiceError, TransientError
 from sluice.core.fleet.placement import Named, Owners
 from sluice.core.fleet.view import View
-from sluice.core.ledger import CommittedOffset, LedgerView
+from sluice.core.ledger import CommittedOffset, CommittedOffsets, LedgerView
 from sluice.core.ranges import TopicPartition
 from sluice.core.records import GENESIS, Record
 from sluice.driver.beginning import StartRefusedError
@@ -33,8 +33,6 @@ from sluice.kafka.offsets import owner_in, record_in
 from sluice.kafka.recorder import TakeOver
 
 _logger = logging.getLogger("sluice.loop")
-
-_Found = Mapping[TopicPartition, CommittedOffset | None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +86,7 @@ class Heir:
         self._own = parts.planner.owner
         self._owners = Owners()
         #: What was found of partitions that stopped here: they are tried again when that changes.
-        self._tried: dict[TopicPartition, CommittedOffset | None] = {}
+        self._tried: CommittedOffsets = {}
         #: Ids that were announced, and of which not all is known to be the loop's.
         self._inherits = frozenset[str]()
         #: Ids that are fenced, with the number of the view.
@@ -175,7 +173,7 @@ class Heir:
     def _take_over(
         self,
         dead: frozenset[str],
-        found: _Found,
+        found: CommittedOffsets,
         held: Mapping[TopicPartition, Record | None],
         view: View,
         batch: int,
@@ -252,7 +250,7 @@ class Heir:
     def _inherit(
         self,
         dead: Collection[str],
-        found: _Found,
+        found: CommittedOffsets,
         held: Mapping[TopicPartition, Record | None],
         view: View,
         batch: int,
@@ -291,12 +289,12 @@ class Heir:
 
     def _committed(
         self, sources: list[TopicPartition], owners: Collection[str]
-    ) -> dict[TopicPartition, CommittedOffset | None]:
+    ) -> CommittedOffsets:
         """Those of these partitions that these owners have."""
         found = self._recorder.committed(sources)
         return {source: at for source, at in found.items() if owner_in(at) in owners}
 
-    def _read(self, sources: list[TopicPartition], found: _Found) -> LedgerView:
+    def _read(self, sources: list[TopicPartition], found: CommittedOffsets) -> LedgerView:
         return self._parts.read_ledger(sources, without_offset({s: found[s] for s in sources}))
 
     def _leave(self, taken: TakeOver, ledger: LedgerView, view: View) -> None:

@@ -17,7 +17,7 @@ from sluice.core.errors import OwnerChangedError, SluiceError, TerminalError, Tr
 from sluice.core.ledger import (
     Background,
     Commit,
-    CommittedOffset,
+    CommittedOffsets,
     LedgerEntry,
     LedgerView,
     record_entry,
@@ -141,7 +141,7 @@ class ReadAhead:
     :param found: what the group held then.
     """
 
-    found: Mapping[TopicPartition, CommittedOffset | None]
+    found: CommittedOffsets
     view: LedgerView
 
 
@@ -151,9 +151,7 @@ def read_ahead(parts: StartParts, sources: list[TopicPartition]) -> ReadAhead:
     return ReadAhead(found, parts.read_stable(sources, without_offset(found)))
 
 
-def read_rest(
-    parts: StartParts, view: LedgerView, found: Mapping[TopicPartition, CommittedOffset | None]
-) -> LedgerView:
+def read_rest(parts: StartParts, view: LedgerView, found: CommittedOffsets) -> LedgerView:
     """Read on, into a view that was read ahead; or read all of it, where it lacks a record of these
     partitions, or the load spec of one that came meanwhile."""
     parts.read_on(view)
@@ -164,7 +162,7 @@ def read_rest(
     return view
 
 
-def without_offset(found: Mapping[TopicPartition, CommittedOffset | None]) -> list[TopicPartition]:
+def without_offset(found: CommittedOffsets) -> list[TopicPartition]:
     return [source for source, at in found.items() if at is None]
 
 
