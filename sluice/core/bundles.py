@@ -13,6 +13,7 @@ from operator import attrgetter
 from typing import NamedTuple
 
 from sluice.core.ranges import Range, TopicPartition
+from sluice.core.records import Record
 
 _DIGEST_CHARACTERS = 16
 #: Bits of a place that say the offset; those above say which member. A range with offsets beyond
@@ -35,6 +36,11 @@ class Member(NamedTuple):
     topic_id: str
     generation: int
     rest: str = ""
+
+    @staticmethod
+    def of(block_range: Range, record: Record) -> Member:
+        """A range as it is recorded."""
+        return Member(block_range, record.topic_id, record.generation, record.rest)
 
 
 _source_of = attrgetter("block_range.source")

@@ -396,3 +396,12 @@ class CommittedOffset(NamedTuple):
 
     offset: int
     metadata: str | None
+
+    @classmethod
+    def of(cls, record: Record) -> CommittedOffset:
+        """What is committed of a record."""
+        return cls(record.begin, encode(record))
+
+
+#: Of the partitions that were asked for; None: the group has none.
+CommittedOffsets = dict[TopicPartition, CommittedOffset | None]

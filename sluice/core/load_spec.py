@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Collection
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
@@ -350,59 +350,37 @@ def parse_spec(canonical: str) -> LoadSpec:
 
     :raises TerminalError: this version of Sluice cannot execute it.
     """
-    raw: dict[str, Any] = json.loads(canonical)
+    raw: dict[str, Any] = _with_tuples(json.loads(canonical))
     if raw.get("version") != SPEC_VERSION:
         raise TerminalError(
             f"load spec version {raw.get('version')} was written by another Sluice",
             "Replay with the Sluice version that wrote it, or run `sluice resolve`.",
         )
-    tables = tuple(
-        TableSpec(
-            **{
-                **table,
-                "topics": tuple(table["topics"]),
-                "lineage": tuple(table["lineage"]),
-                "shards": tuple(table["shards"]),
-                "columns": tuple(Column(**column) for column in table["columns"]),
-                "options": tuple((name, value) for name, value in table.get("options", ())),
-                "route": Route(**table["route"]) if table.get("route") else None,
-                "mapping": tuple(Mapped(**column) for column in table.get("mapping", ())),
-                "fields": tuple((name, kind) for name, kind in table.get("fields", ())),
-                "require": tuple(table.get("require", ())),
-                "check": tuple(table.get("check", ())),
-                "dynamic": _dynamic(table.get("dynamic")),
-                "sharding": Sharding(**table["sharding"]) if table.get("sharding") else None,
-                "zookeeper_paths": tuple(
-                    (shard, path) for shard, path in table.get("zookeeper_paths", ())
-                ),
-                "quorums": tuple((shard, count) for shard, count in table.get("quorums", ())),
-                "schemas": _numbers(table.get("schemas")),
-                "uuids": tuple((shard, name, uuid) for shard, name, uuid in table.get("uuids", ())),
-                "deduplicate": _deduplicate(table.get("deduplicate")),
-                "key": _key(table.get("key")),
-            }
-        )
-        for table in raw.pop("tables")
-    )
+    tables = tuple(_table(table) for table in raw.pop("tables"))
     return LoadSpec(tables=tables, **raw)
 
 
-def _deduplicate(raw: dict[str, Any] | None) -> Deduplicate | None:
-    return None if raw is None else Deduplicate(**{**raw, "key": tuple(raw["key"])})
+#: What a table entry has that is no text, number or list of them; and what it has lists of.
+_PARTS: Mapping[str, Callable[..., Any]] = {
+    "route": Route,
+    "dynamic": DynamicColumns,
+    "sharding": Sharding,
+    "deduplicate": Deduplicate,
+    "key": KeyFormat,
+}
+_LISTS: Mapping[str, Callable[..., Any]] = {"columns": Column, "mapping": Mapped}
 
 
-def _key(raw: dict[str, Any] | None) -> KeyFormat | None:
-    if raw is None:
-        return None
-    return KeyFormat(raw["format"], tuple((name, value) for name, value in raw["options"]))
+def _table(raw: dict[str, Any]) -> TableSpec:
+    parts = {name: _PARTS[name](**raw[name]) for name in _PARTS if raw.get(name) is not None}
+    lists = {
+        name: tuple(_LISTS[name](**each) for each in raw[name]) for name in _LISTS if name in raw
+    }
+    return TableSpec(**{**raw, **parts, **lists})
 
 
-def _numbers(raw: list[int] | None) -> tuple[int, ...] | None:
-    return None if raw is None else tuple(raw)
-
-
-def _dynamic(raw: dict[str, Any] | None) -> DynamicColumns | None:
-    if raw is None:
-        return None
-    names = {key: tuple(raw[key]) for key in ("allow", "deny", "passed_over")}
-    return DynamicColumns(columns_max=raw["columns_max"], **names)
+def _with_tuples(raw: Any) -> Any:
+    """What was read from JSON, with tuples for its lists."""
+    if isinstance(raw, dict):
+        return {name: _with_tuples(each) for name, each in raw.items()}
+    return tuple(map(_with_tuples, raw)) if isinstance(raw, list) else raw

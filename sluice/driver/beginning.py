@@ -9,13 +9,12 @@ from datetime import datetime
 
 from sluice.config import GroupStart, Start
 from sluice.core.errors import ConfigurationError
-from sluice.core.ledger import CommittedOffset
+from sluice.core.ledger import CommittedOffsets
 from sluice.core.ranges import TopicPartition
-from sluice.core.records import InvalidRecordError, decode
 from sluice.kafka.clients import KafkaAccess
 from sluice.kafka.cluster import Cluster
 from sluice.kafka.log import SourceLog
-from sluice.kafka.offsets import look
+from sluice.kafka.offsets import look, record_in
 
 _logger = logging.getLogger("sluice.loop")
 
@@ -46,7 +45,7 @@ class Predecessor:
     """
 
     members: Sequence[str]
-    found: Mapping[TopicPartition, CommittedOffset | None]
+    found: CommittedOffsets
     unstable: frozenset[TopicPartition] = frozenset()
 
 
@@ -115,7 +114,8 @@ def _behind(
             f'Check the name; or start = "group:{name},earliest" begins these partitions at their '
             "earliest message.",
         )
-    doubtful = [source for source, at in found.items() if _is_in_doubt(at)]
+    records = {source: record_in(at) for source, at in found.items()}
+    doubtful = [source for source, record in records.items() if record and record.in_doubt]
     if doubtful:
         raise StartRefusedError(
             f'start = "group:{name}": the group belongs to another pipeline of Sluice, and its '
@@ -140,13 +140,6 @@ def _behind(
         why = "the earliest message" if source in missing else f"where the group {name} stands"
         _logger.info("%s begins at %d, %s", source, offset, why)
     return begins
-
-
-def _is_in_doubt(at: CommittedOffset) -> bool:
-    try:
-        return decode(at.offset, at.metadata).in_doubt
-    except InvalidRecordError:
-        return False
 
 
 def _named(sources: Sequence[TopicPartition] | frozenset[TopicPartition]) -> str:

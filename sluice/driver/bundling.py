@@ -44,12 +44,6 @@ BUNDLE_BYTES_MIN = 4 * 1024 * 1024
 Together = tuple[TopicGroup, int]
 
 
-def member_of(state: PartitionState) -> Member:
-    """What the recorded range is in its bundle."""
-    record = state.record
-    return Member(state.block_range, record.topic_id, record.generation, record.rest)
-
-
 def grouped_by_bundle(states: Iterable[PartitionState]) -> list[list[PartitionState]]:
     """The states of each bundle together, in the order of its members; those without a bundle
     alone. A group stands where its first state stood."""
@@ -65,7 +59,7 @@ def is_whole_bundle(members: Sequence[PartitionState]) -> bool:
     name = members[0].record.bundle
     if any(state.stopped is not None for state in members):
         return False
-    return not name or is_whole(name, map(member_of, members))
+    return not name or is_whole(name, (Member.of(s.block_range, s.record) for s in members))
 
 
 def whole_bundles(ready: Iterable[PartitionState]) -> list[list[PartitionState]]:
@@ -409,13 +403,6 @@ def named(updates: list[RecordUpdate]) -> list[RecordUpdate]:
     """The same updates with the name of the bundle that they are, if they are several."""
     if len(updates) == 1:
         return updates
-    name = bundle_name(
-        Member(
-            Range(update.source, update.record.begin, update.record.end),
-            update.record.topic_id,
-            update.record.generation,
-            update.record.rest,
-        )
-        for update in updates
-    )
+    records = [(update.source, update.record) for update in updates]
+    name = bundle_name(Member.of(Range(s, r.begin, r.end), r) for s, r in records)
     return [replace(each, record=replace(each.record, bundle=name)) for each in updates]

@@ -15,7 +15,7 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable, Collection, Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import groupby
 from typing import NamedTuple
 
@@ -179,16 +179,34 @@ _NOT_READ = "it was not read yet"
 _SHOWN = 5
 
 
-@dataclass(frozen=True, slots=True)
-class _Failed:
-    """Claims of a key space could not be made again; it is tried again after a pause."""
-
+class _Failed(NamedTuple):
     why: str
     at_ms: int
     pause_ms: int
 
-    def waits(self, now_ms: int) -> bool:
-        return 0 <= now_ms - self.at_ms < self.pause_ms
+
+class _Failures:
+    """Key spaces whose claims could not be made again. Each is tried again after a pause, which
+    becomes longer each time."""
+
+    def __init__(self) -> None:
+        self._of: dict[str, _Failed] = {}
+
+    def add(self, space: str, error: SluiceError, now_ms: int) -> str:
+        """Gives why, in words."""
+        before = self._of.get(space)
+        pause_ms = RETRY_MS if before is None else min(2 * before.pause_ms, RETRY_MS_MAX)
+        self._of[space] = _Failed(_in_words(error), now_ms, pause_ms)
+        return self._of[space].why
+
+    def why_later(self, space: str, now_ms: int) -> str:
+        """Why it is not tried again yet; "": it may be."""
+        failed = self._of.get(space, _Failed("", 0, 0))
+        return failed.why if 0 <= now_ms - failed.at_ms < failed.pause_ms else ""
+
+    def keep(self, spaces: Collection[str]) -> None:
+        """Of the others nothing has to be made again now."""
+        self._of = {space: failed for space, failed in self._of.items() if space in spaces}
 
 
 class _Due(NamedTuple):
@@ -287,7 +305,7 @@ class ClaimsKeeper(Background):
         self._opened: frozenset[str] = frozenset()
         #: By key space, why the others are not open.
         self._waits: Mapping[str, str] = dict.fromkeys(_spaces_of(self._keyed), _NOT_READ)
-        self._failed: dict[str, _Failed] = {}
+        self._failures = _Failures()
         #: Under this run nothing can be inserted any more under claims of a run before; "": none.
         self._quiet_in = ""
         self._own: dict[TargetShard, ShardWindow] = {}
@@ -402,7 +420,7 @@ class ClaimsKeeper(Background):
         now_ms, run = self._notice_pause(), store.run()
         if run != self.run:
             self.run, self._run_since_ms = run, now_ms
-            self._opened, self._failed = frozenset(), {}
+            self._opened, self._failures = frozenset(), _Failures()
             why = "it was started again, or is another one"
             self._wait(frozenset(), dict.fromkeys(_spaces_of(self._keyed), why))
         keyed, begun = self._keyed, self._begun.parts
@@ -436,7 +454,7 @@ class ClaimsKeeper(Background):
         spaces = {part.space for part in ready}
         self._opened |= spaces
         self._noted_ms = {**self._noted_ms, **dict.fromkeys(spaces, now_ms)}
-        self._failed = {space: of for space, of in self._failed.items() if space in waits}
+        self._failures.keep(waits)
         self._wait(frozenset(ready), waits)
         if ready or not waits:
             self._care(store, run, notes, now_ms)
@@ -458,15 +476,14 @@ class ClaimsKeeper(Background):
         leases_ms = [writer.lease_ms for writer, _ in others.values()]
         longest_ms = max([self._lease_ms, self._leases_ms.get(space, 0), *leases_ms])
         has_settled = now_ms - self._run_since_ms >= self._settle_ms
-        failed = self._failed.get(space)
-        waits = failed is not None and failed.waits(now_ms)
+        why_later = self._failures.why_later(space, now_ms)
         new = list[Part]()
-        if is_quiet and has_settled and not waits:
+        if is_quiet and has_settled and not why_later:
             try:
                 unknown = (part for part in tables if SPACE + part.name not in notes)
                 new = [part for part in unknown if not self._has_rows(tables[part])]
             except SluiceError as error:
-                return Closed(self._fails(space, error))
+                return Closed(self._failures.add(space, error, self._now_ms()))
         step = next_step(
             notes,
             others,
@@ -485,9 +502,7 @@ class ClaimsKeeper(Background):
         self._leases_ms[space] = max([*leases_ms, 0]) if isinstance(step, Open) else longest_ms
         if isinstance(step, Open) and not has_settled:
             return Closed("others may not have noticed yet")
-        if isinstance(step, RebuildNow) and failed is not None and waits:
-            return Closed(failed.why)
-        return step
+        return Closed(why_later) if isinstance(step, RebuildNow) and why_later else step
 
     def _make_again(self, store: ClaimStore, due: Mapping[Part, _Due]) -> None:
         """Claim what is in these tables. Other key spaces are kept up meanwhile."""
@@ -499,18 +514,10 @@ class ClaimsKeeper(Background):
             except StoreAwayError:
                 raise
             except SluiceError as error:
-                self._fails(part.space, error)
+                self._failures.add(part.space, error, self._now_ms())
         now_ms = self._now_ms()  # nobody has inserted anything there meanwhile
         store.keep({SPACE + part.name: Space(run, now_ms).written() for part in made}, run)
         self._begun.made_again(made)
-
-    def _fails(self, space: str, error: SluiceError) -> str:
-        """Claims of a key space cannot be made again now; gives why."""
-        before = self._failed.get(space)
-        pause_ms = RETRY_MS if before is None else min(2 * before.pause_ms, RETRY_MS_MAX)
-        why = _in_words(error)
-        self._failed[space] = _Failed(why, self._now_ms(), pause_ms)
-        return why
 
     def _care(self, store: ClaimStore, run: str, notes: Mapping[str, str], now_ms: int) -> None:
         """Now and then: drop what is over, and see how it is doing."""

@@ -41,6 +41,7 @@ from sluice.driver.applying import (
     newest_version,
     refuse_what_needs_a_start,
 )
+from sluice.driver.background import Background
 from sluice.driver.beginning import ask_group
 from sluice.driver.claims import ClaimsKeeper, why_other_claims
 from sluice.driver.claims_rebuild import TableLooks, rebuild
@@ -469,19 +470,14 @@ class _Assembly:
 
     def close(self) -> None:
         """End everything that belongs to this connector."""
-        if self.claims is not None:
-            self.claims.stop()
-        if self.schema is not None:
-            self.schema.stop()
-        if self.watch is not None:
-            self.watch.stop()
-        if self.decisions is not None:
-            self.decisions.stop()
+        threads: tuple[Background | None, ...] = (
+            *(self.claims, self.schema, self.watch, self.decisions),
+            *(self.fleet, self.monitor, self.staging),
+        )
+        for thread in threads:
+            if thread is not None:
+                thread.stop()
         self.applying.stop()
-        if self.fleet is not None:
-            self.fleet.stop()
-        self.monitor.stop()
-        self.staging.stop()
         if self.heir is not None:
             self.heir.close()
         self.new_partitions.close()

@@ -9,8 +9,8 @@ from collections.abc import Collection, Iterable
 from sluice.config import Configuration
 from sluice.config.topics import why_refused
 from sluice.core.ranges import TopicPartition
-from sluice.core.records import InvalidRecordError, decode
 from sluice.kafka.log import SourceLog
+from sluice.kafka.offsets import record_in
 from sluice.kafka.recorder import Recorder
 
 _logger = logging.getLogger("sluice.loop")
@@ -127,11 +127,8 @@ def retired(
     for begin in range(0, len(others), _ASKED_MAX):
         asked = others[begin : begin + _ASKED_MAX]
         for source, at in recorder.committed(asked).items():
-            try:
-                in_doubt = at is not None and decode(at.offset, at.metadata).in_doubt
-            except InvalidRecordError:
-                continue  # not a record of ours, and not a topic of ours
-            if in_doubt:
+            record = record_in(at)  # of other topics there may be none of ours
+            if record is not None and record.in_doubt:
                 found.append(source)
     seen = set(others)
     for source in sorted(set(elsewhere) - seen):

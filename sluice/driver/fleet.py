@@ -28,6 +28,7 @@ from sluice.core.fleet.placement import is_older
 from sluice.core.fleet.records import Report
 from sluice.core.fleet.view import SILENT_REPORTS, View
 from sluice.core.ranges import TopicPartition
+from sluice.driver.background import Background
 from sluice.driver.inheriting import SharesRead
 from sluice.driver.ports import Jobs, Windows
 from sluice.driver.record_updates import RecordPlanner
@@ -115,7 +116,7 @@ def report_of(me: Identity, owner: str, *, is_alone: bool) -> Report:
     )
 
 
-class FleetMember:
+class FleetMember(Background):
     """One connector's part of a driver that is a member of a fleet.
 
     :param owner: its id in records.
@@ -133,6 +134,7 @@ class FleetMember:
         stopping: threading.Event,
         why_alone: str = "",
     ) -> None:
+        super().__init__("fleet", f"reading and writing {topic}", 0)
         self._access, self._topic_name, self._me, self._owner = access, topic, me, owner
         self.why_alone = why_alone
         self._now_ms, self._stopping = now_ms, stopping
@@ -159,9 +161,7 @@ class FleetMember:
         self._asked = self._wanted = 0
         self._made: tuple[Report, float] | None = None
         self._shared: SharedWindows | None = None
-        self._ended = threading.Event()
-        self._is_over = False
-        self._thread = threading.Thread(target=self._run, name="fleet", daemon=True)
+        self._is_over, self._alarmed_at = False, -ALARM_SECONDS
         self._view = self._fold.view()
 
     # Lifecycle
@@ -189,7 +189,7 @@ class FleetMember:
             raise
         self._topic = topic
         self._publish()
-        self._thread.start()
+        self._begin()
 
     def stop(self, *, is_over: bool = False) -> None:
         """End the thread.
@@ -199,7 +199,7 @@ class FleetMember:
         """
         # What it was about to take over may come yet: then its end is found out as any other's.
         self._is_over = is_over and not self._inherits
-        self._ended.set()
+        super().stop()
         if is_over and self._thread.is_alive():
             self._thread.join(OVER_SECONDS)
 
@@ -319,29 +319,28 @@ class FleetMember:
         return 0 if self._topic is None else self._topic.unreadable
 
     def _run(self) -> None:
+        super()._run()
         topic = self._topic
         assert topic is not None
-        alarmed_at = -ALARM_SECONDS
-        while not self._ended.is_set():
-            try:
-                self._step(topic)
-            except SluiceError as error:
-                if time.monotonic() - alarmed_at >= ALARM_SECONDS:
-                    alarmed_at = time.monotonic()
-                    _logger.warning(
-                        "connector %s does not hear of its fleet; it goes on loading: %s. Try: %s",
-                        *(self._access.connector, error, error.hint),
-                    )
-                self._ended.wait(RETRY_SECONDS)
-            except Exception:
-                _logger.exception("connector %s: the fleet's thread goes on", self._topic_name)
-                self._ended.wait(RETRY_SECONDS)
         if self._is_over:
             topic.bury(self._owner)
             topic.flush(OVER_SECONDS)
         topic.close()
 
-    def _step(self, topic: FleetTopic) -> None:
+    def _step(self) -> None:
+        assert self._topic is not None
+        try:
+            self._read_and_report(self._topic)
+        except SluiceError as error:
+            if time.monotonic() - self._alarmed_at >= ALARM_SECONDS:
+                self._alarmed_at = time.monotonic()
+                _logger.warning(
+                    "connector %s does not hear of its fleet; it goes on loading: %s. Try: %s",
+                    *(self._access.connector, error, error.hint),
+                )
+            self._ended.wait(RETRY_SECONDS)
+
+    def _read_and_report(self, topic: FleetTopic) -> None:
         fold, now = self._fold, time.monotonic()
         before = fold.number
         messages = topic.poll(POLL_SECONDS)

@@ -17,9 +17,9 @@ from dataclasses import dataclass, replace
 from sluice.core.errors import OwnerChangedError, SluiceError, TransientError
 from sluice.core.fleet.placement import Named, Owners
 from sluice.core.fleet.view import View
-from sluice.core.ledger import CommittedOffset, LedgerView
+from sluice.core.ledger import CommittedOffset, CommittedOffsets, LedgerView
 from sluice.core.ranges import TopicPartition
-from sluice.core.records import GENESIS, InvalidRecordError, Record, decode, encode
+from sluice.core.records import GENESIS, Record
 from sluice.driver.beginning import StartRefusedError
 from sluice.driver.start import (
     Started,
@@ -29,11 +29,10 @@ from sluice.driver.start import (
     read_rest,
     without_offset,
 )
+from sluice.kafka.offsets import owner_in, record_in
 from sluice.kafka.recorder import TakeOver
 
 _logger = logging.getLogger("sluice.loop")
-
-_Found = Mapping[TopicPartition, CommittedOffset | None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +86,7 @@ class Heir:
         self._own = parts.planner.owner
         self._owners = Owners()
         #: What was found of partitions that stopped here: they are tried again when that changes.
-        self._tried: dict[TopicPartition, CommittedOffset | None] = {}
+        self._tried: CommittedOffsets = {}
         #: Ids that were announced, and of which not all is known to be the loop's.
         self._inherits = frozenset[str]()
         #: Ids that are fenced, with the number of the view.
@@ -142,14 +141,14 @@ class Heir:
             gone = [s for s in sources if self._is_gone(found[s], held.get(s))]
             given = [s for s in sources if self._is_given(s, found[s], held)]
             # What stopped here names the dead as long as nobody decides.
-            left = {named_by(at) for s, at in found.items() if self._is_new(s, at)}
+            left = {owner_in(at) for s, at in found.items() if self._is_new(s, at)}
             read = SharesRead(
                 alive=self._owners.alive(view),
                 orphans=self._owners.orphans(view, left),
                 view=view.number,
                 sources=tuple(sorted(sources)),
             )
-            named = {named_by(at) for at in found.values()}
+            named = {owner_in(at) for at in found.values()}
             dead = frozenset(
                 owner
                 for owner in self._owners.to_inherit(view)
@@ -174,7 +173,7 @@ class Heir:
     def _take_over(
         self,
         dead: frozenset[str],
-        found: _Found,
+        found: CommittedOffsets,
         held: Mapping[TopicPartition, Record | None],
         view: View,
         batch: int,
@@ -207,14 +206,14 @@ class Heir:
     ) -> bool:
         """Whether it names this owner, whose loop does not have it, or has it stopped at another
         record."""
-        if named_by(at) != self._own or not self._is_new(source, at):
+        if owner_in(at) != self._own or not self._is_new(source, at):
             return False
         stopped = held.get(source)
-        return source not in held or (stopped is not None and not says(at, stopped))
+        return source not in held or (stopped is not None and at != CommittedOffset.of(stopped))
 
     def _is_gone(self, at: CommittedOffset | None, stopped: Record | None) -> bool:
         """Whether one that stopped here was taken on by somebody else."""
-        record = record_at(at)
+        record = record_in(at)
         return (
             stopped is not None
             and record is not None
@@ -241,7 +240,7 @@ class Heir:
             for source, at in again.items()
             if at is not None
             and at == found[source]
-            and named_by(at) == self._own
+            and owner_in(at) == self._own
             # The ledger says it up to this record, then, with all that came before.
             and (view.is_whole or view.metadata(source) == at.metadata)
         }
@@ -251,13 +250,13 @@ class Heir:
     def _inherit(
         self,
         dead: Collection[str],
-        found: _Found,
+        found: CommittedOffsets,
         held: Mapping[TopicPartition, Record | None],
         view: View,
         batch: int,
     ) -> list[Started]:
         """Take over all that these ids own, and all that they may still insert."""
-        theirs = [source for source, at in found.items() if named_by(at) in dead]
+        theirs = [source for source, at in found.items() if owner_in(at) in dead]
         # A transaction that the dead left open is not waited for: it ends once they are fenced.
         ledger = self._parts.read_stable(theirs, without_offset({s: found[s] for s in theirs}))
         taken = self._recorder.inherit(dead, found)
@@ -281,7 +280,7 @@ class Heir:
             started.append(self._remembered(taken, first))
             taken.producers.update(producers)
         if leaving:
-            owners = {source: named_by(at) for source, at in leaving.items()}
+            owners = {source: owner_in(at) for source, at in leaving.items()}
             taken = TakeOver(leaving, owners, taken.producers)
             ledger, batch = self._read(list(leaving), leaving), max(each.batch for each in started)
             settled = first_records(self._parts, taken, ledger, batch, retiring=True)
@@ -290,12 +289,12 @@ class Heir:
 
     def _committed(
         self, sources: list[TopicPartition], owners: Collection[str]
-    ) -> dict[TopicPartition, CommittedOffset | None]:
+    ) -> CommittedOffsets:
         """Those of these partitions that these owners have."""
         found = self._recorder.committed(sources)
-        return {source: at for source, at in found.items() if named_by(at) in owners}
+        return {source: at for source, at in found.items() if owner_in(at) in owners}
 
-    def _read(self, sources: list[TopicPartition], found: _Found) -> LedgerView:
+    def _read(self, sources: list[TopicPartition], found: CommittedOffsets) -> LedgerView:
         return self._parts.read_ledger(sources, without_offset({s: found[s] for s in sources}))
 
     def _leave(self, taken: TakeOver, ledger: LedgerView, view: View) -> None:
@@ -336,24 +335,5 @@ def _looking_again() -> Iterator[None]:
 
 
 def _named(at: CommittedOffset | None) -> Named:
-    record = record_at(at)
-    return Named(named_by(at), "" if record is None else record.spec, at)
-
-
-def record_at(at: CommittedOffset | None) -> Record | None:
-    """A committed offset's record; None if it is none."""
-    try:
-        return None if at is None else decode(at.offset, at.metadata)
-    except InvalidRecordError:
-        return None
-
-
-def named_by(at: CommittedOffset | None) -> str:
-    """Who may write the next record."""
-    record = record_at(at)
-    return GENESIS if record is None else record.owner
-
-
-def says(at: CommittedOffset | None, record: Record) -> bool:
-    """Whether a committed offset is that of this very record."""
-    return at == CommittedOffset(record.begin, encode(record))
+    record = record_in(at)
+    return Named(owner_in(at), "" if record is None else record.spec, at)

@@ -183,7 +183,7 @@ class WindowMonitor(Background):
             started_ms = self._now_ms()
             known = self._facts.setdefault(target_shard, {})
             described_ms, facts = known.get(server.url, (0, None))
-            if facts is None or started_ms - described_ms > DESCRIBE_EVERY_MS:
+            if facts is None or not 0 <= started_ms - described_ms <= DESCRIBE_EVERY_MS:
                 facts = describe_table(server, *table)
                 refuse_own_windows(facts, target_shard.shard, servers.urls)
                 known[server.url] = (started_ms, facts)
@@ -219,7 +219,7 @@ class WindowMonitor(Background):
     ) -> float:
         """Now and then: merges take their time."""
         read_ms, last = self._crowding.get(target_shard, (0, 0.0))
-        if now_ms - read_ms < COUNT_PARTS_EVERY_MS:
+        if 0 <= now_ms - read_ms < COUNT_PARTS_EVERY_MS:
             return last
         now = crowding(server, facts)
         if stretched_delay_ms(1, now) > 1 >= stretched_delay_ms(1, last):
@@ -244,7 +244,8 @@ class WindowMonitor(Background):
         """
         last_url, last = self._said.get(target_shard, (url, insert_counter))
         if insert_counter < last and url != last_url:
-            since_ms = self._behind_since_ms.setdefault(target_shard, now_ms)
+            since_ms = min(now_ms, self._behind_since_ms.get(target_shard, now_ms))
+            self._behind_since_ms[target_shard] = since_ms
             if now_ms - since_ms < BEHIND_MS_MAX:
                 raise TransientError(
                     f"{url} says that {insert_counter} entries of {target_shard.name} were "
@@ -258,9 +259,10 @@ class WindowMonitor(Background):
 
     def _report(self, outages: dict[TargetShard, SluiceError]) -> None:
         """Say what is new; every minute again what goes on, since nothing is loaded there."""
-        again = self._now_ms() - self._alarmed_at_ms >= ALARM_EVERY_MS
+        now_ms = self._now_ms()
+        again = not 0 <= now_ms - self._alarmed_at_ms < ALARM_EVERY_MS
         if again:
-            self._alarmed_at_ms = self._now_ms()
+            self._alarmed_at_ms = now_ms
         for target_shard, error in outages.items():
             if again or target_shard not in self._outages:
                 _logger.warning(

@@ -7,13 +7,10 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from dataclasses import replace
 
-from sluice.core.budget import TargetShard
 from sluice.core.bundles import members_in
 from sluice.core.errors import SluiceError
 from sluice.core.flights import InFlight
-from sluice.core.ledger import Background
 from sluice.core.load_spec import LoadSpec
 from sluice.core.planning import Limits
 from sluice.core.ranges import TopicPartition
@@ -24,7 +21,7 @@ from sluice.driver.record_updates import (
     RecordPlanner,
     RecordUpdate,
     WindowTooSmallError,
-    insert_counters_at,
+    from_now_on,
 )
 from sluice.driver.state import PartitionState
 
@@ -112,7 +109,7 @@ class ProbedRanges:
         except WindowTooSmallError as error:
             self._stop(state, error)
             return None
-        background = from_now_on(state.background, target_shards, budget, now_ms)
+        background = from_now_on(state.background, target_shards, budget.windows, now_ms)
         return self._planner.probed(state, spec.digest(), background, now_ms, reservation)
 
     def _together(self) -> list[list[PartitionState]]:
@@ -158,7 +155,7 @@ class ProbedRanges:
                 self._planner.probed(
                     state,
                     digest,
-                    from_now_on(state.background, target_shards, budget, now_ms),
+                    from_now_on(state.background, target_shards, budget.windows, now_ms),
                     now_ms,
                     reservation,
                     attempt,
@@ -190,11 +187,3 @@ def found_nothing(state: PartitionState, spec: LoadSpec) -> bool:
     if any(table.is_staged for table in tables):
         return False  # nobody looked there
     return not any(stored.values()) and all(rest.get(table.entry) == whole for table in tables)
-
-
-def from_now_on(
-    background: Background, target_shards: list[TargetShard], budget: Budget, now_ms: int
-) -> Background:
-    """The same, for blocks that are new to the windows."""
-    insert_counters, servers = insert_counters_at(target_shards, budget.windows)
-    return replace(background, insert_counters=insert_counters, since_ms=now_ms, servers=servers)

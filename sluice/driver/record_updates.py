@@ -24,7 +24,6 @@ from sluice.core.planning import Limits, smoothed_bytes
 from sluice.core.ranges import Range, TopicPartition, digest_of_rest
 from sluice.core.receipts import DeadLetter, Loaded
 from sluice.core.records import Kind, Record
-from sluice.core.server_runs import ServerRuns
 from sluice.core.values import value
 from sluice.driver.parking import limits_of
 from sluice.driver.ports import ShardWindow
@@ -67,19 +66,20 @@ class RecordUpdate:
         return self.record if self.record.batch == batch else replace(self.record, batch=batch)
 
 
-def insert_counters_at(
-    target_shards: Iterable[TargetShard], windows: Mapping[TargetShard, ShardWindow]
-) -> tuple[InsertCounters, ServerRuns]:
-    """What the windows of these target shards, as far as they were read, say of now: what a range
-    that is inserted from now on is remembered by."""
-    known = [
-        (target_shard, windows[target_shard])
-        for target_shard in target_shards
-        if target_shard in windows
-    ]
-    return (
-        {target_shard.key: window.state.insert_counter for target_shard, window in known},
-        {target_shard.shard: window.server for target_shard, window in known if window.server},
+def from_now_on(
+    background: Background,
+    target_shards: Iterable[TargetShard],
+    windows: Mapping[TargetShard, ShardWindow],
+    now_ms: int,
+) -> Background:
+    """The same, for a range whose blocks are new to the windows of these target shards: it is
+    remembered by what these, as far as they were read, say of now."""
+    known = [(each, windows[each]) for each in target_shards if each in windows]
+    return replace(
+        background,
+        insert_counters={each.key: window.state.insert_counter for each, window in known},
+        since_ms=now_ms,
+        servers={each.shard: window.server for each, window in known if window.server},
     )
 
 
@@ -115,6 +115,15 @@ class Budget:
     def _place(self, target_shard: TargetShard) -> _Place:
         return self.windows[target_shard].state.table or target_shard.name, target_shard.shard
 
+    def _known(
+        self, target_shards: list[TargetShard]
+    ) -> list[tuple[TargetShard, ShardWindow, int]]:
+        """Those that were read, with how many blocks of a range go to their table: to one by
+        several entries or views, the range makes its reservation there once for each."""
+        known = [target_shard for target_shard in target_shards if target_shard in self.windows]
+        blocks = Counter(map(self._place, known))
+        return [(each, self.windows[each], blocks[self._place(each)]) for each in known]
+
     def target_shards(self, spec: LoadSpec, topic: str) -> list[TargetShard]:
         """Every window that a range of this topic takes entries of: those of its tables, and of
         all that the views behind them write to."""
@@ -129,12 +138,7 @@ class Budget:
 
         What one block needed must not stop the partitions whose blocks need less.
         """
-        known = [target_shard for target_shard in target_shards if target_shard in self.windows]
-        blocks = Counter(map(self._place, known))
-        usable = [
-            self.windows[target_shard].state.most // blocks[self._place(target_shard)]
-            for target_shard in known
-        ]
+        usable = [window.state.most // blocks for _, window, blocks in self._known(target_shards)]
         return max(1, min([reservation, *usable]))
 
     def take(
@@ -149,8 +153,8 @@ class Budget:
         if any(target_shard not in self.windows for target_shard in target_shards):
             return False
         self.require_possible(target_shards, reservation, entry)
-        blocks = Counter(self._place(target_shard) for target_shard in target_shards)
-        needed = {place: (reservation - held) * count for place, count in blocks.items()}
+        known = self._known(target_shards)
+        needed = {self._place(each): (reservation - held) * blocks for each, _, blocks in known}
         if any(self._room(place).left < needs for place, needs in needed.items()):
             return False
         for place, needs in needed.items():
@@ -164,18 +168,10 @@ class Budget:
 
         :raises WindowTooSmallError: names the narrowest window that could not.
         """
-        windows = [
-            (target_shard, self.windows[target_shard])
-            for target_shard in target_shards
-            if target_shard in self.windows
-        ]
-        # A range whose blocks go to one table by several ways makes the reservation once for each.
-        blocks = Counter(self._place(target_shard) for target_shard, _ in windows)
-        for target_shard, window in sorted(windows, key=lambda item: item[1].state.most):
-            if reservation * blocks[self._place(target_shard)] > window.state.most:
-                raise too_small(
-                    target_shard, reservation, window, entry, blocks[self._place(target_shard)]
-                )
+        known = sorted(self._known(target_shards), key=lambda each: each[1].state.most)
+        for target_shard, window, blocks in known:
+            if reservation * blocks > window.state.most:
+                raise too_small(target_shard, reservation, window, entry, blocks)
 
     def take_again(
         self, target_shards: list[TargetShard], reservation: int, insert_counters: InsertCounters
@@ -190,19 +186,12 @@ class Budget:
         if any(target_shard not in self.windows for target_shard in target_shards):
             return False
         oldest: dict[_Place, int] = {}
-        for target_shard in target_shards:
-            insert_counter = insert_counters.get(
-                target_shard.key, self.windows[target_shard].state.insert_counter
-            )
-            oldest[self._place(target_shard)] = min(
-                insert_counter, oldest.get(self._place(target_shard), insert_counter)
-            )
-        needed = {
-            place: reservation * count
-            for place, count in Counter(
-                self._place(target_shard) for target_shard in target_shards
-            ).items()
-        }
+        needed: dict[_Place, int] = {}
+        for target_shard, window, blocks in self._known(target_shards):
+            insert_counter = insert_counters.get(target_shard.key, window.state.insert_counter)
+            place = self._place(target_shard)
+            oldest[place] = min(insert_counter, oldest.get(place, insert_counter))
+            needed[place] = reservation * blocks
         rooms = [(self._room(place), needs, oldest[place]) for place, needs in needed.items()]
         if any(each.left_alone(insert_counter) < needs for each, needs, insert_counter in rooms):
             return None
@@ -429,13 +418,8 @@ class RecordPlanner:
         now_ms: int,
     ) -> Background:
         """That of new ranges that are inserted at these target shards from now on."""
-        insert_counters, servers = insert_counters_at(target_shards, windows)
-        return Background(
-            insert_counters=insert_counters,
-            since_ms=now_ms,
-            bytes_max=min(self.spec.range_bytes_max, limits.range_bytes_max),
-            servers=servers,
-        )
+        background = Background(bytes_max=min(self.spec.range_bytes_max, limits.range_bytes_max))
+        return from_now_on(background, target_shards, windows, now_ms)
 
     def intend(
         self,

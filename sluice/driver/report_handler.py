@@ -151,9 +151,7 @@ class ReportHandler:
             for assignment in result.job.assignments:
                 state = self._states[assignment.block_range.source]
                 state.untouched = False
-                state.late_insert_until_ms = max(
-                    state.late_insert_until_ms, state.record.deadline_ms
-                )
+                state.expect_late_insert()
                 if state.stopped is None:
                     effects += self._failed(state, result.error, now_ms)
             return effects
@@ -168,7 +166,7 @@ class ReportHandler:
         )
         if report.task_attempt > 0 or report.may_land:
             # What is stored late, after the range is settled, keeps its hold on the window.
-            state.late_insert_until_ms = max(state.late_insert_until_ms, state.record.deadline_ms)
+            state.expect_late_insert()
         if report.may_lack_part:
             state.distrust_servers()
         state.untouched = state.untouched and _refuses_all(report.outcome)
@@ -315,7 +313,7 @@ class ReportHandler:
         if isinstance(error, StructureChangedError):
             state.refusals += 1  # a look at the table says whether it can be sent again
         if may_still_land(error):
-            state.late_insert_until_ms = max(state.late_insert_until_ms, state.record.deadline_ms)
+            state.expect_late_insert()
         # A lease that is over there and not here is a clock that runs ahead: sent again at
         # once, the range would come back at once, for ever.
         delay = min(backoff_ms(state.failures), pause_ms_max)

@@ -24,7 +24,7 @@ from sluice.driver.effects import Effect, StopPartition
 from sluice.driver.freezing import Freezing, stand_still
 from sluice.driver.pending import Pending
 from sluice.driver.ports import Jobs, Windows
-from sluice.driver.probed import ProbedRanges, found_nothing, from_now_on
+from sluice.driver.probed import ProbedRanges, found_nothing
 from sluice.driver.record_updates import (
     LOOK_AGE_MS_MAX,
     RESETTLE_MS,
@@ -32,6 +32,7 @@ from sluice.driver.record_updates import (
     RecordPlanner,
     RecordUpdate,
     WindowTooSmallError,
+    from_now_on,
     give_back,
     refresh,
     settle,
@@ -304,7 +305,7 @@ class RoundPlanner:
         except WindowTooSmallError as error:
             self._stop(state, error)
             return None
-        background = from_now_on(update.background, target_shards, budget, now_ms)
+        background = from_now_on(update.background, target_shards, budget.windows, now_ms)
         return replace(update, background=background)
 
     def _has_room_again(

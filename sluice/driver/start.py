@@ -17,7 +17,7 @@ from sluice.core.errors import OwnerChangedError, SluiceError, TerminalError, Tr
 from sluice.core.ledger import (
     Background,
     Commit,
-    CommittedOffset,
+    CommittedOffsets,
     LedgerEntry,
     LedgerView,
     record_entry,
@@ -40,7 +40,7 @@ from sluice.core.replay import (
 )
 from sluice.driver.beginning import AskGroup, Held, beginnings
 from sluice.driver.ports import Clock, FindCuts, Windows, no_cuts
-from sluice.driver.record_updates import Budget, RecordPlanner, insert_counters_at
+from sluice.driver.record_updates import Budget, RecordPlanner, from_now_on
 from sluice.driver.remembering import why_forgotten
 from sluice.driver.state import Holds, PartitionState, PossibleLateInsert, target_shards_gone
 from sluice.driver.stopped import Observed, UnresolvedError, resolved_together, stop_error
@@ -141,7 +141,7 @@ class ReadAhead:
     :param found: what the group held then.
     """
 
-    found: Mapping[TopicPartition, CommittedOffset | None]
+    found: CommittedOffsets
     view: LedgerView
 
 
@@ -151,9 +151,7 @@ def read_ahead(parts: StartParts, sources: list[TopicPartition]) -> ReadAhead:
     return ReadAhead(found, parts.read_stable(sources, without_offset(found)))
 
 
-def read_rest(
-    parts: StartParts, view: LedgerView, found: Mapping[TopicPartition, CommittedOffset | None]
-) -> LedgerView:
+def read_rest(parts: StartParts, view: LedgerView, found: CommittedOffsets) -> LedgerView:
     """Read on, into a view that was read ahead; or read all of it, where it lacks a record of these
     partitions, or the load spec of one that came meanwhile."""
     parts.read_on(view)
@@ -164,7 +162,7 @@ def read_rest(
     return view
 
 
-def without_offset(found: Mapping[TopicPartition, CommittedOffset | None]) -> list[TopicPartition]:
+def without_offset(found: CommittedOffsets) -> list[TopicPartition]:
     return [source for source, at in found.items() if at is None]
 
 
@@ -530,15 +528,10 @@ def _fresh_probe(
     assert item.record is not None
     topic, whole = item.source.topic, (item.record.begin, item.record.end)
     spec = started.specs.get(item.record.spec, parts.planner.spec)
-    windows = parts.windows.current()
+    windows, rest = parts.windows.current(), state.background.rest
+    rest = rest or {t.entry: (whole,) for t in spec.tables_of(topic)}
+    background = replace(state.background, rest=rest)
     target_shards = Budget(windows, Holds(), [], now_ms).target_shards(spec, topic)
-    insert_counters, servers = insert_counters_at(target_shards, windows)
-    state.background = replace(
-        state.background,
-        insert_counters=insert_counters,
-        since_ms=now_ms,
-        servers=servers,
-        rest=state.background.rest or {t.entry: (whole,) for t in spec.tables_of(topic)},
-    )
+    state.background = from_now_on(background, target_shards, windows, now_ms)
     state.record = replace(item.record, spec=spec.digest())
     return state.record

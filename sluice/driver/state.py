@@ -295,6 +295,10 @@ class PartitionState:
         self.waiting_since_ms = None if self.waiting_since_ms is None else now_ms
         self.back_at_ms = min(self.back_at_ms, now_ms)
 
+    def expect_late_insert(self) -> None:
+        """A lost task of its range may insert as long as the lease is not over."""
+        self.late_insert_until_ms = max(self.late_insert_until_ms, self.record.deadline_ms)
+
     def may_insert(self, now_ms: int) -> bool:
         """Whether anybody may still insert for the committed record."""
         return self.out or (

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 
 import confluent_kafka as ck
 
-from sluice.core.ledger import CommittedOffset
+from sluice.core.ledger import CommittedOffset, CommittedOffsets
 from sluice.core.ranges import TopicPartition
-from sluice.core.records import GENESIS, InvalidRecordError, decode
+from sluice.core.records import GENESIS, InvalidRecordError, Record, decode
 from sluice.kafka.clients import KafkaAccess, make_consumer, make_unstable_reader
 from sluice.kafka.errors import KafkaUnavailableError, kafka_error
 
@@ -20,8 +20,6 @@ _SEARCH_SECONDS_MAX = 5.0
 
 #: In the place of metadata that another program committed, and that the client cannot read.
 UNREADABLE = "metadata of another program"
-
-Found = dict[TopicPartition, CommittedOffset | None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,18 +31,22 @@ class GroupOffsets:
         replaced by it, so it is good for showing only (H5).
     """
 
-    found: Found
+    found: CommittedOffsets
     unstable: frozenset[TopicPartition]
+
+
+def record_in(found: CommittedOffset | None) -> Record | None:
+    """The record that was committed; None if nothing was, or something else."""
+    try:
+        return None if found is None else decode(found.offset, found.metadata)
+    except InvalidRecordError:
+        return None
 
 
 def owner_in(found: CommittedOffset | None) -> str:
     """Who may write the next record: the recorded owner, or nobody yet (genesis)."""
-    if found is None:
-        return GENESIS
-    try:
-        return decode(found.offset, found.metadata).owner
-    except InvalidRecordError:
-        return GENESIS
+    record = record_in(found)
+    return GENESIS if record is None else record.owner
 
 
 def shown(found: CommittedOffset | None) -> str:
@@ -52,7 +54,9 @@ def shown(found: CommittedOffset | None) -> str:
     return "nothing" if found is None else f"offset {found.offset} with {found.metadata!r}"
 
 
-def ask(reader: ck.Consumer, sources: Iterable[TopicPartition], timeout_seconds: float) -> Found:
+def ask(
+    reader: ck.Consumer, sources: Iterable[TopicPartition], timeout_seconds: float
+) -> CommittedOffsets:
     """Committed offsets through a consumer of the group, at its isolation level.
 
     :raises KafkaUnavailableError: no answer in time, for a read_committed consumer also
@@ -104,7 +108,9 @@ def look(
         reader.close()
 
 
-def _patiently(reader: ck.Consumer, sources: Sequence[TopicPartition], seconds: float) -> Found:
+def _patiently(
+    reader: ck.Consumer, sources: Sequence[TopicPartition], seconds: float
+) -> CommittedOffsets:
     """Ask again where the answer is an error, as from a coordinator that starts or moves."""
     deadline = time.monotonic() + seconds
     while True:
@@ -133,7 +139,7 @@ def _open(
     return []
 
 
-def _found(answer: Iterable[ck.TopicPartition]) -> Found:
+def _found(answer: Iterable[ck.TopicPartition]) -> CommittedOffsets:
     return {
         TopicPartition(item.topic, item.partition): (
             None if item.offset < 0 else CommittedOffset(item.offset, _metadata(item))

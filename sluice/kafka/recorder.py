@@ -26,9 +26,9 @@ from sluice.core.errors import (
     SluiceError,
     TransientError,
 )
-from sluice.core.ledger import Commit, CommittedOffset
+from sluice.core.ledger import Commit, CommittedOffset, CommittedOffsets
 from sluice.core.ranges import TopicPartition
-from sluice.core.records import GENESIS, Record, decode, encode
+from sluice.core.records import GENESIS, Record, decode
 from sluice.kafka.clients import KafkaAccess, make_consumer, make_producer, make_unstable_reader
 from sluice.kafka.errors import FencedError, KafkaUnavailableError, UnknownCommitError
 from sluice.kafka.offsets import ask, owner_in, shown
@@ -61,7 +61,7 @@ class StopRequestedError(TransientError):
 class TakeOver:
     """Old owners are fenced; the stable view that the first records must build on."""
 
-    found: dict[TopicPartition, CommittedOffset | None]
+    found: CommittedOffsets
     owners: dict[TopicPartition, str]
     producers: dict[str, ck.Producer]
 
@@ -148,9 +148,7 @@ class Recorder:
 
     # Reading
 
-    def committed(
-        self, sources: Iterable[TopicPartition]
-    ) -> dict[TopicPartition, CommittedOffset | None]:
+    def committed(self, sources: Iterable[TopicPartition]) -> CommittedOffsets:
         """What the group holds, stable reads only (H5); waits while a transaction is open.
 
         :raises KafkaUnavailableError: no stable answer within the time limit.
@@ -181,7 +179,7 @@ class Recorder:
         different: dict[TopicPartition, str] = {}
         for source, record in expected.items():
             now = found[source]
-            if now == CommittedOffset(record.begin, encode(record)):
+            if now == CommittedOffset.of(record):
                 continue
             other, where = owner_in(now), f"{source} of group {self.names.group}"
             if other not in (self.names.owner, GENESIS):
@@ -190,7 +188,7 @@ class Recorder:
                 raise OwnerChangedError(f"{where} was taken over, and given back")
             different[source] = (
                 f"{source}: the group {self.names.group} holds {shown(now)}, "
-                f"this owner wrote {shown(CommittedOffset(record.begin, encode(record)))}"
+                f"this owner wrote {shown(CommittedOffset.of(record))}"
             )
         return different
 
@@ -374,16 +372,14 @@ class Recorder:
                     f"{source} of group {self.names.group} was taken over by {other}"
                 )
         for source, now in held.items():
-            if now != CommittedOffset(records[source].begin, encode(records[source])):
+            if now != CommittedOffset.of(records[source]):
                 raise TransientError(
                     f"{source}: the group {self.names.group} holds {shown(now)}, which is no "
                     "record, after a take-over of unknown outcome",
                     "It is taken over again; a partition with a foreign commit stops.",
                 )
 
-    def look(
-        self, sources: Iterable[TopicPartition]
-    ) -> dict[TopicPartition, CommittedOffset | None]:
+    def look(self, sources: Iterable[TopicPartition]) -> CommittedOffsets:
         """Owners only: a pending transaction of the old owner must not block finding it.
 
         What an unstable read shows is the last committed record, whose owner is the one to
@@ -458,8 +454,6 @@ def _handed_over(commit: Commit, own: str) -> set[TopicPartition]:
     return {source for source, record in commit.records.items() if record.owner != own}
 
 
-def _holds_any(
-    found: Mapping[TopicPartition, CommittedOffset | None], records: Mapping[TopicPartition, Record]
-) -> bool:
+def _holds_any(found: CommittedOffsets, records: Mapping[TopicPartition, Record]) -> bool:
     """Whether any partition holds its one of these records."""
-    return any(found[s] == CommittedOffset(r.begin, encode(r)) for s, r in records.items())
+    return any(found[s] == CommittedOffset.of(r) for s, r in records.items())

@@ -27,6 +27,7 @@ from sluice.core.ledger import (
     Background,
     Commit,
     CommittedOffset,
+    CommittedOffsets,
     LedgerEntry,
     LedgerView,
     Rest,
@@ -756,7 +757,7 @@ def carry_out(configuration: Configuration, plan: Plan, recorder: Recorder) -> N
         _logger.info("%s is decided: offset %d", each.source, each.record.begin)
 
 
-def _refuse_changes(plan: Plan, found: dict[TopicPartition, CommittedOffset | None]) -> None:
+def _refuse_changes(plan: Plan, found: CommittedOffsets) -> None:
     changed = [
         f"{each.source} held {shown(each.found)}, and holds {shown(found[each.source])}"
         for each in plan.decided

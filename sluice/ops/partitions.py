@@ -8,14 +8,14 @@ from dataclasses import dataclass
 from sluice.config import Configuration
 from sluice.core.ledger import Background, CommittedOffset, LedgerView
 from sluice.core.ranges import TopicPartition
-from sluice.core.records import InvalidRecordError, Record, decode
+from sluice.core.records import Record
 from sluice.driver.discovering import topics_today
 from sluice.driver.specs import kafka_access
 from sluice.driver.start import spec_needed
 from sluice.kafka.clients import make_admin
 from sluice.kafka.ledger import read_view
 from sluice.kafka.log import SourceLog
-from sluice.kafka.offsets import GroupOffsets, look
+from sluice.kafka.offsets import GroupOffsets, look, record_in
 from sluice.kafka.topics import describe_topic
 
 #: A driver's own transactions take milliseconds; what is open for longer hangs.
@@ -96,7 +96,7 @@ class ConnectorReader:
         :param view: None reads the ledger only for partitions without a valid record.
         """
         offsets = self.offsets(sources)
-        decoded = {source: _decoded(offsets.found[source]) for source in sources}
+        decoded = {source: record_in(offsets.found[source]) for source in sources}
         if view is None:
             view = self.ledger(source for source, record in decoded.items() if record is None)
         begins, ends = self.log.begins(sources), self.log.stable_ends(sources)
@@ -117,17 +117,8 @@ class ConnectorReader:
         ]
 
 
-def _decoded(found: CommittedOffset | None) -> Record | None:
-    if found is None:
-        return None
-    try:
-        return decode(found.offset, found.metadata)
-    except InvalidRecordError:
-        return None
-
-
 def _last(view: LedgerView, source: TopicPartition) -> Record | None:
     entry = view.records.get(source)
     if entry is None:
         return None
-    return _decoded(CommittedOffset(int(entry["begin"]), str(entry["metadata"])))
+    return record_in(CommittedOffset(int(entry["begin"]), str(entry["metadata"])))

@@ -37,8 +37,9 @@ from sluice.stream.errors import (
     OtherTableError,
     OvertakenError,
 )
-from sluice.stream.marks import Mark, Marks, Winner, drop_table, statements_about
-from sluice.stream.names import Staged, home_name, mark_name, parse_staged, query_prefix
+from sluice.stream.homes import Homes
+from sluice.stream.marks import Mark, Winner, drop_table, statements_about
+from sluice.stream.names import Staged, mark_name, parse_staged, query_prefix
 from sluice.stream.replacing import LOOKS, LOOKS_WHILE_RENAMED, Replacer
 
 _ATTEMPTS = 7
@@ -122,7 +123,7 @@ class Committer:
         self, servers: Mapping[str, Server], database: str, table: str, who: QueryIdentity
     ) -> None:
         self._servers = servers
-        self._server = server = next(iter(servers.values()))
+        self._server = next(iter(servers.values()))
         self._database = database
         self._table = table
         self._who = who
@@ -132,43 +133,12 @@ class Committer:
         self._moved = set[Winner]()
         #: A mark that seals rows of this one's may be there, now or later.
         self.may_be_sealed = False
-        self.marks = Marks(server, database, self._prefix)
+        self.homes = Homes(servers, database, who.query)
+        self.marks = self.homes.marks
 
     def check(self) -> None:
         """:raises OtherCheckpointError: nothing may be written under this name."""
         self._who.check(self.marks.latest())
-
-    def check_shards(self) -> None:
-        """:raises OtherCheckpointError: it is another shard that remembers this query."""
-        (first, _), *further = self._servers.items()
-        latest = self.marks.latest() if further else None
-        for shard, server in further:
-            marks = Marks(server, self._database, self._prefix)
-            if marks.latest() is not None:
-                raise self._remembered(
-                    f"by the shard {shard} ({server.url}), and not by the first one",
-                    f"Name {shard} first in the option shards, and leave it there.",
-                )
-            home = marks.home()
-            if home and (latest is None or latest.home != home):
-                raise self._not_by_first(shard)
-        if self.marks.home():
-            raise self._not_by_first(first)
-
-    def _not_by_first(self, witness: str) -> OtherCheckpointError:
-        """The shard `witness` says so."""
-        first, url = next(iter(self._servers)), self._servers[witness].url
-        home = f"{self._database}.{home_name(self._prefix)}"
-        return self._remembered(
-            f"by another shard than {first}, which is named first now: so says {home} on {url}",
-            f"Name the shard first that was it, which has the tables {self._prefix}mark_…. If the "
-            f"query starts over into empty tables: drop {home} there.",
-        )
-
-    def _remembered(self, where: str, hint: str) -> OtherCheckpointError:
-        return OtherCheckpointError(
-            f'what the query "{self._who.query}" has written is remembered {where}', hint
-        )
 
     def commit(self, epoch: Epoch) -> bool:
         """Get the rows of an epoch into the target, unless rows of it are there.
@@ -301,8 +271,7 @@ class Committer:
         """Remove the marks of a query whose name nobody has again."""
         latest = self.marks.latest()
         self.marks.drop_below(0 if latest is None else latest.number + 1)
-        for server in list(self._servers.values())[1:]:
-            drop_table(server, self._database, home_name(self._prefix))
+        self.homes.forget()
 
     def _seal(self, latest: Mark | None, epoch: Epoch) -> Mark:
         """Steps 2 and 3; of an epoch without rows, step 5, too."""
@@ -373,10 +342,7 @@ class Committer:
                     f"on the shard {each.shard}, which no option names",
                     "Start the query with the shards that it had until this epoch is done.",
                 )
-        for shard in list(self._servers)[1:]:
-            marks = Marks(self._servers[shard], self._database, self._prefix)
-            if marks.keep_home(mark.home) != mark.home:
-                raise self._not_by_first(shard)
+        self.homes.keep(mark.home)
         for shard, server in self._servers.items():
             left = [each for each in mark.winners if each.shard == shard]
             left = [each for each in left if each not in self._moved]

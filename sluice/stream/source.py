@@ -33,6 +33,7 @@ from sluice.stream.columns import check_target, plan_columns
 from sluice.stream.commit import Committer, Epoch, QueryIdentity, patiently
 from sluice.stream.direct import Direct, read_memory
 from sluice.stream.errors import HalfLoadedError
+from sluice.stream.homes import Homes
 from sluice.stream.marks import Winner, drop_table
 from sluice.stream.names import query_prefix, staged_name
 from sluice.stream.options import SinkOptions, read_options
@@ -213,7 +214,7 @@ class StreamWriter(DataSourceStreamArrowWriter):  # type: ignore[misc]
         self._replaces = replaces
         self._plan = plan_tasks(options, schema, replaces=replaces)
         with connect(options) as servers:
-            _committer(servers, options, "").check_shards()
+            Homes(servers, options.database, options.query).check()
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> Staged:
         """Stage what one attempt of one task has."""
@@ -285,7 +286,7 @@ class BatchWriter(DataSourceArrowWriter):  # type: ignore[misc]
         if options.query:
             with connect(options) as servers:
                 committer = self._committer(servers)
-                committer.check_shards()
+                committer.homes.check()
                 if options.version is None:
                     committer.refuse_known()
                 else:

@@ -24,7 +24,7 @@ from sluice.kafka.cluster import Cluster
 from sluice.kafka.dead_letters import read_dead_letters
 from sluice.kafka.ledger import entries
 from sluice.kafka.log import SourceLog
-from sluice.kafka.offsets import look
+from sluice.kafka.offsets import look, record_in
 from sluice.verify.audit_chunk import Told
 from sluice.verify.pace import Pace
 
@@ -229,14 +229,10 @@ class SourceReader:
         for source in sources:
             past = histories.get(source)
             settled = None if past is None else past.position
-            found = committed[source]
-            if found is not None:
-                try:
-                    record = decode(found.offset, found.metadata)
-                    settled = record.begin
-                    self._generation = max(self._generation, record.generation)
-                except InvalidRecordError:
-                    pass  # someone else's; the ledger's last word counts
+            record = record_in(committed[source])
+            if record is not None:  # else, as of someone else's, the ledger's last word counts
+                settled = record.begin
+                self._generation = max(self._generation, record.generation)
             assigned: list[Interval] = []
             if settled is not None:
                 past = past or History(begins[source], settled)

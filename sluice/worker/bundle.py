@@ -44,10 +44,7 @@ class Bundle:
 
     def __post_init__(self) -> None:
         name, records = self.name, [member.record for member in self.members]
-        of = [
-            Member(m.block_range, m.record.topic_id, m.record.generation, m.record.rest)
-            for m in self.members
-        ]
+        of = [Member.of(member.block_range, member.record) for member in self.members]
         same = {(record.bundle, record.spec) for record in records}
         if len(same) != 1 or (sorted(of) != of) or (name and not is_whole(name, of)):
             raise TerminalError(

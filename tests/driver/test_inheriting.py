@@ -9,7 +9,7 @@ from typing import Any, cast
 from sluice.core.fleet.view import Member, View
 from sluice.core.ledger import CommittedOffset, LedgerView
 from sluice.core.ranges import TopicPartition
-from sluice.core.records import GENESIS, Kind, Record, encode
+from sluice.core.records import GENESIS, Kind, Record
 from sluice.driver.beginning import StartRefusedError
 from sluice.driver.inheriting import Heir
 from sluice.driver.start import StartParts
@@ -24,7 +24,7 @@ class Group:
     """The heir's recorder: one partition, which names a dead id and stopped here."""
 
     def __init__(self) -> None:
-        self.at = CommittedOffset(STOPPED.begin, encode(STOPPED))
+        self.at = CommittedOffset.of(STOPPED)
         self.fenced: list[Collection[str]] = []
 
     def look(self, sources: Iterable[TopicPartition]) -> dict[TopicPartition, CommittedOffset]:

@@ -13,7 +13,16 @@ from sluice.core.load_spec import LoadSpec
 from sluice.driver import monitor
 from sluice.driver.monitor import WindowMonitor
 from tests.driver.loop_world import table_spec
-from tests.driver.test_monitor import EVEN_MS, FACTS, INSERT_COUNTERS, A, B, Watched, watched
+from tests.driver.test_monitor import (
+    CROWDING,
+    EVEN_MS,
+    FACTS,
+    INSERT_COUNTERS,
+    A,
+    B,
+    Watched,
+    watched,
+)
 from tests.support.world import wait_for
 
 __all__ = ["watched"]
@@ -131,3 +140,31 @@ def test_a_shard_that_is_not_configured_any_more_is_not_asked(watched: Watched) 
     watched.monitor.watch(elsewhere)
     watched.read(EVEN_MS, a=5, b=5)
     assert set(watched.monitor.current()) == {T}
+
+
+def test_a_clock_that_was_set_back_puts_nothing_off(
+    watched: Watched, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It took an hour until anybody noticed that a window was made narrower."""
+    back_ms = EVEN_MS - 3_600_000
+    assert watched.read(EVEN_MS, a=10, b=10) == 10
+    watched.read(EVEN_MS + 1, a=None, b=None)
+    monkeypatch.setitem(FACTS, A, replace(FACTS[A], window_blocks=40))
+    monkeypatch.setitem(CROWDING, A, 0.3)
+    caplog.clear()
+    watched.read(back_ms, a=None, b=None)
+    assert "table entry t in shard s1 waits" in caplog.text
+    assert watched.read(back_ms + 30_000, a=10, b=10) == 10
+    window = watched.monitor.current()[T]
+    assert (window.state.blocks, window.crowding) == (40, 0.3)
+
+
+def test_a_replica_that_may_be_behind_is_believed_although_the_clock_was_set_back(
+    watched: Watched,
+) -> None:
+    assert watched.read(EVEN_MS, a=10, b=10) == 10
+    assert watched.read(EVEN_MS + 1000, a=None, b=1) is None
+    back_ms = EVEN_MS - 3_600_000
+    assert watched.read(back_ms, a=None, b=1) is None
+    assert watched.read(back_ms + monitor.BEHIND_MS_MAX - 1, a=None, b=1) is None
+    assert watched.read(back_ms + monitor.BEHIND_MS_MAX, a=None, b=1) == 1

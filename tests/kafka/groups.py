@@ -9,7 +9,7 @@ from typing import Any
 from sluice.core.ledger import Background, Commit, CommittedOffset, record_entry
 from sluice.core.ranges import TopicPartition
 from sluice.core.receipts import DeadLetter
-from sluice.core.records import Kind, Record, encode
+from sluice.core.records import Kind, Record
 from sluice.core.transaction_size import TransactionSize
 from sluice.kafka.recorder import Recorder, RecorderNames
 from tests.support.kafka import Kafka
@@ -101,7 +101,7 @@ class Group:
 
     def holds(self, record: Record) -> bool:
         """Whether the group holds this record."""
-        return self.committed() == CommittedOffset(record.begin, encode(record))
+        return self.committed() == CommittedOffset.of(record)
 
     def ledger_kinds(self) -> list[tuple[str, str]]:
         """Owner and kind of the ledger's committed records, in order."""

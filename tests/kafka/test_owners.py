@@ -18,7 +18,7 @@ from sluice.core.errors import (
 )
 from sluice.core.ledger import Commit, CommittedOffset, LedgerEntry
 from sluice.core.ranges import TopicPartition
-from sluice.core.records import GENESIS, Record, encode
+from sluice.core.records import GENESIS, Record
 from sluice.kafka import recorder as recorder_module
 from sluice.kafka.errors import FencedError, KafkaUnavailableError, UnknownCommitError
 from sluice.kafka.recorder import Recorder, StopRequestedError, TakeOver, _OwnProducer
@@ -30,7 +30,7 @@ Held = dict[TopicPartition, CommittedOffset | None]
 
 
 def at(record: Record) -> CommittedOffset:
-    return CommittedOffset(record.begin, encode(record))
+    return CommittedOffset.of(record)
 
 
 class Named(str):

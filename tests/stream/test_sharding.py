@@ -151,7 +151,7 @@ def test_another_shard_that_is_first_is_known(urls: dict[str, str]) -> None:
     pair = Pair(urls)
     for epoch in range(2):
         pair.committer().commit(pair.stage(epoch))
-    pair.committer().check_shards()
+    pair.committer().homes.check()
     alone = {"shards": "", "url": urls["b"]}
     with pytest.raises(OtherCheckpointError, match="by another shard than s1"):
         SluiceSink(pair.options(**alone)).streamWriter(_SCHEMA, False)
@@ -159,12 +159,12 @@ def test_another_shard_that_is_first_is_known(urls: dict[str, str]) -> None:
     Server(urls["b"]).execute("CREATE DATABASE other")
     servers = {name: Server(url) for name, url in urls.items()}
     new = Committer(servers, "other", pair.table, QueryIdentity(pair.table, "c"))
-    new.check_shards()
+    new.homes.check()
     marks = Marks(servers["b"], "other", query_prefix(pair.table))
     assert marks.keep_home("others") == "others"
     assert marks.keep_home("mine") == "others"
     with pytest.raises(OtherCheckpointError, match="by another shard than a"):
-        new.check_shards()
+        new.homes.check()
 
 
 def test_a_batch_without_a_name_leaves_nothing(urls: dict[str, str]) -> None:

@@ -106,7 +106,7 @@ def _of_machine(world: World) -> list[tuple[Any, str, Any]]:
         *(reader, readers, recorder, tail, transactions, http, probe, statements, driver_fleet),
         *(failover, insert_lock, inserting, leases, loading, tasks, worker_staging),
     )
-    threaded, threading = (background, connector, driver_fleet, monitor), threading_in(world)
+    threaded, threading = (background, connector, monitor), threading_in(world)
     pooled, pool = (inheriting, observing, probing), partial(VirtualPool, world)
     return [
         *((module, "time", clock) for module in timed),

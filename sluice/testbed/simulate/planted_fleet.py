@@ -12,10 +12,10 @@ from sluice.core.fleet.floors import Floors, Share
 from sluice.core.fleet.placement import Homes
 from sluice.core.records import Kind
 from sluice.driver import recording, shared_windows
-from sluice.driver.inheriting import Heir, named_by, record_at
+from sluice.driver.inheriting import Heir
 from sluice.driver.start import first_records
 from sluice.driver.state import Holds
-from sluice.kafka.offsets import owner_in
+from sluice.kafka.offsets import owner_in, record_in
 from sluice.kafka.recorder import Recorder, TakeOver
 from sluice.testbed.simulate.planting import Bugs, patched
 
@@ -73,8 +73,8 @@ def taken_without_reading_the_owner() -> AbstractContextManager[None]:
     """A partition that should be one's own is, whatever its record names."""
 
     def is_given(self: Any, source: Any, at: Any, held: Any) -> bool:
-        is_own = named_by(at) == self._own
-        return source not in held and record_at(at) is not None and (is_own or self.is_home(source))
+        is_own = owner_in(at) == self._own
+        return source not in held and record_in(at) is not None and (is_own or self.is_home(source))
 
     def step(self: Any, held: Any, view: Any, batch: int) -> Any:
         self.is_home = lambda source: Homes(view, self._sources()).of(source) == view.own

@@ -280,14 +280,14 @@ def _counted(host: Host, sql: str) -> tuple[Table, TopicPartition, int, int]:
 
 def _rows_in(host: Host, sql: str) -> dict[int, Counter[int]]:
     """How often each row of each offset is there that a statement counts."""
-    (table, *of_range), loader = _counted(host, sql), _LOADER.search(sql)
-    return table.present(host.url, *of_range, loader and loader.group(1))
+    (table, source, begin, end), loader = _counted(host, sql), _LOADER.search(sql)
+    return table.present(host.url, source, begin, end, loader and loader.group(1))
 
 
 def _present(parts: Parts, host: Host, sql: str) -> Rows:
     parts.world.faults.note("probe")
-    table, *of_range = _counted(host, sql)
-    parts.invariants.probed(table, host.url, *of_range)
+    table, source, begin, end = _counted(host, sql)
+    parts.invariants.probed(table, host.url, source, begin, end)
     return [
         {"first": offset, "last": offset, "found": rows.total(), "different": len(rows)}
         for offset, rows in _rows_in(host, sql).items()

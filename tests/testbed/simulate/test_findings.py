@@ -150,7 +150,7 @@ class Group(Recorder):
 
 
 def offset_of(record: Record) -> CommittedOffset:
-    return CommittedOffset(record.begin, encode(record))
+    return CommittedOffset.of(record)
 
 
 def test_a_foreign_commit_on_one_partition_leaves_the_others_of_its_transaction_alone() -> None:
