@@ -286,6 +286,6 @@ def _said_by_engine(plan: Plan, line: bytes) -> Fault:
             key = _KEY.search(str(error))
             part = next((one for one in plan.read if key and one.name == key[1]), None)
             if part is None:
-                return refused_by_engine(error)
+                return unequal_lengths(plan, line) or refused_by_engine(error)
             return unreadable(plan, line, part.name, part.column.type)
-    return unequal_lengths(plan, line) or Fault(CANNOT_PARSE, "the message does not make one row")
+    return Fault(CANNOT_PARSE, "the message does not make one row")

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import date
 from typing import Any
@@ -470,8 +470,8 @@ def parts_of(value: Any, node: TypeNode) -> Iterator[tuple[Any, TypeNode]]:
 
     :param value: as JSON has it, objects as Fields or dict.
     """
-    pairs = value if isinstance(value, Fields) else ()
-    pairs = tuple(value.items()) if isinstance(value, dict) else pairs
+    pairs: Iterable[tuple[Any, Any]] = value if isinstance(value, Fields) else ()
+    pairs = value.items() if isinstance(value, dict) else pairs
     values = value if isinstance(value, list) else ()
     match node.name:
         case "Nullable" | "LowCardinality" | "SimpleAggregateFunction":
