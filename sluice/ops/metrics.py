@@ -665,6 +665,11 @@ _OF_FLEETS: dict[str, tuple[Callable[[FleetNow], float], str]] = {
         lambda fleet: fleet.unreadable,
         "Messages of the fleet's topic that were passed over, since this version cannot read them.",
     ),
+    "sluice_fleet_unowned_partitions": (
+        lambda fleet: fleet.unowned_partitions,
+        "Partitions of the connector that no member which reports has, as this driver last saw "
+        "them.",
+    ),
     "sluice_fleet_busy_partitions": (
         lambda fleet: fleet.busy_partitions,
         "Partitions of this driver to which much more comes than to those of the fleet on average, "

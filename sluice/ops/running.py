@@ -188,6 +188,7 @@ class FleetNow:
         to be gone.
     :param report_age_seconds: since this driver last read a report of its own.
     :param unreadable: messages of the topic that were passed over.
+    :param unowned_partitions: of the connector, that no member which reports has.
     :param busy_partitions: of this driver, as its last report says (`core.fleet.busy`).
     :param wanted_slots: of all members, and `wanted_members`: what the work takes
         (`core.fleet.sizing`).
@@ -197,6 +198,7 @@ class FleetNow:
     silent: tuple[str, ...]
     report_age_seconds: float
     unreadable: int
+    unowned_partitions: int
     busy_partitions: int
     wanted_slots: int
     wanted_members: int
@@ -410,6 +412,7 @@ def _fleet(member: FleetMember | None) -> FleetNow | None:
         view.silent,
         round(member.report_age_seconds, 1),
         member.unreadable,
+        member.unowned,
         member.busy_partitions,
         *view.wanted,
     )

@@ -82,7 +82,7 @@ class Story:
         wanted, seen = set(alerts), set[str]()
 
         def fires() -> bool:
-            assert self.driver.process.poll() is None, self.driver.text()[-4000:]
+            self.check()
             meanwhile()
             seen.clear()
             seen.update(self.prometheus.firing())
@@ -93,13 +93,27 @@ class Story:
         wait_for(fires, PATIENCE, f"exactly {sorted(wanted)}; last: {sorted(seen)}")
         self.before = set(seen)
 
+    def check(self) -> None:
+        """It runs, unless it was killed on purpose."""
+        ended = self.driver.process.poll()
+        assert ended in (None, -signal.SIGKILL), self.driver.text()[-4000:]
+
+    def start_again(self) -> None:
+        """Kill the driver, and wait until its successor is scraped."""
+        self.driver.kill()
+        self.driver = self.world.run(self.path)
+        since = f"process_start_time_seconds > {time.time() - 1}"
+        wait_for(
+            lambda: bool(self.prometheus.ask("query", query=since)["result"]), PATIENCE, "a start"
+        )
+
     def calm(self) -> None:
         """Until all is loaded and no alert fires; what a fault leaves behind may take its time, as
         a range that is looked for when its lease is over."""
         behind = "max(sluice_table_behind_seconds) < 3"
 
         def is_calm() -> bool:
-            assert self.driver.process.poll() is None, self.driver.text()[-4000:]
+            self.check()
             is_loaded = bool(self.prometheus.ask("query", query=behind)["result"])
             return is_loaded and not self.prometheus.firing()
 
@@ -172,6 +186,12 @@ def test_each_alert_fires_on_its_fault_and_each_query_is_answered(story: Story) 
     away = ("SluiceTableBehind one", "SluiceReplicaAway", "SluiceProofOverdue")
     story.expect(*away, also=in_doubt)
     world.clickhouse.start()
+    story.calm()
+
+    story.driver.kill()
+    story.expect("SluiceDriverGone", "SluiceDriverUnreachable")
+    gone = ("SluiceDriverGone", "SluiceDriverUnreachable")
+    story.expect("SluiceKeepsRestarting", meanwhile=story.start_again, also=gone)
     story.calm()
 
     _forge_a_row(story)

@@ -176,6 +176,11 @@ NORMAL: dict[str, tuple[str, str]] = {
         "0.",
         "Members of a newer version report; start this one with it, too.",
     ),
+    "sluice_fleet_unowned_partitions": (
+        "0, but for some seconds after members come and go.",
+        "Nobody loads them: start the member that had them. Who is off the others' clocks takes "
+        "nothing over: `sluice fleet`.",
+    ),
     "sluice_fleet_busy_partitions": (
         "0 where all bring about as much; else about the member's share of all busy ones.",
         "More for long: `sluice fleet` names them, and `sluice fleet --plan` what would move.",
