@@ -221,7 +221,7 @@ class Loaded:
     :param ignored: by table entry, names of fields that no column takes, as far as they were seen;
         told of the first member.
     :param oldest_ms: the least timestamp of its messages (`kafka.reader.ReadResult`), None where
-        none has one.
+        none has one; `last_ms`: about that of its last message.
     """
 
     receipts: tuple[Receipt, ...]
@@ -239,6 +239,7 @@ class Loaded:
     claimed: Mapping[str, ClaimedRows] = field(default_factory=dict)
     ignored: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     oldest_ms: int | None = None
+    last_ms: int | None = None
 
     @property
     def rows(self) -> int:

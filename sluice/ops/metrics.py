@@ -488,7 +488,7 @@ PARTITION_GAUGES: Mapping[str, str] = {
     "sluice_settled_offset": "Nothing below this offset is outstanding.",
     "sluice_stable_end_offset": "Last stable offset as last read.",
     "sluice_lag_messages": "Stable end minus settled offset.",
-    "sluice_behind_seconds": "Since when at least its oldest message that is not settled is there.",
+    "sluice_behind_seconds": "How old its oldest message that is not settled is, at most.",
     "sluice_in_doubt": "1 while a recorded range is not settled.",
     "sluice_stopped": "1 once the partition stopped; a person must decide.",
     "sluice_probing": "1 while a range waits for its probe.",
@@ -630,7 +630,10 @@ _OF_TABLES: dict[str, tuple[Callable[[TableNow], float | None], str]] = {
     ),
     "sluice_table_behind_seconds": (
         lambda table: table.amounts.behind_seconds,
-        "Since when at least the oldest message that is not settled is there.",
+        "How old the oldest message that is not settled is, at most: since then all that was "
+        "there has been settled; or, where less is loaded than is there, the age of the message "
+        "that was settled last, by its timestamp. Until a driver has settled something: since when "
+        "it sees messages wait.",
     ),
     "sluice_table_in_doubt_ranges": (
         lambda table: table.amounts.in_doubt,
@@ -724,9 +727,9 @@ class RunningCollector(Collector):
                     left.add_metric([name, table.name, shard], least)
         keeping_up = GaugeMetricFamily(
             "sluice_table_partitions",
-            "Partitions of a table entry by how they keep up over some minutes: ok; behind, more "
-            "comes than they load; stalled, nothing is settled although messages are there; "
-            "stopped, or frozen.",
+            "Partitions of a table entry by how they keep up over some minutes: ok; behind, their "
+            "lag has grown by more than a range; stalled, nothing is settled although messages are "
+            "there; stopped, or frozen.",
             labels=["connector", "table", "lag"],
         )
         for name, connector in found:

@@ -24,6 +24,7 @@ from tests.support.driver import Driver
 from tests.support.prometheus import Prometheus, shortened
 from tests.support.world import Truth, World, wait_for
 
+DAY_MS = 86_400_000
 #: How long a minute of the rules takes here.
 MINUTE_SECONDS = 2
 PATIENCE = 240.0
@@ -63,6 +64,14 @@ class Story:
         first = self.produced[table]
         self.world.produce(f"orders-{table}", count, Truth(), partitions=2, first=first, **more)
         self.produced[table] += count
+
+    def produce_more(self, since: float) -> None:
+        """Old messages, so many that the lag of `one` grows by 20 a second."""
+        told = self.prometheus.ask("query", query='sum(sluice_table_lag_messages{table="one"})')
+        lag = int(told["result"][0]["value"][1]) if told["result"] else 0
+        missing = int(1_000 + 20 * (time.time() - since)) - lag
+        if missing > 0:
+            self.produce("one", missing, timestamp_ms=int(since * 1000) - DAY_MS)
 
     def decide(self, path: str, **said: str) -> None:
         url = f"http://127.0.0.1:{self.port}{path}"
@@ -133,7 +142,8 @@ def story(fragile_world: World, tmp_path: Path) -> Iterator[Story]:
         world.create_table(table)
         world.create_topic(f"orders-{table}", 2)
     tables = {table: [f"orders-{table}"] for table in ("one", "bad")}
-    path = world.configure(tables, lease='"10s"', settings_of={"bad": 'on_error = "park"'})
+    settings_of = {"bad": 'on_error = "park"'}
+    path = world.configure(tables, lease='"10s"', max_messages=100, settings_of=settings_of)
     (port,) = free_ports(1)
     (tmp_path / "tokens").write_text(f"alice {ALICE}\n")
     with path.open("a") as file:
@@ -168,6 +178,11 @@ def test_each_alert_fires_on_its_fault_and_each_query_is_answered(story: Story) 
     both = ("SluiceFrozenForLong one", "SluiceFrozenForLong bad")
     story.expect("SluiceNothingMoves", *both)
     story.decide("/resume")
+    story.calm()
+
+    since = time.time()
+    behind, other = ("SluiceTableBehind one", "SluiceFallsBehind one"), ("SluiceProofOverdue",)
+    story.expect(*behind, meanwhile=lambda: story.produce_more(since), also=other)
     story.calm()
 
     world.execute("ALTER TABLE bad ADD CONSTRAINT nothing CHECK id < 0")

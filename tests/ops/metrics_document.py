@@ -37,7 +37,8 @@ NORMAL: dict[str, tuple[str, str]] = {
     ),
     "sluice_table_behind_seconds": (
         "A few `max_delay`.",
-        "As for the lag. It says how late rows are, whatever the load is.",
+        "As for the lag. It says how late rows are, of a backlog that is being loaded, too. "
+        "Producers that send old timestamps make it larger while there is a backlog.",
     ),
     "sluice_end_to_end_seconds": (
         "Its 99th percentile is a few seconds more than `max_delay`.",
