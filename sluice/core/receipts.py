@@ -110,6 +110,7 @@ class DeadLetter(NamedTuple):
     :param connector: pipeline and connector that read it, as `pipeline.connector`.
     :param spec: digest of the load spec that it was read under.
     :param topic_id: short id of the topic when it was read; "" if that was not recorded.
+    :param generation: of the record of its range; None if that was not recorded.
     :param into: see `DeadLetterReason`, as `facts`.
     """
 
@@ -133,6 +134,7 @@ class DeadLetter(NamedTuple):
     into: Into = "dead-letters"
     facts: tuple[tuple[str, str], ...] = ()
     topic_id: str = ""
+    generation: int | None = None
 
     @property
     def first(self) -> Origin:
