@@ -561,6 +561,11 @@ _PROOF_GAUGES: dict[str, tuple[Callable[[ProofNow], float], str]] = {
         lambda proof: proof.age_seconds,
         "Since a look came to its end; since the start before the first one.",
     ),
+    "sluice_proof_unaudited_tables": (
+        lambda proof: len(proof.unaudited),
+        "Table entries that the audit does not compare: their rows carry no offset, or their "
+        "tables keep the last row of each key.",
+    ),
 }
 _PROOF_COUNTERS: dict[str, tuple[Callable[[ProofNow], float], str]] = {
     "sluice_proof_covered": (
@@ -570,6 +575,11 @@ _PROOF_COUNTERS: dict[str, tuple[Callable[[ProofNow], float], str]] = {
     "sluice_proof_left_out": (
         lambda proof: proof.left_out,
         "Offsets that were settled and never compared, since there was no time for them.",
+    ),
+    "sluice_proof_uncounted": (
+        lambda proof: proof.uncounted,
+        "Messages of any number of rows within which rows may be missing, since nothing says how "
+        "many they have.",
     ),
 }
 

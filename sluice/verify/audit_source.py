@@ -50,6 +50,7 @@ class Recent:
     partition first, as many as there is time for.
 
     :param since_ms: what was settled since then is of interest.
+    :param first_ms: by connector, since when instead.
     :param ledger: where in the ledger of a connector to begin instead; the audit writes into it
         where the next one goes on, so that each range is of interest once.
     """
@@ -57,6 +58,11 @@ class Recent:
     since_ms: int
     pace: Pace
     ledger: dict[str, int] = field(default_factory=dict)
+    first_ms: Mapping[str, int] = field(default_factory=dict)
+
+    def since_of(self, connector: str) -> int:
+        """Since when of a connector."""
+        return self.first_ms.get(connector, self.since_ms)
 
 
 @dataclass(frozen=True, slots=True)
@@ -342,7 +348,8 @@ class SourceReader:
         now, and of what was loaded last where that was done again. After `logs`."""
         found: dict[tuple[TopicPartition, str], array[int]] = {}
         recent = self._recent
-        since_ms = None if recent is None else recent.since_ms - _TRANSACTION_MS
+        since_ms = None if recent is None else recent.since_of(self.access.connector)
+        since_ms = None if since_ms is None else since_ms - _TRANSACTION_MS
         for topic in (self._configuration.dead_letters_topic, self._configuration.parking_topic):
             if topic not in self._cluster.topics:
                 continue
@@ -371,7 +378,7 @@ class SourceReader:
             told = entries(self.access, topic)
         else:
             begin = recent.ledger.get(self.access.connector)
-            since_ms = recent.since_ms if begin is None else None
+            since_ms = recent.since_of(self.access.connector) if begin is None else None
             found = entries(self.access, topic, begin, since_ms=since_ms)
             told = recent.pace.through(found)
         counted = {table.name for table in self._configuration.tables if table.rows == "many"}

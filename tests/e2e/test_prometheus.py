@@ -66,10 +66,11 @@ class Story:
         self.produced[table] += count
 
     def produce_more(self, since: float) -> None:
-        """Old messages, so many that the lag of `one` grows by 20 a second."""
+        """Old messages, so many that the lag of `one` grows by 50 a second. What is scraped is some
+        seconds old, and meanwhile not all may be loaded."""
         told = self.prometheus.ask("query", query='sum(sluice_table_lag_messages{table="one"})')
         lag = int(told["result"][0]["value"][1]) if told["result"] else 0
-        missing = int(1_000 + 20 * (time.time() - since)) - lag
+        missing = int(20_000 + 50 * (time.time() - since)) - lag
         if missing > 0:
             self.produce("one", missing, timestamp_ms=int(since * 1000) - DAY_MS)
 

@@ -89,6 +89,14 @@ NORMAL: dict[str, tuple[str, str]] = {
         "0, or a share of what is covered under load.",
         "A larger `[audit] share`, or a shorter `every`; `sluice audit` compares all.",
     ),
+    "sluice_proof_uncounted": (
+        "0, or few after a start.",
+        "`sluice audit`, which reads the whole ledger, counts those that receipts tell of.",
+    ),
+    "sluice_proof_unaudited_tables": (
+        "As many as have no lineage columns, or keep last values.",
+        "The page names them; last values are for `sluice audit`.",
+    ),
     "sluice_proof_cpu_seconds": ("Below `share` of a core.", "A longer `every`."),
     "sluice_proof_memory_bytes_max": ("About 100 MB.", "A shorter `every`."),
     # What was loaded
