@@ -110,6 +110,7 @@ class DeadLetter(NamedTuple):
     :param connector: pipeline and connector that read it, as `pipeline.connector`.
     :param spec: digest of the load spec that it was read under.
     :param topic_id: short id of the topic when it was read; "" if that was not recorded.
+    :param generation: of the record of its range; None if that was not recorded.
     :param into: see `DeadLetterReason`, as `facts`.
     """
 
@@ -133,6 +134,7 @@ class DeadLetter(NamedTuple):
     into: Into = "dead-letters"
     facts: tuple[tuple[str, str], ...] = ()
     topic_id: str = ""
+    generation: int | None = None
 
     @property
     def first(self) -> Origin:
@@ -221,7 +223,7 @@ class Loaded:
     :param ignored: by table entry, names of fields that no column takes, as far as they were seen;
         told of the first member.
     :param oldest_ms: the least timestamp of its messages (`kafka.reader.ReadResult`), None where
-        none has one.
+        none has one; `last_ms`: about that of its last message.
     """
 
     receipts: tuple[Receipt, ...]
@@ -239,6 +241,7 @@ class Loaded:
     claimed: Mapping[str, ClaimedRows] = field(default_factory=dict)
     ignored: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     oldest_ms: int | None = None
+    last_ms: int | None = None
 
     @property
     def rows(self) -> int:

@@ -86,6 +86,7 @@ class DeadLetterLimiter:
                     connector=self._connector,
                     spec=record.spec,
                     topic_id=record.topic_id,
+                    generation=record.generation,
                 )
                 for letter in letters
             )

@@ -156,6 +156,8 @@ class FleetMember(Background):
         #: The first report of each that was read; and a later start of this name that goes on.
         self._first: dict[str, int] = {}
         self.later = ""
+        #: Partitions that nobody who reports has, as the last look at all of them found.
+        self.unowned = 0
         #: The number of the report that the loop is asked for, as the thread and the loop know it;
         #: and the one that the loop has made, with when.
         self._asked = self._wanted = 0
@@ -295,7 +297,7 @@ class FleetMember(Background):
     def took(self, read: SharesRead) -> None:
         """What a look found is among the loop's states and holds; see `SharesRead`."""
         since = (self._asked or self._sent) + 1
-        self._inherits = read.inherits
+        self._inherits, self.unowned = read.inherits, read.unowned
         self._counting.took(
             read.inherited, self._announced, since, read.alive, read.orphans, read.view
         )

@@ -46,6 +46,7 @@ class SharesRead:
     :param alive: ids that records named when it began, but for those that are dead; `orphans`:
         those that records have come to name of late though they report no more.
     :param view: number of the view with which it began.
+    :param unowned: partitions that no member which reports had when it began.
     :param sources: all partitions of the connector; none: nobody could tell.
     :param error: a bug; nothing that may happen.
     """
@@ -57,6 +58,7 @@ class SharesRead:
     alive: frozenset[str] = frozenset()
     orphans: frozenset[str] = frozenset()
     view: int = 0
+    unowned: int = 0
     sources: tuple[TopicPartition, ...] = ()
     error: Exception | None = None
 
@@ -142,10 +144,12 @@ class Heir:
             given = [s for s in sources if self._is_given(s, found[s], held)]
             # What stopped here names the dead as long as nobody decides.
             left = {owner_in(at) for s, at in found.items() if self._is_new(s, at)}
+            living = {self._own, *(each.owner for each in view.living)}
             read = SharesRead(
                 alive=self._owners.alive(view),
                 orphans=self._owners.orphans(view, left),
                 view=view.number,
+                unowned=sum(owner_in(at) not in living for at in found.values()),
                 sources=tuple(sorted(sources)),
             )
             named = {owner_in(at) for at in found.values()}

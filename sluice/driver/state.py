@@ -88,6 +88,9 @@ class PartitionState:
     :param stage: what is known of the range that its record does not say.
     :param late_insert_until_ms: until then a lost task of this range may still insert.
     :param waiting_since_ms: when the last stable offset was first seen beyond the record's end.
+    :param behind_since_ms: since when its oldest message that is not settled is there: as far as
+        that is known, no earlier. None: all are settled.
+    :param whole_at_ms: when its range was recorded with all that was there; 0: with less.
     :param held_back_at: the last stable offset at the last look for open transactions.
     :param back_at_ms: when its task last came back; a repeat needs a younger look at the
         windows, since entries that are younger than the look may have pushed its block out.
@@ -119,6 +122,8 @@ class PartitionState:
     stage: Stage = AsRecorded()
     late_insert_until_ms: int = 0
     waiting_since_ms: int | None = None
+    behind_since_ms: int | None = None
+    whole_at_ms: int = 0
     bytes_per_message: float | None = None
     retry_at_ms: int = 0
     failures: int = 0
@@ -220,6 +225,8 @@ class PartitionState:
     def recorded(self, record: Record, background: Background, now_ms: int) -> None:
         """A record of this partition is committed: it has taken the last answer in. A range that
         has to be probed may only have been recorded again as it is."""
+        if self.loaded is not None:
+            self._settle_until(self.whole_at_ms or self.loaded.last_ms)
         match self.stage:
             case Stopped():
                 pass
@@ -237,6 +244,15 @@ class PartitionState:
         self.untouched = self.untouched or record.kind is Kind.INTEND
         self.waiting_since_ms = None
         self.see_end(EpochOffset(self.stable_end, self.epoch), now_ms)
+        if record.kind is Kind.INTEND:
+            self.whole_at_ms = now_ms if self.stable_end <= record.end else 0
+        elif record.kind is Kind.SHORTEN:
+            self.whole_at_ms = 0
+
+    def _settle_until(self, at_ms: int | None) -> None:
+        """What was there at that time is settled: what is not came later."""
+        if at_ms is not None and self.behind_since_ms is not None:
+            self.behind_since_ms = at_ms
 
     @property
     def may_be_given_back(self) -> bool:
@@ -267,6 +283,10 @@ class PartitionState:
         self.stable_end = max(end.offset, self.stable_end if is_same else 0)
         if end.epoch != EPOCH_UNKNOWN:
             self.epoch = end.epoch
+        if self.stable_end <= self.settled:
+            self.behind_since_ms = None
+        elif self.behind_since_ms is None:
+            self.behind_since_ms = now_ms
         if self.stable_end <= self.record.end:
             self.waiting_since_ms = None
         elif self.waiting_since_ms is None:
@@ -293,6 +313,9 @@ class PartitionState:
         self.retry_at_ms = min(self.retry_at_ms, now_ms)
         self.committed_at_ms = min(self.committed_at_ms, now_ms)
         self.waiting_since_ms = None if self.waiting_since_ms is None else now_ms
+        if self.behind_since_ms is not None:
+            self.behind_since_ms = min(self.behind_since_ms, now_ms)
+        self.whole_at_ms = min(self.whole_at_ms, now_ms)
         self.back_at_ms = min(self.back_at_ms, now_ms)
 
     def expect_late_insert(self) -> None:

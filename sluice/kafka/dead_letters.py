@@ -12,6 +12,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import confluent_kafka as ck
 
@@ -35,9 +36,21 @@ KIND_HEADER = "sluice.kind"
 #: Offsets in one mark: about 20 bytes each, and a message must be small enough for any topic.
 _INTERVALS_MAX = 20_000
 
-#: Source topic, its partition and the table entry of dead letters.
-DeadLetterKey = tuple[str, int, str]
 Headers = list[tuple[str, bytes | None]]
+
+
+class DeadLetterKey(NamedTuple):
+    """What dead letters have in common but for their offsets.
+
+    :param topic: that their messages stand in, as `partition`.
+    :param topic_id: see `DeadLetter`, as `generation`.
+    """
+
+    topic: str
+    partition: int
+    table: str
+    topic_id: str = ""
+    generation: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,14 +113,9 @@ def purged_messages(mark: Purged) -> Iterator[tuple[Headers, bytes]]:
         ("sluice.at", b"%d" % mark.at_ms),
         ("sluice.by", mark.by.encode()),
     ]
-    for (topic, partition, table), intervals in sorted(mark.offsets.items()):
+    for key, intervals in mark.offsets.items():
         for first in range(0, len(intervals), _INTERVALS_MAX):
-            body = {
-                "topic": topic,
-                "partition": partition,
-                "table": table,
-                "offsets": intervals[first : first + _INTERVALS_MAX],
-            }
+            body = {**key._asdict(), "offsets": intervals[first : first + _INTERVALS_MAX]}
             yield headers, json.dumps(body, separators=(",", ":")).encode()
 
 
@@ -128,7 +136,10 @@ def read_mark(
         return Replayed(int(where), int(offset), at_ms, by, headers["sluice.run"].decode())
     if kind == b"purged":
         body = json.loads(value or b"")
-        key = (str(body["topic"]), int(body["partition"]), str(body["table"]))
+        topic, number, table = str(body["topic"]), int(body["partition"]), str(body["table"])
+        key = DeadLetterKey(
+            topic, number, table, str(body.get("topic_id", "")), body.get("generation")
+        )
         intervals = tuple((int(begin), int(end)) for begin, end in body["offsets"])
         before = int(headers["sluice.before"])
         return Purged(partition, before, at_ms, by, {key: intervals}, is_done=before <= low)
@@ -238,12 +249,12 @@ def wrap(letter: DeadLetter, message_bytes_max: int) -> Envelope:
         value, cut = value[:room], [*cut, "value"]
     error = letter.error.encode(errors="replace")[:_ERROR_BYTES_MAX]
     partition, offset = b"%d" % letter.partition, b"%d" % letter.offset
-    topic, timestamp = letter.topic.encode(), _shown_time(letter.timestamp_ms)
+    topic, timestamp = letter.topic.encode(), _shown(letter.timestamp_ms)
     first, first_timestamp = b"%b/%b/%b" % (topic, partition, offset), timestamp
     if letter.origin is not None:
         first, first_timestamp = (
             shown_origin(letter.origin),
-            _shown_time(letter.origin.timestamp_ms),
+            _shown(letter.origin.timestamp_ms),
         )
     headers: list[tuple[str, bytes | None]] = [
         ("sluice.reason", letter.reason.encode()),
@@ -263,6 +274,7 @@ def wrap(letter: DeadLetter, message_bytes_max: int) -> Envelope:
         ("sluice.lane", letter.connector.encode()),
         ("sluice.text", letter.spec.encode()),
         ("sluice.topic-id", letter.topic_id.encode()),
+        ("sluice.generation", _shown(letter.generation)),
         ("sluice.version", __version__.encode()),
         *((f"{_OWN_HEADER}{name}", value.encode()) for name, value in letter.facts),
     ]
@@ -279,7 +291,7 @@ def unwrap(message: ck.Message) -> DeadLetter:
         topic=own["sluice.topic"].decode(),
         partition=int(own["sluice.partition"]),
         offset=int(own["sluice.offset"]),
-        timestamp_ms=_read_time(own.get("sluice.timestamp", b"")),
+        timestamp_ms=_read_number(own.get("sluice.timestamp", b"")),
         key=message.key(),
         value=message.value(),
         headers=tuple(
@@ -297,6 +309,7 @@ def unwrap(message: ck.Message) -> DeadLetter:
         connector=own.get("sluice.lane", b"").decode(),
         spec=own.get("sluice.text", b"").decode(),
         topic_id=own.get("sluice.topic-id", b"").decode(),
+        generation=_read_number(own.get("sluice.generation", b"")),
         facts=tuple(
             (name, own[header].decode(errors="replace"))
             for name in FACTS
@@ -333,15 +346,15 @@ def recognised(letter: DeadLetter) -> DeadLetter:
 
 def _read_origin(headers: dict[str, bytes]) -> Origin:
     topic, partition, offset = headers[ORIGIN_HEADER].decode().split("/")
-    timestamp_ms = _read_time(headers.get(ORIGIN_TIMESTAMP_HEADER, b""))
+    timestamp_ms = _read_number(headers.get(ORIGIN_TIMESTAMP_HEADER, b""))
     return Origin(topic, int(partition), int(offset), timestamp_ms)
 
 
-def _shown_time(timestamp_ms: int | None) -> bytes:
-    return b"" if timestamp_ms is None else b"%d" % timestamp_ms
+def _shown(number: int | None) -> bytes:
+    return b"" if number is None else b"%d" % number
 
 
-def _read_time(text: bytes) -> int | None:
+def _read_number(text: bytes) -> int | None:
     return int(text) if text else None
 
 
@@ -358,7 +371,8 @@ def read_dead_letters(
 ) -> Iterator[DeadLetter]:
     """All committed dead letters up to the topic's last stable offset, oldest first.
 
-    Those that were purged are among them, with their place and the reason "purged" only.
+    Those that were purged are among them, with their place, what their mark says, and the reason
+    "purged" only.
 
     :param since_ms: only what was written since then.
     :raises StalledError: the topic exists but cannot be read to its end.
@@ -371,10 +385,14 @@ def read_dead_letters(
 
 
 def _purged(mark: Purged) -> Iterator[DeadLetter]:
-    for (topic, partition, table), intervals in mark.offsets.items():
+    for key, intervals in mark.offsets.items():
+        where = key.topic, key.partition
+        some = DeadLetter(*where, 0, None, None, None, (), PURGED, "", key.table)._replace(
+            attempted_at_ms=mark.at_ms, topic_id=key.topic_id, generation=key.generation
+        )
         for begin, end in intervals:
             for offset in range(begin, end):
-                yield DeadLetter(topic, partition, offset, None, None, None, (), PURGED, "", table)
+                yield some._replace(offset=offset)
 
 
 def read_records(

@@ -48,6 +48,27 @@ def entries(
         consumer.close()
 
 
+#: Before this many offsets there is a message: a transaction has one at least, and a marker.
+_TAIL_OFFSETS = 1_000
+
+
+def last_before(access: KafkaAccess, topic: str, at_ms: int) -> int | None:
+    """When the last message of the ledger was written that is older; None if it has none.
+
+    :raises SluiceError: it cannot be read.
+    """
+    consumer = make_consumer(access)
+    try:
+        where = ck.TopicPartition(topic, 0)
+        low, high = log_ends(consumer, where, f"ledger {topic}")
+        stop = offset_since(consumer, where, at_ms, high)
+        where.offset = max(low, stop - _TAIL_OFFSETS)
+        read = messages_below(consumer, where, stop, f"ledger {topic}")
+        return max((int(message.timestamp()[1]) for message in read), default=None)
+    finally:
+        consumer.close()
+
+
 def _parsed(topic: str, message: ck.Message) -> tuple[dict[str, Any], ...]:
     try:
         return entries_in(json.loads(message.value()))

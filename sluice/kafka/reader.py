@@ -111,6 +111,8 @@ class ReadResult:
     :param heavy_at: None, or the end at which the range would still be within the limit.
     :param oldest_ms: the least timestamp of its messages, None if none has one. With librdkafka's
         reader only the first message of each poll is asked.
+    :param last_ms: the timestamp of its last message, with the native reader the first one of the
+        record batch that was read last; None where it has none.
     """
 
     messages: int
@@ -118,6 +120,7 @@ class ReadResult:
     skipped: int
     heavy_at: int | None = None
     oldest_ms: int | None = None
+    last_ms: int | None = None
 
 
 class RangeReader:
@@ -417,6 +420,7 @@ class _Reading:
             before.bytes + total,
             before.skipped + (0 if self._tombstones else len(tombstones)),
             oldest_ms=_oldest_ms(before.oldest_ms, batch),
+            last_ms=_timestamp_ms(batch[-1]) if batch else before.last_ms,
         )
         if self._tombstones:
             values = list(map(_value, batch))

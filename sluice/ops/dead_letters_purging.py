@@ -72,7 +72,8 @@ class PartitionPurge:
         else:
             letter = record.letter
             if letter.reason != DUPLICATE:  # what the ledger knows needs no mark
-                key = (letter.topic, letter.partition, letter.table)
+                where = letter.topic, letter.partition, letter.table
+                key = DeadLetterKey(*where, letter.topic_id, letter.generation)
                 self._offsets.setdefault(key, []).append(letter.offset)
             self.dead_letters += 1
             self.before = record.offset + 1

@@ -488,7 +488,7 @@ PARTITION_GAUGES: Mapping[str, str] = {
     "sluice_settled_offset": "Nothing below this offset is outstanding.",
     "sluice_stable_end_offset": "Last stable offset as last read.",
     "sluice_lag_messages": "Stable end minus settled offset.",
-    "sluice_behind_seconds": "Since when at least its oldest message that is not settled is there.",
+    "sluice_behind_seconds": "How old its oldest message that is not settled is, at most.",
     "sluice_in_doubt": "1 while a recorded range is not settled.",
     "sluice_stopped": "1 once the partition stopped; a person must decide.",
     "sluice_probing": "1 while a range waits for its probe.",
@@ -561,6 +561,11 @@ _PROOF_GAUGES: dict[str, tuple[Callable[[ProofNow], float], str]] = {
         lambda proof: proof.age_seconds,
         "Since a look came to its end; since the start before the first one.",
     ),
+    "sluice_proof_unaudited_tables": (
+        lambda proof: len(proof.unaudited),
+        "Table entries that the audit does not compare: their rows carry no offset, or their "
+        "tables keep the last row of each key.",
+    ),
 }
 _PROOF_COUNTERS: dict[str, tuple[Callable[[ProofNow], float], str]] = {
     "sluice_proof_covered": (
@@ -570,6 +575,11 @@ _PROOF_COUNTERS: dict[str, tuple[Callable[[ProofNow], float], str]] = {
     "sluice_proof_left_out": (
         lambda proof: proof.left_out,
         "Offsets that were settled and never compared, since there was no time for them.",
+    ),
+    "sluice_proof_uncounted": (
+        lambda proof: proof.uncounted,
+        "Messages of any number of rows within which rows may be missing, since nothing says how "
+        "many they have.",
     ),
 }
 
@@ -630,7 +640,10 @@ _OF_TABLES: dict[str, tuple[Callable[[TableNow], float | None], str]] = {
     ),
     "sluice_table_behind_seconds": (
         lambda table: table.amounts.behind_seconds,
-        "Since when at least the oldest message that is not settled is there.",
+        "How old the oldest message that is not settled is, at most: since then all that was "
+        "there has been settled; or, where less is loaded than is there, the age of the message "
+        "that was settled last, by its timestamp. Until a driver has settled something: since when "
+        "it sees messages wait.",
     ),
     "sluice_table_in_doubt_ranges": (
         lambda table: table.amounts.in_doubt,
@@ -664,6 +677,11 @@ _OF_FLEETS: dict[str, tuple[Callable[[FleetNow], float], str]] = {
     "sluice_fleet_unreadable_messages": (
         lambda fleet: fleet.unreadable,
         "Messages of the fleet's topic that were passed over, since this version cannot read them.",
+    ),
+    "sluice_fleet_unowned_partitions": (
+        lambda fleet: fleet.unowned_partitions,
+        "Partitions of the connector that no member which reports has, as this driver last saw "
+        "them.",
     ),
     "sluice_fleet_busy_partitions": (
         lambda fleet: fleet.busy_partitions,
@@ -719,9 +737,9 @@ class RunningCollector(Collector):
                     left.add_metric([name, table.name, shard], least)
         keeping_up = GaugeMetricFamily(
             "sluice_table_partitions",
-            "Partitions of a table entry by how they keep up over some minutes: ok; behind, more "
-            "comes than they load; stalled, nothing is settled although messages are there; "
-            "stopped, or frozen.",
+            "Partitions of a table entry by how they keep up over some minutes: ok; behind, their "
+            "lag has grown by more than a range; stalled, nothing is settled although messages are "
+            "there; stopped, or frozen.",
             labels=["connector", "table", "lag"],
         )
         for name, connector in found:

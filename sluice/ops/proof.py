@@ -9,13 +9,13 @@ import subprocess
 import threading
 from collections import deque
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import Literal
 
 from sluice.config import Configuration
 from sluice.driver.children import own_process
 from sluice.driver.connector import now_ms
-from sluice.verify.continuous import KINDS, Turn, What
+from sluice.verify.continuous import KINDS, Begin, Turn, What
 
 _logger = logging.getLogger("sluice.proof")
 
@@ -36,6 +36,8 @@ class ProofNow:
     :param covered: entries that were judged, or offsets that were compared, since the start;
         likewise all that follows.
     :param left_out: of which there was no time for.
+    :param uncounted: messages within which rows may be missing: nothing says how many they have.
+    :param unaudited: table entries that are not compared, as the last look says.
     :param problems: by kind.
     """
 
@@ -49,6 +51,8 @@ class ProofNow:
     failures: int
     covered: int
     left_out: int
+    uncounted: int
+    unaudited: tuple[str, ...]
     problems: Mapping[str, int]
 
 
@@ -56,6 +60,7 @@ class ProofNow:
 class _Record:
     """What was told of one of them.
 
+    :param looked_ms: when the last look began that came to its end.
     :param found: words for the last problems, and when they were told.
     :param error: why the last look did not come to its end.
     """
@@ -69,6 +74,9 @@ class _Record:
     failures: int = 0
     covered: int = 0
     left_out: int = 0
+    uncounted: int = 0
+    unaudited: tuple[str, ...] = ()
+    looked_ms: int | None = None
     found: str = ""
     error: str = ""
 
@@ -78,13 +86,15 @@ class _Record:
     def take(self, turn: Turn) -> None:
         self.covered += turn.covered
         self.left_out += turn.left_out
+        self.uncounted += turn.uncounted
         self.error = turn.error
         if turn.error:
             self.failures += 1
             _logger.warning("%s did not come to its end: %s", self.what, turn.error)
         else:
             self.turns += 1
-            self.ended_ms = turn.ended_ms
+            self.ended_ms, self.looked_ms = turn.ended_ms, turn.began_ms
+            self.unaudited = tuple(turn.unaudited)
         found = {kind: count for kind, count in turn.problems.items() if count}
         if not found:
             return
@@ -108,6 +118,8 @@ class _Record:
             self.failures,
             self.covered,
             self.left_out,
+            self.uncounted,
+            self.unaudited,
             dict(self.problems),
         )
 
@@ -121,7 +133,9 @@ class _Record:
             return "starting", f"has not come to its end yet{why}"
         units = "entries" if self.what == "verify" else "offsets"
         left_out = f", with no time for {self.left_out:,} more" if self.left_out else ""
-        return "ok", f"nothing wrong in {self.covered:,} {units}{left_out}"
+        uncounted = f"; {self.uncounted:,} messages may lack rows within" if self.uncounted else ""
+        unaudited = f"; not compared: {', '.join(self.unaudited)}" if self.unaudited else ""
+        return "ok", f"nothing wrong in {self.covered:,} {units}{left_out}{uncounted}{unaudited}"
 
 
 class Proof:
@@ -131,7 +145,7 @@ class Proof:
     """
 
     def __init__(self, configuration: Configuration) -> None:
-        self._command = own_process("sluice.verify.continuous", str(configuration.path))
+        self._path, self._began_ms = str(configuration.path), now_ms()
         self._records: dict[What, _Record] = {}
         if configuration.verify is not None:
             every = configuration.verify.every_seconds
@@ -177,7 +191,9 @@ class Proof:
 
     def _run_once(self) -> str:
         """One process, to its end; how it ended."""
-        command, environment = self._command
+        looks = {what: each.looked_ms for what, each in self._records.items() if each.looked_ms}
+        begin = json.dumps(asdict(Begin(self._began_ms, looks)))
+        command, environment = own_process("sluice.verify.continuous", self._path, begin)
         try:
             child = subprocess.Popen(
                 command,

@@ -4,7 +4,8 @@ its reason in words.
 Everything is read from the loops by other threads than theirs; the loops never wait for it.
 
 Whether partitions keep up is judged over a window of looks and not by a threshold: a large lag
-that shrinks is no trouble, a small one that only grows is.
+that shrinks is no trouble, a smaller one that grows is. Between two settles each lag grows by up to
+a range, so it has to grow by more.
 """
 
 from __future__ import annotations
@@ -12,7 +13,6 @@ from __future__ import annotations
 from collections import Counter, deque
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import pairwise
 from typing import Literal, get_args
 
 from sluice.core.budget import BOUNDLESS, TargetShard, room
@@ -41,6 +41,7 @@ class _Sample:
     at_ms: int
     settled: int
     lag_messages: int
+    range_messages: int
 
 
 @dataclass(slots=True)
@@ -54,16 +55,18 @@ class Lags:
         where: tuple[str, str, int],
         settled: int,
         lag_messages: int,
+        range_messages: int,
         now_ms: int,
         delay_ms: int,
     ) -> Lag:
         """How a partition that may load keeps up.
 
         :param where: connector, topic, partition.
+        :param range_messages: of its range in doubt, 0 if it has none.
         :param delay_ms: how long a range may wait for company.
         """
         seen = self._seen.setdefault(where, deque(maxlen=SAMPLES))
-        now = _Sample(now_ms, settled, lag_messages)
+        now = _Sample(now_ms, settled, lag_messages, range_messages)
         if not seen or now_ms - seen[-1].at_ms >= max(STEP_MS, delay_ms):
             seen.append(now)
         window = [*seen, now]
@@ -71,9 +74,8 @@ class Lags:
             return "ok"
         if settled == seen[0].settled:
             return "stalled"
-        lags = [sample.lag_messages for sample in window]
-        only_grows = all(before <= after for before, after in pairwise(lags))
-        return "behind" if only_grows and lags[-1] > lags[0] else "ok"
+        growth = lag_messages - seen[0].lag_messages
+        return "behind" if growth > max(sample.range_messages for sample in window) else "ok"
 
 
 #: The worse ones first: of several, the first one is told.
@@ -102,7 +104,7 @@ class PartitionNow:
 
     :param intent: begin and end of its range in doubt.
     :param intent_age_seconds: since that range was first intended.
-    :param behind_seconds: since when at least its oldest message that is not settled is there.
+    :param behind_seconds: how old its oldest message that is not settled is, as far as is known.
     :param lag: how it keeps up.
     """
 
@@ -188,6 +190,7 @@ class FleetNow:
         to be gone.
     :param report_age_seconds: since this driver last read a report of its own.
     :param unreadable: messages of the topic that were passed over.
+    :param unowned_partitions: of the connector, that no member which reports has.
     :param busy_partitions: of this driver, as its last report says (`core.fleet.busy`).
     :param wanted_slots: of all members, and `wanted_members`: what the work takes
         (`core.fleet.sizing`).
@@ -197,6 +200,7 @@ class FleetNow:
     silent: tuple[str, ...]
     report_age_seconds: float
     unreadable: int
+    unowned_partitions: int
     busy_partitions: int
     wanted_slots: int
     wanted_members: int
@@ -258,11 +262,11 @@ class Rates:
 
 
 def behind_seconds(state: PartitionState, now_ms: int) -> float:
-    """Since when at least the oldest message of a partition that is not settled is there."""
-    began_ms = state.waiting_since_ms
+    """How old the oldest message of a partition that is not settled is, as far as is known."""
+    since = [state.behind_since_ms or now_ms]
     if state.record.in_doubt:
-        began_ms = state.background.since_ms or began_ms
-    return 0.0 if began_ms is None else max(0.0, (now_ms - began_ms) / 1000)
+        since.append(state.background.since_ms or now_ms)
+    return max(0.0, (now_ms - min(since)) / 1000)
 
 
 class Look:
@@ -292,12 +296,19 @@ class Look:
     def _partition(self, state: PartitionState) -> PartitionNow:
         verdict, reason = self._verdict(state)
         source, record = state.source, state.record
-        behind = behind_seconds(state, self.now_ms)
+        age_ms = self.now_ms - (state.background.since_ms or self.now_ms)
         lag_messages = max(0, state.stable_end - state.settled)
         lag: Lag = "stopped"
         if verdict not in ("stopped", "frozen"):
             where = (self.loop.name, source.topic, source.partition)
-            lag = self._lags.judge(where, state.settled, lag_messages, self.now_ms, self._delay_ms)
+            lag = self._lags.judge(
+                where,
+                state.settled,
+                lag_messages,
+                record.end - record.begin,
+                self.now_ms,
+                self._delay_ms,
+            )
         return PartitionNow(
             topic=source.topic,
             partition=source.partition,
@@ -307,8 +318,8 @@ class Look:
             stable_end=state.stable_end,
             lag_messages=lag_messages,
             intent=(record.begin, record.end) if record.in_doubt else None,
-            intent_age_seconds=behind if record.in_doubt else None,
-            behind_seconds=behind,
+            intent_age_seconds=max(0.0, age_ms / 1000) if record.in_doubt else None,
+            behind_seconds=behind_seconds(state, self.now_ms),
             last_settled_ms=state.settled_at_ms or None,
             lag=lag,
         )
@@ -410,6 +421,7 @@ def _fleet(member: FleetMember | None) -> FleetNow | None:
         view.silent,
         round(member.report_age_seconds, 1),
         member.unreadable,
+        member.unowned,
         member.busy_partitions,
         *view.wanted,
     )

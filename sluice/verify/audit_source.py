@@ -15,7 +15,8 @@ from sluice.claims.owners import read_offsets
 from sluice.config import Configuration, ConnectorConfiguration
 from sluice.core.dead_letters import DUPLICATE
 from sluice.core.ranges import Interval, TopicPartition, subtract
-from sluice.core.records import InvalidRecordError, decode
+from sluice.core.receipts import DeadLetter
+from sluice.core.records import InvalidRecordError, Record, decode
 from sluice.core.tokens import is_of_rest, row_source
 from sluice.driver.discovering import topics_to_load
 from sluice.driver.specs import kafka_access
@@ -49,6 +50,7 @@ class Recent:
     partition first, as many as there is time for.
 
     :param since_ms: what was settled since then is of interest.
+    :param first_ms: by connector, since when instead.
     :param ledger: where in the ledger of a connector to begin instead; the audit writes into it
         where the next one goes on, so that each range is of interest once.
     """
@@ -56,6 +58,11 @@ class Recent:
     since_ms: int
     pace: Pace
     ledger: dict[str, int] = field(default_factory=dict)
+    first_ms: Mapping[str, int] = field(default_factory=dict)
+
+    def since_of(self, connector: str) -> int:
+        """Since when of a connector."""
+        return self.first_ms.get(connector, self.since_ms)
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,6 +87,31 @@ def offsets_of(duplicates: Iterable[Duplicates]) -> NDArray[np.uint64]:
     return np.unique(np.concatenate(found))
 
 
+@dataclass(frozen=True, slots=True)
+class Renewal:
+    """What was loaded of a partition from an offset on, before that time, counts no more: a person
+    had it loaded again, or the topic was created again.
+
+    :param generation: of what is loaded from then on.
+    :param topic_id: of the topic that it is loaded from.
+    """
+
+    begin: int
+    generation: int
+    topic_id: str
+    at_ms: int
+
+    def voids(self, letter: DeadLetter) -> bool:
+        """Whether a dead letter is of before. What it does not say itself, its time does."""
+        if letter.topic_id and self.topic_id and letter.topic_id != self.topic_id:
+            return True
+        if letter.offset < self.begin:
+            return False
+        if letter.generation is None:
+            return letter.attempted_at_ms < self.at_ms
+        return letter.generation < self.generation
+
+
 @dataclass(slots=True)
 class History:
     """What the ledger says of a partition's position.
@@ -88,7 +120,9 @@ class History:
     :param position: everything below is settled.
     :param skipped: what `sluice adopt` and `rewind` went past.
     :param duplicates: by table entry, messages whose rows were left out as duplicates.
-    :param generation: the last one of its records; `spec` the load spec of it.
+    :param generation: the last one of its records; `spec` the load spec of it, and `topic_id` that
+        of the topic.
+    :param renewals: from where on it was loaded again, and in the first place.
     """
 
     begin: int
@@ -99,6 +133,8 @@ class History:
     duplicates: dict[str, list[Duplicates]] = field(default_factory=dict)
     generation: int = 0
     spec: str = ""
+    topic_id: str = ""
+    renewals: list[Renewal] = field(default_factory=list)
     #: By table entry, how many rows were acknowledged of which offsets.
     told: dict[str, list[Told]] = field(default_factory=dict)
     #: The same of the range that settles next; and entries of which a probe had found some rows.
@@ -107,25 +143,43 @@ class History:
 
     def take(self, entry: dict[str, Any]) -> None:
         """Take the next record in."""
-        begin = int(entry["begin"])
+        begin, record = int(entry["begin"]), _record_of(entry)
+        at_ms = int(entry.get("at_ms", 0))
+        if record is not None and self.topic_id not in ("", record.topic_id):
+            # The topic was created again: what is said so far is of another log.
+            self._forget(0)
+            self.begin = self.position = begin
+            self.renewals = [Renewal(0, record.generation, record.topic_id, at_ms)]
+        elif record is not None and not self.renewals:
+            self.renewals = [Renewal(begin, record.generation, record.topic_id, 0)]
         if str(entry.get("why", "")).startswith(_MOVES):
             if begin > self.position:
                 self.skipped.append((self.position, begin))
             else:
                 self.begin = min(self.begin, begin)
-                self.skipped = [(b, min(e, begin)) for b, e in self.skipped if b < begin]
-                for some in self.duplicates.values():
-                    # They come again, and then they are what is said of them then.
-                    some[:] = [each.below(begin) for each in some]
-                for stretches in self.told.values():
-                    stretches[:] = [each for each in stretches if each.end <= begin]
+                self._forget(begin)
+                if record is not None:
+                    renewal = Renewal(begin, record.generation, record.topic_id, at_ms)
+                    self.renewals.append(renewal)
         self.position = begin
-        try:
-            record = decode(begin, str(entry.get("metadata", "")))
-        except InvalidRecordError:
-            return
-        self.generation = max(self.generation, record.generation)
-        self.spec = record.spec
+        if record is not None:
+            self.generation = max(self.generation, record.generation)
+            self.spec, self.topic_id = record.spec, record.topic_id
+
+    def _forget(self, begin: int) -> None:
+        """What is said of messages from this offset on: they come again, and then they are what is
+        said of them then."""
+        self.skipped = [(b, min(e, begin)) for b, e in self.skipped if b < begin]
+        for intervals in self.empty.values():
+            intervals[:] = [(b, min(e, begin)) for b, e in intervals if b < begin]
+        for some in self.duplicates.values():
+            some[:] = [each.below(begin) for each in some]
+        for stretches in self.told.values():
+            stretches[:] = [each for each in stretches if each.end <= begin]
+
+    def knows(self, letter: DeadLetter) -> bool:
+        """Whether a dead letter is of what was loaded last."""
+        return not any(each.voids(letter) for each in self.renewals)
 
     def take_receipts(self, entry: dict[str, Any], counted: Set[str]) -> None:
         """Take in a receipt, or the end of its range.
@@ -209,6 +263,7 @@ class SourceReader:
         self.counts = {topic: count for topic, (_, count) in found.items()}
         self._topic_ids = {topic: identity for topic, (identity, _) in found.items()}
         self._generation = 0
+        self._found: dict[TopicPartition, History] = {}
         #: Canonical load specs by digest, as far as `logs` found them.
         self.specs: dict[str, str] = {}
 
@@ -222,7 +277,7 @@ class SourceReader:
         ]
         committed = look(self.access, self._group, sources, _OPEN_PATIENCE_SECONDS).found
         begins, ends = self._log.begins(sources), self._log.stable_ends(sources)
-        histories = self._histories()
+        histories = self._found = self._histories()
         for history in histories.values():
             self._generation = max(self._generation, history.generation)
         logs = []
@@ -285,10 +340,12 @@ class SourceReader:
         return self._log.stable_ends([source])[source]
 
     def dead_letters(self) -> DeadLetters:
-        """Sorted offsets of the dead letters, by partition and table entry."""
+        """Sorted offsets of the dead letters, by partition and table entry: those of the log of
+        now, and of what was loaded last where that was done again. After `logs`."""
         found: dict[tuple[TopicPartition, str], array[int]] = {}
         recent = self._recent
-        since_ms = None if recent is None else recent.since_ms - _TRANSACTION_MS
+        since_ms = None if recent is None else recent.since_of(self.access.connector)
+        since_ms = None if since_ms is None else since_ms - _TRANSACTION_MS
         for topic in (self._configuration.dead_letters_topic, self._configuration.parking_topic):
             if topic not in self._cluster.topics:
                 continue
@@ -298,7 +355,13 @@ class SourceReader:
                     continue  # of somebody else who reads a topic of this name
                 if letter.reason == DUPLICATE:
                     continue  # a copy; the ledger knows these messages
-                key = (TopicPartition(letter.topic, letter.partition), letter.table)
+                source = TopicPartition(letter.topic, letter.partition)
+                if letter.topic_id not in ("", self._topic_ids.get(letter.topic, letter.topic_id)):
+                    continue  # of another topic of this name
+                history = self._found.get(source)
+                if history is not None and not history.knows(letter):
+                    continue
+                key = (source, letter.table)
                 found.setdefault(key, array("Q")).append(letter.offset)
         return {key: np.sort(np.array(offsets, np.uint64)) for key, offsets in found.items()}
 
@@ -311,7 +374,7 @@ class SourceReader:
             told = entries(self.access, topic)
         else:
             begin = recent.ledger.get(self.access.connector)
-            since_ms = recent.since_ms if begin is None else None
+            since_ms = recent.since_of(self.access.connector) if begin is None else None
             found = entries(self.access, topic, begin, since_ms=since_ms)
             told = recent.pace.through(found)
         counted = {table.name for table in self._configuration.tables if table.rows == "many"}
@@ -329,6 +392,13 @@ class SourceReader:
     def topic_id(self, topic: str) -> str:
         """Short id of a topic that is read here."""
         return self._topic_ids[topic]
+
+
+def _record_of(entry: dict[str, Any]) -> Record | None:
+    try:
+        return decode(int(entry["begin"]), str(entry.get("metadata", "")))
+    except InvalidRecordError:
+        return None
 
 
 def _are_one(before: Told, after: Told) -> bool:

@@ -1,8 +1,8 @@
 """Continuous proof: the verifier and the audit again and again, beside a driver.
 
-Runs as a process of its own (`python -m sluice.verify.continuous CONFIG`): whatever it needs and
-whatever becomes of it, no round of a loop waits for it. It ends with the process that started it,
-when its stdin does. For each turn it prints a line of JSON, a `Turn`.
+Runs as a process of its own (`python -m sluice.verify.continuous CONFIG BEGIN`): whatever it needs
+and whatever becomes of it, no round of a loop waits for it. It ends with the process that started
+it, when its stdin does. For each turn it prints a line of JSON, a `Turn`.
 """
 
 from __future__ import annotations
@@ -24,6 +24,9 @@ from sluice.config import AuditConfiguration, Configuration, VerifyConfiguration
 from sluice.core.anomalies import AnomalyKind
 from sluice.core.errors import SluiceError
 from sluice.driver.applying import loaded
+from sluice.driver.specs import kafka_access
+from sluice.kafka.ledger import last_before
+from sluice.kafka.tail import partition_count
 from sluice.verify.audit import RECENT_CHUNK_OFFSETS, audit
 from sluice.verify.audit_source import Recent
 from sluice.verify.pace import Pace
@@ -41,6 +44,8 @@ VERIFY_SHARE = 0.1
 #: What is recorded is stamped before it is committed, and by brokers as by their clocks.
 _MARGIN_MS = 120_000
 _EXAMPLES = 3
+#: What else a report says, by the name in a `Turn`.
+_COUNTS = ("covered", "left_out", "uncounted", "unaudited")
 #: Of all that it may write to; what it holds is far below.
 _MEMORY_BYTES_MAX = 2 << 30
 
@@ -52,6 +57,8 @@ class Turn:
     :param error: why it did not come to its end; "" if it did.
     :param covered: entries that were judged, or offsets that were compared.
     :param left_out: offsets that there was no time for.
+    :param uncounted: messages within which rows may be missing; see `AuditReport`.
+    :param unaudited: table entries that were not looked at.
     :param problems: by kind.
     :param where: the first of them, in words.
     :param cpu_seconds: of the whole process so far; likewise the memory.
@@ -63,10 +70,25 @@ class Turn:
     error: str = ""
     covered: int = 0
     left_out: int = 0
+    uncounted: int = 0
+    unaudited: tuple[str, ...] = ()
     problems: dict[str, int] = field(default_factory=dict)
     where: tuple[str, ...] = ()
     cpu_seconds: float = 0.0
     memory_bytes: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Begin:
+    """Where the first looks of a process begin.
+
+    :param driver_ms: when the driver was started.
+    :param looks_ms: when the last looks began that came to their end, in a process before of this
+        driver.
+    """
+
+    driver_ms: int
+    looks_ms: dict[What, int] = field(default_factory=dict)
 
 
 Tell = Callable[[Turn], None]
@@ -95,11 +117,16 @@ def _in_words(error: SluiceError) -> str:
 
 
 def verify_on(
-    configuration: Configuration, section: VerifyConfiguration, stop: threading.Event, tell: Tell
+    configuration: Configuration,
+    section: VerifyConfiguration,
+    begin: Begin,
+    stop: threading.Event,
+    tell: Tell,
 ) -> None:
     """Judge what was recorded since the turn before, until stopped. The first turn begins a little
-    before now; a step to what it sees first of a partition is not judged."""
-    every, since_ms = section.every_seconds, _now_ms() - _MARGIN_MS
+    before the driver; a step to what it sees first of a partition is not judged."""
+    since_ms = begin.looks_ms.get("verify", begin.driver_ms) - _MARGIN_MS
+    every = section.every_seconds
     verifier: Verifier | None = None
     while not stop.is_set():
         began_ms, error = _now_ms(), ""
@@ -129,27 +156,48 @@ def verify_on(
 
 
 def audit_on(
-    configuration: Configuration, section: AuditConfiguration, stop: threading.Event, tell: Tell
+    configuration: Configuration,
+    section: AuditConfiguration,
+    begin: Begin,
+    stop: threading.Event,
+    tell: Tell,
 ) -> None:
-    """Compare what was settled since the turn before, until stopped. The first turn takes twice
-    `every` before now, of which a driver before may have missed some."""
-    every = section.every_seconds
-    since_ms, ledger = _now_ms() - int(2000 * every) - _MARGIN_MS, dict[str, int]()
+    """Compare what was settled since the turn before, until stopped. The first turn of a driver
+    takes twice `every` before the last settle of who ran before, who may have missed some."""
+    every, ledger = section.every_seconds, dict[str, int]()
+    since_ms = begin.looks_ms.get("audit", begin.driver_ms) - _MARGIN_MS
+    first_ms: Mapping[str, int] | None = {} if "audit" in begin.looks_ms else None
     while not stop.is_set():
         began_ms = _now_ms()
-        recent = Recent(since_ms, Pace(section.share, every, stop), dict(ledger))
+        pace = Pace(section.share, every, stop)
         try:
             today = loaded(configuration, os.environ)
+            if first_ms is None:
+                first_ms = _before(today, begin.driver_ms - _MARGIN_MS, int(2000 * every))
+            recent = Recent(since_ms, pace, dict(ledger), first_ms)
             report = audit(today, RECENT_CHUNK_OFFSETS, recent=recent)
         except SluiceError as failure:
             _told(tell, "audit", began_ms, error=_in_words(failure))
         else:
-            since_ms, ledger = began_ms - _MARGIN_MS, recent.ledger
+            since_ms, ledger, first_ms = began_ms - _MARGIN_MS, recent.ledger, {}
             problems = {kind: int(getattr(report, kind)) for kind in KINDS["audit"]}
-            counts = {"covered": report.covered, "left_out": report.left_out}
+            counts = {name: getattr(report, name) for name in _COUNTS}
             where = _first(report.where())
             _told(tell, "audit", began_ms, problems=problems, where=where, **counts)
         stop.wait(max(0.0, every - (_now_ms() - began_ms) / 1000))
+
+
+def _before(configuration: Configuration, at_ms: int, back_ms: int) -> dict[str, int]:
+    """By connector, so long before its ledger had its last message before that time: however long
+    nothing ran, the last that was settled is looked at."""
+    found = {}
+    for connector in configuration.connectors:
+        access = kafka_access(configuration, connector.name)
+        last_ms = None
+        if partition_count(access, configuration.ledger_topic):
+            last_ms = last_before(access, configuration.ledger_topic, at_ms)
+        found[connector.name] = min(at_ms, last_ms or at_ms) - back_ms
+    return found
 
 
 def _first(where: Iterable[str]) -> tuple[str, ...]:
@@ -172,7 +220,7 @@ def _end_with_stdin() -> None:
     os._exit(0)
 
 
-def main(path: str) -> None:
+def main(path: str, begin: Begin) -> None:
     """Prove on and on; ends only as a failure, or with stdin."""
     _be_modest()
     logging.basicConfig(level=logging.ERROR)
@@ -187,7 +235,7 @@ def main(path: str) -> None:
 
     def run(prove: Callable[..., None], section: object) -> None:
         try:
-            prove(configuration, section, failed, tell)
+            prove(configuration, section, begin, failed, tell)
         finally:
             failed.set()
 
@@ -201,4 +249,4 @@ def main(path: str) -> None:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1])
+    main(sys.argv[1], Begin(**json.loads(sys.argv[2])))

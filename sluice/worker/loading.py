@@ -523,6 +523,7 @@ class _Loading:
                 claimed=self.claimed if n == 0 else {},
                 ignored=self.ignored if n == 0 else {},
                 oldest_ms=result.oldest_ms,
+                last_ms=result.last_ms,
             )
             for n, result in enumerate(reading.results)
         )

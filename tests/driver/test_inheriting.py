@@ -111,3 +111,15 @@ def test_a_start_that_is_refused_holds_no_take_over_up() -> None:
     read = heir._step({P0: STOPPED}, view(10, DEAD), 1)
     assert (read.inherited, read.inherits) == ({DEAD}, set())
     assert said == [{DEAD}, {DEAD, GENESIS}] and group.fenced == [{DEAD}]
+
+
+def test_partitions_that_nobody_who_reports_has_are_counted() -> None:
+    """Whoever inherits them: who may not, as its clock is off, counts them all the same."""
+    group = Group()
+    heir, held = heir_of(group), {P0: STOPPED}
+    assert heir._step(held, view(1, DEAD), 1).unowned == 1
+    reporting = View("me", 2, (Member("me", "a", "s"), Member(DEAD, "b", "s")))
+    assert heir._step(held, reporting, 1).unowned == 0
+    unwritten: Any = dict.fromkeys([P0, TopicPartition("a", 1)])
+    group.look = lambda sources: unwritten  # type: ignore[method-assign]
+    assert heir._step({}, reporting, 1).unowned == 2

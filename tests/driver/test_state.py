@@ -206,3 +206,42 @@ def test_tables_and_shards_that_a_spec_leaves_out_are_named() -> None:
         == []
     )
     assert target_shards_gone(Background(rest={"t": ()}), spec, "other") == ["table entry t"]
+
+
+def test_how_old_the_oldest_message_is_that_is_not_settled(state: PartitionState) -> None:
+    """Of a backlog that is loaded in parts, by the last timestamp; where all was taken, by when."""
+
+    def settle(end: int, last_ms: int | None, now_ms: int) -> int | None:
+        state.answered(Loaded((), (), 10, 100, 0, last_ms=last_ms))
+        begin = state.record.end
+        kind = Kind.INTEND if end > begin else Kind.SETTLE
+        following = replace(state.record, kind=kind, begin=begin, end=end)
+        state.recorded(following, Background(since_ms=now_ms), now_ms)
+        return state.behind_since_ms
+
+    day_ms = 86_400_000
+    began = START_MS + day_ms
+    state.see_end(EpochOffset(60, 1), began)
+    assert state.behind_since_ms == began, "nobody knows how old they are"
+    assert settle(30, START_MS, began + 1_000) == START_MS
+    assert settle(40, None, began + 2_000) == START_MS, "messages without a timestamp"
+    assert settle(60, START_MS + 7, began + 3_000) == START_MS + 7
+    state.see_end(EpochOffset(65, 1), began + 4_000)
+    assert state.behind_since_ms == START_MS + 7
+    assert settle(65, START_MS, began + 5_000) == began + 3_000, "what was there then is settled"
+    state.clock_went_back(began + 2_500)
+    assert state.behind_since_ms == began + 2_500
+    assert settle(65, None, began + 6_000) is None
+    state.see_end(EpochOffset(66, 1), began + day_ms)
+    assert state.behind_since_ms == began + day_ms, "it had nothing to load meanwhile"
+
+
+def test_a_range_that_is_cut_takes_no_longer_all_that_is_there(state: PartitionState) -> None:
+    state.see_end(EpochOffset(30, 1), START_MS)
+    state.recorded(replace(state.record, end=30), Background(since_ms=START_MS), START_MS + 1_000)
+    assert state.whole_at_ms == START_MS + 1_000
+    shorter = replace(state.record, kind=Kind.SHORTEN, end=20)
+    state.recorded(shorter, Background(since_ms=START_MS), START_MS + 2_000)
+    state.answered(Loaded((), (), 10, 100, 0, last_ms=START_MS - 5_000))
+    state.recorded(replace(shorter, begin=20, end=30), Background(), START_MS + 3_000)
+    assert state.behind_since_ms == START_MS - 5_000

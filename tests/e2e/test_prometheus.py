@@ -24,6 +24,7 @@ from tests.support.driver import Driver
 from tests.support.prometheus import Prometheus, shortened
 from tests.support.world import Truth, World, wait_for
 
+DAY_MS = 86_400_000
 #: How long a minute of the rules takes here.
 MINUTE_SECONDS = 2
 PATIENCE = 240.0
@@ -64,6 +65,15 @@ class Story:
         self.world.produce(f"orders-{table}", count, Truth(), partitions=2, first=first, **more)
         self.produced[table] += count
 
+    def produce_more(self, since: float) -> None:
+        """Old messages, so many that the lag of `one` grows by 50 a second. What is scraped is some
+        seconds old, and meanwhile not all may be loaded."""
+        told = self.prometheus.ask("query", query='sum(sluice_table_lag_messages{table="one"})')
+        lag = int(told["result"][0]["value"][1]) if told["result"] else 0
+        missing = int(20_000 + 50 * (time.time() - since)) - lag
+        if missing > 0:
+            self.produce("one", missing, timestamp_ms=int(since * 1000) - DAY_MS)
+
     def decide(self, path: str, **said: str) -> None:
         url = f"http://127.0.0.1:{self.port}{path}"
         headers = {"Authorization": f"Bearer {ALICE}", "Content-Type": "application/json"}
@@ -82,7 +92,7 @@ class Story:
         wanted, seen = set(alerts), set[str]()
 
         def fires() -> bool:
-            assert self.driver.process.poll() is None, self.driver.text()[-4000:]
+            self.check()
             meanwhile()
             seen.clear()
             seen.update(self.prometheus.firing())
@@ -93,13 +103,27 @@ class Story:
         wait_for(fires, PATIENCE, f"exactly {sorted(wanted)}; last: {sorted(seen)}")
         self.before = set(seen)
 
+    def check(self) -> None:
+        """It runs, unless it was killed on purpose."""
+        ended = self.driver.process.poll()
+        assert ended in (None, -signal.SIGKILL), self.driver.text()[-4000:]
+
+    def start_again(self) -> None:
+        """Kill the driver, and wait until its successor is scraped."""
+        self.driver.kill()
+        self.driver = self.world.run(self.path)
+        since = f"process_start_time_seconds > {time.time() - 1}"
+        wait_for(
+            lambda: bool(self.prometheus.ask("query", query=since)["result"]), PATIENCE, "a start"
+        )
+
     def calm(self) -> None:
         """Until all is loaded and no alert fires; what a fault leaves behind may take its time, as
         a range that is looked for when its lease is over."""
         behind = "max(sluice_table_behind_seconds) < 3"
 
         def is_calm() -> bool:
-            assert self.driver.process.poll() is None, self.driver.text()[-4000:]
+            self.check()
             is_loaded = bool(self.prometheus.ask("query", query=behind)["result"])
             return is_loaded and not self.prometheus.firing()
 
@@ -119,7 +143,8 @@ def story(fragile_world: World, tmp_path: Path) -> Iterator[Story]:
         world.create_table(table)
         world.create_topic(f"orders-{table}", 2)
     tables = {table: [f"orders-{table}"] for table in ("one", "bad")}
-    path = world.configure(tables, lease='"10s"', settings_of={"bad": 'on_error = "park"'})
+    settings_of = {"bad": 'on_error = "park"'}
+    path = world.configure(tables, lease='"10s"', max_messages=100, settings_of=settings_of)
     (port,) = free_ports(1)
     (tmp_path / "tokens").write_text(f"alice {ALICE}\n")
     with path.open("a") as file:
@@ -156,6 +181,11 @@ def test_each_alert_fires_on_its_fault_and_each_query_is_answered(story: Story) 
     story.decide("/resume")
     story.calm()
 
+    since = time.time()
+    behind, other = ("SluiceTableBehind one", "SluiceFallsBehind one"), ("SluiceProofOverdue",)
+    story.expect(*behind, meanwhile=lambda: story.produce_more(since), also=other)
+    story.calm()
+
     world.execute("ALTER TABLE bad ADD CONSTRAINT nothing CHECK id < 0")
     story.produce("bad")
     story.expect("SluiceParked bad")
@@ -172,6 +202,12 @@ def test_each_alert_fires_on_its_fault_and_each_query_is_answered(story: Story) 
     away = ("SluiceTableBehind one", "SluiceReplicaAway", "SluiceProofOverdue")
     story.expect(*away, also=in_doubt)
     world.clickhouse.start()
+    story.calm()
+
+    story.driver.kill()
+    story.expect("SluiceDriverGone", "SluiceDriverUnreachable")
+    gone = ("SluiceDriverGone", "SluiceDriverUnreachable")
+    story.expect("SluiceKeepsRestarting", meanwhile=story.start_again, also=gone)
     story.calm()
 
     _forge_a_row(story)

@@ -9,6 +9,7 @@ import pytest
 
 from sluice.core.receipts import Origin
 from sluice.kafka.dead_letters import (
+    DeadLetterKey,
     Purged,
     Replayed,
     StoredDeadLetter,
@@ -126,19 +127,22 @@ def test_marks_come_back() -> None:
     mark = Replayed(2, 77, NOW, "ada@host", "run1")
     headers = {n: v or b"" for n, v in replayed_headers(mark, ("events", 0, 5, "orders"))}
     assert read_mark(2, 0, headers, None) == mark
-    key = ("events", 0, "orders")
+    key = DeadLetterKey("events", 0, "orders", "id", 3)
     purged = Purged(2, 78, NOW, "ada@host", {key: ((1, 3), (9, 10))})
     ((raw, value),) = purged_messages(purged)
     given = {n: v or b"" for n, v in raw}
     assert read_mark(2, 78, given, value) == purged
     assert read_mark(2, 77, given, value) == replace(purged, is_done=False)
+    old = b'{"topic":"events","partition":0,"table":"orders","offsets":[[1,3]]}'  # older versions
+    found = read_mark(2, 78, given, old)
+    assert isinstance(found, Purged) and [*found.offsets] == [DeadLetterKey("events", 0, "orders")]
     assert read_mark(2, 0, {"sluice.reason": b"x"}, None) is None
     with pytest.raises(ValueError, match="unknown kind"):
         read_mark(2, 0, {**given, "sluice.kind": b"other"}, value)
 
 
 def test_long_purges_are_several_messages() -> None:
-    key = ("events", 0, "orders")
+    key = DeadLetterKey("events", 0, "orders")
     every_other = intervals_of(range(0, 90_000, 2))
     parts = [
         read_mark(0, 9, {n: v or b"" for n, v in headers}, value)
@@ -152,7 +156,7 @@ def test_long_purges_are_several_messages() -> None:
 
 def test_intervals() -> None:
     assert intervals_of([5, 1, 2, 2, 9]) == ((1, 3), (5, 6), (9, 10))
-    key = ("events", 0, "orders")
+    key = DeadLetterKey("events", 0, "orders")
     parts = [{key: ((1, 3), (9, 10))}, {key: ((2, 5), (10, 11))}, {}]
     assert joined(parts) == {key: ((1, 5), (9, 11))}
 

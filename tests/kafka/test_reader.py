@@ -55,8 +55,8 @@ class Reading:
 
 
 def counts(result: ReadResult) -> ReadResult:
-    """Without the timestamp."""
-    return replace(result, oldest_ms=None)
+    """Without the timestamps."""
+    return replace(result, oldest_ms=None, last_ms=None)
 
 
 @pytest.fixture(params=["librdkafka", "native"])
@@ -77,20 +77,23 @@ def test_exactly_the_range(kafka: Kafka, reading: Reading) -> None:
 
 
 @pytest.mark.parametrize("by", ["CreateTime", "LogAppendTime"])
-def test_the_oldest_timestamp(kafka: Kafka, reading: Reading, by: str) -> None:
+def test_the_oldest_and_the_last_timestamp(kafka: Kafka, reading: Reading, by: str) -> None:
     topic = kafka.topic(message_timestamp_type=by)
     before_ms = time.time_ns() // 1_000_000
     producer = ck.Producer({"bootstrap.servers": kafka.brokers, "linger.ms": 50})
     for sent_ms in (7_000, 8_000, 6_000):
         producer.produce(topic, b"{}", partition=0, timestamp=sent_ms)
     assert producer.flush(30) == 0
-    oldest_ms = reading.read(topic, 0, 3).oldest_ms
-    assert oldest_ms is not None
+    found = reading.read(topic, 0, 3)
+    oldest_ms, last_ms = found.oldest_ms, found.last_ms
+    assert oldest_ms is not None and last_ms is not None
     if by == "LogAppendTime":
-        assert oldest_ms >= before_ms
+        assert oldest_ms >= before_ms and last_ms >= before_ms
     else:
+        assert last_ms == (7_000 if reading.name == "native" else 6_000)  # they are one batch
         assert oldest_ms == (6_000 if reading.name == "native" else 7_000)
         assert reading.read(topic, 1, 2).oldest_ms == 8_000
+    assert reading.read(topic, 3, 3).last_ms is None
 
 
 def test_an_empty_range_reads_nothing(kafka: Kafka, reading: Reading) -> None:

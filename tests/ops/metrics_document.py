@@ -37,7 +37,8 @@ NORMAL: dict[str, tuple[str, str]] = {
     ),
     "sluice_table_behind_seconds": (
         "A few `max_delay`.",
-        "As for the lag. It says how late rows are, whatever the load is.",
+        "As for the lag. It says how late rows are, of a backlog that is being loaded, too. "
+        "Producers that send old timestamps make it larger while there is a backlog.",
     ),
     "sluice_end_to_end_seconds": (
         "Its 99th percentile is a few seconds more than `max_delay`.",
@@ -87,6 +88,14 @@ NORMAL: dict[str, tuple[str, str]] = {
     "sluice_proof_left_out": (
         "0, or a share of what is covered under load.",
         "A larger `[audit] share`, or a shorter `every`; `sluice audit` compares all.",
+    ),
+    "sluice_proof_uncounted": (
+        "0, or few after a start.",
+        "`sluice audit`, which reads the whole ledger, counts those that receipts tell of.",
+    ),
+    "sluice_proof_unaudited_tables": (
+        "As many as have no lineage columns, or keep last values.",
+        "The page names them; last values are for `sluice audit`.",
     ),
     "sluice_proof_cpu_seconds": ("Below `share` of a core.", "A longer `every`."),
     "sluice_proof_memory_bytes_max": ("About 100 MB.", "A shorter `every`."),
@@ -175,6 +184,11 @@ NORMAL: dict[str, tuple[str, str]] = {
     "sluice_fleet_unreadable_messages": (
         "0.",
         "Members of a newer version report; start this one with it, too.",
+    ),
+    "sluice_fleet_unowned_partitions": (
+        "0, but for some seconds after members come and go.",
+        "Nobody loads them: start the member that had them. Who is off the others' clocks takes "
+        "nothing over: `sluice fleet`.",
     ),
     "sluice_fleet_busy_partitions": (
         "0 where all bring about as much; else about the member's share of all busy ones.",

@@ -12,12 +12,16 @@ WHERE = ("p.dc1", "a", 0)
 
 
 def judged(
-    settled: Sequence[int], lags: Sequence[int], step_ms: int = STEP_MS, delay_ms: int = 1_000
+    settled: Sequence[int],
+    lags: Sequence[int],
+    step_ms: int = STEP_MS,
+    delay_ms: int = 1_000,
+    range_messages: int = 4,
 ) -> Lag:
     """What is said at the last of some looks."""
     of, found = Lags(), list[Lag]()
     for number, (at, lag) in enumerate(zip(settled, lags, strict=True)):
-        found.append(of.judge(WHERE, at, lag, number * step_ms, delay_ms))
+        found.append(of.judge(WHERE, at, lag, range_messages, number * step_ms, delay_ms))
     return found[-1]
 
 
@@ -26,8 +30,10 @@ def judged(
     [
         (range(0, 60, 10), [5] * 6, "ok"),  # it loads as much as comes
         (range(0, 60, 10), range(1_000, 400, -100), "ok"),  # far behind, and catching up
-        (range(0, 60, 10), range(1, 7), "behind"),  # not far behind, and it only grows
-        (range(0, 60, 10), [1, 2, 1, 3, 4, 5], "ok"),  # it was less for once
+        (range(0, 60, 10), range(1, 7), "behind"),  # not far behind, and it grows
+        (range(0, 60, 10), [1, 5, 1, 2, 4, 6], "behind"),  # it was less for once
+        (range(0, 60, 10), [1, 5, 1, 2, 4, 5], "ok"),  # not by more than a range
+        (range(0, 60, 10), [900, 904, 901, 903, 900, 903], "ok"),  # it loads as much as comes
         (range(0, 60, 10), [1, 2, 0, 3, 4, 5], "ok"),  # it had loaded everything meanwhile
         ([7] * 6, [3] * 6, "stalled"),
         ([7] * 6, range(3, 9), "stalled"),

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from prometheus_client import CollectorRegistry
 
 from sluice.clickhouse.http import Server
+from sluice.driver.children import own_process
 from sluice.ops import proof as proof_module
 from sluice.ops.metrics import ProofCollector
 from sluice.ops.proof import Proof, ProofNow, _Record
@@ -36,6 +39,13 @@ def test_what_is_said_of_its_looks() -> None:
     found = record.now(62_000)
     assert (found.verdict, found.age_seconds) == ("ok", 60.0)
     assert found.reason == "nothing wrong in 1,200 offsets, with no time for 7 more"
+    told = replace(turn, left_out=0, uncounted=1_030, unaudited=("clicks", "views"))
+    other = _Record("audit", 60.0, 0)
+    other.take(told)
+    assert other.now(2_000).reason == (
+        "nothing wrong in 1,200 offsets; 1,030 messages may lack rows within; not compared: "
+        "clicks, views"
+    )
     record.take(Turn("audit", 3_000, 4_000, error="a replica is away"))
     assert record.now(62_000).verdict == "ok"
     found = record.now(183_000)
@@ -55,6 +65,13 @@ def test_a_process_proves_on_and_on_beside_a_driver(
 ) -> None:
     """It finds what is wrong, is started again where it ends, and ends with the driver."""
     monkeypatch.setattr(proof_module, "_RESTART_SECONDS", 0.1)
+    begins: list[dict[str, Any]] = []
+
+    def command(module: str, path: str, begin: str) -> tuple[list[str], dict[str, str]]:
+        begins.append(json.loads(begin))
+        return own_process(module, path, begin)
+
+    monkeypatch.setattr(proof_module, "own_process", command)
     scene.create()
     topic = scene.kafka.topic()
     scene.kafka.produce(topic, numbered(30))
@@ -90,6 +107,8 @@ def test_a_process_proves_on_and_on_beside_a_driver(
         assert child.returncode == 0 and now("audit").failures >= 1
         wait_for(lambda: now("audit").turns > turns, 60, "a look of the next process")
         last = proof._child
+        assert begins[0]["looks_ms"] == {} and begins[0]["driver_ms"] == begins[1]["driver_ms"]
+        assert begins[1]["looks_ms"]["audit"] > begins[1]["driver_ms"]
     finally:
         proof.stop()
     assert last is not None and last is not child and last.poll() is not None

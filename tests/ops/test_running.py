@@ -68,11 +68,11 @@ def test_the_members_of_a_fleet_are_told() -> None:
     for number, owner in enumerate(("run-1", "run-2")):
         view.take(number, 0, Report(owner, f"member of {owner}", 1))
     seen = replace(view.view(), silent=("run-3",))
-    numbers = {"report_age_seconds": 1.26, "unreadable": 2, "busy_partitions": 3}
+    numbers = {"report_age_seconds": 1.26, "unreadable": 2, "unowned": 4, "busy_partitions": 3}
     member = SimpleNamespace(view=lambda: seen, **numbers)
     found = look_at(run_of(loop, fleet=member), Rates(), world.now)
     names = ("member of run-1", "member of run-2")
-    assert found.fleet == FleetNow(names, ("run-3",), 1.3, 2, 3, 1, 1)
+    assert found.fleet == FleetNow(names, ("run-3",), 1.3, 2, 4, 3, 1, 1)
     told = {
         sample.name: sample.value
         for family in RunningCollector(lambda: [found], "p").collect()
@@ -84,6 +84,7 @@ def test_the_members_of_a_fleet_are_told() -> None:
         "sluice_fleet_silent_members": 1,
         "sluice_fleet_report_age_seconds": 1.3,
         "sluice_fleet_unreadable_messages": 2,
+        "sluice_fleet_unowned_partitions": 4,
         "sluice_fleet_busy_partitions": 3,
         "sluice_fleet_wanted_slots": 1,
         "sluice_fleet_wanted_members": 1,

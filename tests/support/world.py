@@ -126,8 +126,12 @@ class World:
         make: Callable[[int], bytes] = order,
         first: int = 0,
         seed: int = 7,
+        timestamp_ms: int = 0,
     ) -> None:
-        """Produce messages round robin; the broker's offsets are what `truth` records."""
+        """Produce messages round robin; the broker's offsets are what `truth` records.
+
+        :param timestamp_ms: of all of them; 0: now.
+        """
         producer, dice = self.producer(), random.Random(seed)
 
         def delivered(number: int | None) -> Callable[[object, ck.Message], None]:
@@ -150,6 +154,7 @@ class World:
                         topic,
                         value,
                         partition=number % partitions,
+                        timestamp=timestamp_ms,
                         on_delivery=delivered(None if broken else number),
                     )
                     break

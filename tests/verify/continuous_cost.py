@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import subprocess
+import time
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -39,7 +40,8 @@ def played(scene: Scene, messages: int) -> str:
 def looks(scene: Scene, topic: str, sections: str, count: int) -> None:
     """Print what the first looks say."""
     path = scene.configuration(topic, more=sections).path
-    command, environment = own_process("sluice.verify.continuous", str(path))
+    begin = json.dumps({"driver_ms": int(time.time() * 1000)})
+    command, environment = own_process("sluice.verify.continuous", str(path), begin)
     pipe = subprocess.PIPE
     with subprocess.Popen(command, stdin=pipe, stdout=pipe, env=environment, text=True) as child:
         assert child.stdin is not None and child.stdout is not None

@@ -110,18 +110,25 @@ durability = "single"
         )
 
     def record(
-        self, topic: str, begin: int, partition: int = 0, why: str = "", connector: str = "dc1"
+        self,
+        topic: str,
+        begin: int,
+        partition: int = 0,
+        why: str = "",
+        connector: str = "dc1",
+        metadata: str = "",
     ) -> None:
         body = {"type": "record", "connector": connector, "topic": topic, "partition": partition}
         body |= {"begin": begin, "end": begin} | ({"why": why} if why else {})
+        body |= {"metadata": metadata} if metadata else {}
         self.append(f"sluice.{self.name}.ledger", [json.dumps({**body, "at_ms": 0}).encode()])
 
     def dead_letter(
-        self, topic: str, offset: int, entry: str = "orders", connector: str = ""
+        self, topic: str, offset: int, entry: str = "orders", connector: str = "", **more: Any
     ) -> None:
         letter = DeadLetter(
             topic, 0, offset, None, None, b"x", (), "json", "bad", entry, connector=connector
-        )
+        )._replace(**more)
         envelope = wrap(letter, 1_000_000)
         name = f"sluice.{self.name}.dead-letters"
         self.append(name, [])

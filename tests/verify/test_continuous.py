@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import json
 import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
 
+import confluent_kafka as ck
 import pytest
 
 from sluice.clickhouse.http import Server
 from sluice.verify.audit import AuditReport, audit
 from sluice.verify.audit_source import Recent
+from sluice.verify.continuous import Begin, Turn, audit_on
 from sluice.verify.pace import Pace
 from tests.support.fixtures import fresh_database
 from tests.support.kafka import Kafka, numbered
@@ -67,6 +70,47 @@ def test_the_newest_are_compared_first_and_what_there_is_no_time_for_is_left_out
     assert only(report).missing_at == [(8, 10)]
     report = audit(scene.configuration(topic), 4, recent=Recent(1 << 50, Pace()))
     assert (report.covered, report.left_out) == (0, 0)
+
+
+def first_look(scene: Scene, topic: str, begin: Begin) -> Turn:
+    configuration = scene.configuration(topic, more='[audit]\nevery = "1s"\nshare = 1.0\n')
+    stop, told = threading.Event(), list[Turn]()
+
+    def tell(turn: Turn) -> None:
+        told.append(turn)
+        stop.set()
+
+    assert configuration.audit is not None
+    audit_on(configuration, configuration.audit, begin, stop, tell)
+    return told[0]
+
+
+def test_a_driver_s_first_look_takes_what_was_settled_last_however_long_nothing_ran(
+    scene: Scene,
+) -> None:
+    """It began so long before the start, and the last ranges were never compared."""
+    scene.create()
+    topic = scene.kafka.topic()
+    scene.kafka.produce(topic, numbered(10))
+    scene.load(topic, [o for o in range(10) if o != 3])
+    now_ms = time.time_ns() // 1_000_000
+    ledger, producer = (
+        f"sluice.{scene.name}.ledger",
+        ck.Producer({"bootstrap.servers": scene.kafka.brokers}),
+    )
+    scene.kafka.topic(1, ledger)
+    for offset in (0, 10):
+        where = {"connector": "dc1", "topic": topic, "partition": 0}
+        body = {"type": "record", **where, "begin": offset, "end": offset, "at_ms": 0}
+        producer.produce(ledger, json.dumps(body).encode(), timestamp=now_ms - 3_600_000)
+    assert producer.flush(30) == 0
+    found = first_look(scene, topic, Begin(now_ms))
+    assert (found.error, found.covered, found.problems["missing"]) == ("", 10, 1)
+    # A process that is started again goes on where the last look of this driver began.
+    found = first_look(scene, topic, Begin(now_ms, {"audit": now_ms - 1_800_000}))
+    assert (found.error, found.covered) == ("", 0)
+    found = first_look(scene, topic, Begin(now_ms, {"audit": now_ms - 3_600_000}))
+    assert (found.error, found.covered) == ("", 10)
 
 
 def test_work_takes_its_share_of_the_time_and_no_more() -> None:

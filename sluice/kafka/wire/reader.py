@@ -166,6 +166,7 @@ class WireReader:
         parser.records, parser.records_left = None, 0
         parser.position, parser.end = before, end = block_range.begin, block_range.end
         parser.base, parser.oldest_ms = wanted.base, native.NO_TIMESTAMP
+        parser.first_ms = parser.appended_ms = -1
         status = native.INPUT_DONE
         pause, progress_at = 0.0, time.monotonic()
         while before < end and status != native.HEAVY:
@@ -182,12 +183,14 @@ class WireReader:
                     self._explain_stall(block_range, failure)
                 time.sleep(pause)
                 pause = min(max(0.05, pause * 2), _PAUSE_SECONDS_MAX)
+        last_ms = parser.first_ms if parser.appended_ms < 0 else parser.appended_ms
         return ReadResult(
             parser.messages - messages,
             parser.bytes - size,
             parser.tombstones - tombstones,
             parser.heavy_at if status == native.HEAVY else None,
             None if parser.oldest_ms == native.NO_TIMESTAMP else parser.oldest_ms,
+            None if last_ms < 0 else last_ms,
         )
 
     def _take_memory(self, text_bytes: int, window_bytes: int) -> None:

@@ -130,6 +130,7 @@ function connector(of, now) {
     of.fleet ? facts([
       ["members", of.fleet.members.join(", ") || "none yet"],
       ["silent members", of.fleet.silent.join(", ") || "none"],
+      ["partitions without an owner", of.fleet.unowned_partitions],
       ["own report, ago", duration(of.fleet.report_age_seconds)],
     ]) : null,
     of.tables.length ? facts(amounts(of.amounts, of.rows, of.rows_per_second, now)) : null,

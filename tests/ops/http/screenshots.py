@@ -67,6 +67,7 @@ def scene() -> ConnectorLoop:
         if source.topic == "payments":
             state.settled_at_ms = now - 1_500_000
             state.waiting_since_ms, state.stable_end = now - 1_490_000, state.settled + 41_700
+            state.behind_since_ms = state.waiting_since_ms
     first = loop.states[TopicPartition("clicks", 3)]
     first.record = replace(first.record, kind=world.jobs[0].assignments[0].record.kind, end=510)
     first.background = replace(first.background, since_ms=now - 12_000)
