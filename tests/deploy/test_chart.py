@@ -76,3 +76,39 @@ def test_helm_makes_one_driver_or_a_fleet(tmp_path: Path) -> None:
     assert (members["replicas"], members["serviceName"]) == (3, "orders-sluice")
     assert members["template"]["spec"] == alone["Deployment"]["spec"]["template"]["spec"]
     assert members["selector"] == fleet["PodDisruptionBudget"]["spec"]["selector"]
+
+
+TLS = 'tls = { certificate = "/etc/sluice-secrets/tls/tls.crt" }\n'
+
+
+@pytest.mark.long
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize(
+    ("more", "scheme"),
+    [
+        ("", "HTTP"),
+        (TLS, "HTTPS"),
+        ("# tls = { ca = 'x' }\n[fleet]\n", "HTTP"),
+        ("[http.tls]  # of the driver\ncertificate = 'x'\n[[table]]\nname = 'ca = '\n", "HTTPS"),
+        ("[registry]\nurl = 'https://registry'\ntls = { ca = 'x' }\n", "HTTP"),
+        (TLS.replace(" }", ', ca = "clients.pem" }'), ""),
+        ("[http.tls]\ncertificate = 'x'\nca = 'clients.pem'\n", ""),
+        ("tls.ca = 'clients.pem'\n", ""),
+    ],
+)
+def test_probes_ask_by_the_scheme_of_the_configuration(
+    tmp_path: Path, more: str, scheme: str
+) -> None:
+    path = tmp_path / "sluice.toml"
+    path.write_text(values()["configuration"] + more)
+    options = ("--set-file", f"configuration={path}", "--set", "serviceMonitor.enabled=true")
+    if not scheme:
+        refused = helm("template", "orders", str(CHART), *options)
+        assert refused.returncode != 0 and "[http] tls has ca" in refused.stderr
+        return
+    made = rendered(*options)
+    (container,) = made["Deployment"]["spec"]["template"]["spec"]["containers"]
+    for probe in ("startupProbe", "livenessProbe", "readinessProbe"):
+        assert container[probe]["httpGet"]["scheme"] == scheme, probe
+    (endpoint,) = made["ServiceMonitor"]["spec"]["endpoints"]
+    assert endpoint["scheme"] == scheme.lower()

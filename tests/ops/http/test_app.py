@@ -355,4 +355,26 @@ def test_an_address_that_is_taken_and_names(serve: Serve) -> None:
         )
     assert hosts_of(HttpConfiguration(("0.0.0.0", 1))) == ("*",)
     assert hosts_of(HttpConfiguration(("localhost", 1))) == hosts_of(HttpConfiguration(("::1", 1)))
-    assert hosts_of(HttpConfiguration(("::1", 1), ("sluice.example",))) == ("sluice.example",)
+
+
+@pytest.mark.parametrize("listen", ["0.0.0.0", "127.0.0.1"])
+def test_probes_and_metrics_are_asked_for_by_an_address_whatever_names_it_has(
+    serve: Serve, listen: str
+) -> None:
+    """By that of a pod; on a loopback address a page elsewhere is to read nothing all the same."""
+    served = serve(run_of(loaded()))
+    where = HttpConfiguration((listen, 0), ("sluice.example",))
+    named = HttpServer(where, served.configuration, [run_of(loaded())])
+    served.port = named.port
+    is_network = listen == "0.0.0.0"
+    answers = {"sluice.example": True, "10.0.0.7:9464": is_network, "127.0.0.1": True}
+    try:
+        for path in ("/live", "/ready", "/metrics"):
+            for host, is_answered in answers.items():
+                asked = served.ask(path, headers={"Host": host})
+                assert asked.status == (200 if is_answered else 400), (path, host)
+        for path in ("/", "/status", "/live/", "//live"):
+            assert served.ask(path, headers={"Host": "10.0.0.7:9464"}).status == 400, path
+        assert served.ask("/status", headers={"Host": "sluice.example"}).status == 200
+    finally:
+        named.stop()
