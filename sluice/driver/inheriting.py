@@ -47,7 +47,8 @@ class SharesRead:
     :param alive: ids that records named when it began, but for those that are dead; `orphans`:
         those that records have come to name of late though they report no more.
     :param view: number of the view with which it began.
-    :param sources: all partitions of the connector; none: nobody could tell.
+    :param sources: all partitions of the connector; none: nobody could tell. `elsewhere`: how many
+        of them other members own that report.
     :param error: a bug; nothing that may happen.
     """
 
@@ -59,6 +60,7 @@ class SharesRead:
     orphans: frozenset[str] = frozenset()
     view: int = 0
     sources: tuple[TopicPartition, ...] = ()
+    elsewhere: int = 0
     error: Exception | None = None
 
 
@@ -143,11 +145,13 @@ class Heir:
             given = [s for s in sources if self._is_given(s, found[s], held)]
             # What stopped here names the dead as long as nobody decides.
             left = {named_by(at) for s, at in found.items() if self._is_new(s, at)}
+            others = {each.owner for each in view.living} - {self._own}
             read = SharesRead(
                 alive=self._owners.alive(view),
                 orphans=self._owners.orphans(view, left),
                 view=view.number,
                 sources=tuple(sorted(sources)),
+                elsewhere=sum(named_by(at) in others for at in found.values()),
             )
             named = {named_by(at) for at in found.values()}
             dead = frozenset(

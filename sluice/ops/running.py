@@ -373,7 +373,7 @@ def look_at(run: ConnectorRun, rates: Rates, now_ms: int) -> ConnectorNow:
     tables = tuple(_tables(look, partitions, rates))
     amounts = _sum(partitions)
     rows = loop.counters.rows
-    held = _of_loop(look)
+    held = _of_loop(look, run.fleet)
     verdict, reason = held or _worst(partitions, amounts)
     troubled = [each for each in partitions if each.verdict not in HEALTHY]
     troubled.sort(key=lambda each: _WORST_FIRST.index(each.verdict))
@@ -384,7 +384,7 @@ def look_at(run: ConnectorRun, rates: Rates, now_ms: int) -> ConnectorNow:
         amounts=amounts,
         rows=rows,
         rows_per_second=rates.rate(name, "", rows, now_ms),
-        is_moving=held is None and not HEALTHY.isdisjoint(amounts.partitions),
+        is_moving=not HEALTHY.isdisjoint([held[0]] if held else amounts.partitions),
         tables=tables,
         replicas=_replicas(loop),
         frozen=tuple(each.line() for each in loop.freezing.standing),
@@ -419,7 +419,7 @@ def _without_loop(name: str, verdict: Verdict, reason: str) -> ConnectorNow:
     return ConnectorNow(name, verdict, reason, _sum([]), 0, None)
 
 
-def _of_loop(look: Look) -> tuple[Verdict, str] | None:
+def _of_loop(look: Look, member: FleetMember | None) -> tuple[Verdict, str] | None:
     """What is so for all partitions of a loop, whatever they are at."""
     loop = look.loop
     silent_ms = look.now_ms - loop.round_at_ms
@@ -432,9 +432,21 @@ def _of_loop(look: Look) -> tuple[Verdict, str] | None:
     if silent_ms > ROUND_PATIENCE_MS:
         return "waits", f"has made no round for {silent_ms / 1000:.0f} s"
     if not loop.states:
-        return "waits", "has no partitions: none of its topics has any yet"
+        return _without_partitions(loop, member)
     whole = loop.freezing.hold(())
     return ("frozen", whole[0].line()) if whole else None
+
+
+def _without_partitions(loop: ConnectorLoop, member: FleetMember | None) -> tuple[Verdict, str]:
+    """A member of a fleet that hears of the others may have none for good: a standby."""
+    if member is None or member.why_alone:
+        return "waits", "has no partitions: none of its topics has any yet"
+    silent = member.report_age_seconds
+    if silent * 1000 > ROUND_PATIENCE_MS:
+        return "waits", f"has no partitions, and has not heard of its fleet for {silent:.0f} s"
+    if loop.sharing.elsewhere:
+        return "idle", "has no partitions: other members have them"
+    return "waits", "has no partitions, and no other member has any yet"
 
 
 def _tables(look: Look, partitions: Sequence[PartitionNow], rates: Rates) -> Iterable[TableNow]:
@@ -514,7 +526,8 @@ def _replica(state: ReplicaState, frozen: str) -> ReplicaNow:
 def why_not_ready(connectors: Sequence[ConnectorNow]) -> list[str]:
     """Why nothing may rely on this driver; empty if it loads, or has nothing to load.
 
-    Never empty while a connector has no partitions, or while nothing of it moves.
+    Never empty while nothing of a connector moves, or while it has no partitions, but for a member
+    of a fleet while others have them.
     """
     return [f"connector {each.name}: {each.reason}" for each in connectors if not each.is_moving]
 

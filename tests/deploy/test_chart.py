@@ -75,7 +75,12 @@ def test_helm_makes_one_driver_or_a_fleet(tmp_path: Path) -> None:
     members = fleet["StatefulSet"]["spec"]
     assert (members["replicas"], members["serviceName"]) == (3, "orders-sluice")
     assert members["template"]["spec"] == alone["Deployment"]["spec"]["template"]["spec"]
-    assert members["selector"] == fleet["PodDisruptionBudget"]["spec"]["selector"]
+    budget = fleet["PodDisruptionBudget"]["spec"]
+    assert members["selector"] == budget["selector"]
+    # A pod that waits for Kafka, or stands frozen, is not ready, and may be moved.
+    assert (budget["maxUnavailable"], budget["unhealthyPodEvictionPolicy"]) == (1, "AlwaysAllow")
+    old = helm("template", "orders", str(CHART), "--kube-version", "1.26.0")
+    assert old.returncode != 0 and "kubeVersion" in old.stderr
 
 
 TLS = 'tls = { certificate = "/etc/sluice-secrets/tls/tls.crt" }\n'

@@ -191,6 +191,14 @@ def given(world: World, source: TopicPartition, batch: int) -> PartitionState:
     return state
 
 
+def test_the_loop_knows_how_many_partitions_others_have(world: World) -> None:
+    loop = run(world)
+    assert loop.sharing.elsewhere == 0
+    shares(world).found = SharesRead(elsewhere=len(ITS))
+    run_for(world, 2_500, loop)
+    assert loop.sharing.elsewhere == len(ITS)
+
+
 def test_what_came_goes_on_from_its_record_in_later_batches(world: World) -> None:
     source = TopicPartition("a", 77)
     see(world, replace(BOTH, living=(ME,)))
