@@ -9,14 +9,19 @@ that shrinks is no trouble, a small one that only grows is.
 
 from __future__ import annotations
 
+import os
 from collections import Counter, deque
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
+from pathlib import Path
 from typing import Literal, get_args
 
+from sluice.config import load
+from sluice.config.applied import document_of
 from sluice.core.budget import BOUNDLESS, TargetShard, room
 from sluice.core.decided import Version
+from sluice.core.errors import ConfigurationError
 from sluice.core.ranges import TopicPartition
 from sluice.driver.connector import ConnectorRun
 from sluice.driver.fleet import FleetMember
@@ -94,6 +99,8 @@ WAIT_PATIENCE_MS = 30_000
 TROUBLED_MAX = 50
 #: How far back a rate looks.
 RATE_MS = 30_000
+#: How long a file is taken to be as it was read.
+FILE_EVERY_MS = 60_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -204,12 +211,16 @@ class FleetNow:
 
 @dataclass(frozen=True, slots=True)
 class AppliedNow:
-    """The version of tables and topics that a driver loads by, from when somebody applied it."""
+    """The version of tables and topics that a driver loads by, from when somebody applied it.
+
+    :param file_differs: the driver's file has other ones, or cannot be used.
+    """
 
     number: int
     by: str
     why: str
     at_ms: int
+    file_differs: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -240,10 +251,32 @@ class ConnectorNow:
 
 
 @dataclass(slots=True)
+class Files:
+    """What the files of drivers have, each read again after a while: who applies may change one
+    before or afterwards."""
+
+    _read: dict[Path, tuple[int, str]] = field(default_factory=dict)
+
+    def differ(self, path: Path, version: Version, now_ms: int) -> bool:
+        """Whether a file has other tables or topics than a version, or cannot be used."""
+        if path not in self._read or not 0 <= now_ms - self._read[path][0] < FILE_EVERY_MS:
+            self._read[path] = now_ms, _document(path)
+        return self._read[path][1] != version.document
+
+
+def _document(path: Path) -> str:
+    try:
+        return document_of(load(path, os.environ))
+    except ConfigurationError:
+        return ""
+
+
+@dataclass(slots=True)
 class Rates:
     """Rows in a second, from what was counted at the looks before; and how partitions keep up."""
 
     lags: Lags = field(default_factory=Lags)
+    files: Files = field(default_factory=Files)
     _seen: dict[tuple[str, str], deque[tuple[int, int]]] = field(default_factory=dict)
 
     def rate(self, connector: str, target: str, rows: int, now_ms: int) -> float | None:
@@ -391,14 +424,16 @@ def look_at(run: ConnectorRun, rates: Rates, now_ms: int) -> ConnectorNow:
         settings=tuple(each.line() for each in loop.settings),
         troubled=tuple(troubled[:TROUBLED_MAX]),
         fleet=_fleet(run.fleet),
-        applied=_applied(run.version),
+        applied=_applied(run, rates.files, now_ms),
     )
 
 
-def _applied(version: Version | None) -> AppliedNow | None:
+def _applied(run: ConnectorRun, files: Files, now_ms: int) -> AppliedNow | None:
+    version = run.version
     if version is None:
         return None
-    return AppliedNow(version.number, version.by, version.why, version.at_ms)
+    differs = files.differ(run.configuration.path, version, now_ms)
+    return AppliedNow(version.number, version.by, version.why, version.at_ms, differs)
 
 
 def _fleet(member: FleetMember | None) -> FleetNow | None:
