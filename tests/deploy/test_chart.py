@@ -48,9 +48,14 @@ def helm(*words: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, capture_output=True, text=True, check=False)
 
 
+def templated(*options: str, kubernetes: str = "1.27.0") -> subprocess.CompletedProcess[str]:
+    """Helm takes itself for a client of an old cluster unless it is told."""
+    return helm("template", "orders", str(CHART), "--kube-version", kubernetes, *options)
+
+
 def rendered(*options: str) -> dict[str, Any]:
     """What the chart makes, by kind."""
-    made = helm("template", "orders", str(CHART), *options)
+    made = templated(*options)
     assert made.returncode == 0, made.stderr
     return {each["kind"]: each for each in yaml.safe_load_all(made.stdout) if each}
 
@@ -65,7 +70,7 @@ def test_helm_makes_one_driver_or_a_fleet(tmp_path: Path) -> None:
     assert alone.keys() == {"ConfigMap", "Deployment", "NetworkPolicy", "Service"}
     assert alone["Deployment"]["spec"]["replicas"] == 1
     assert alone["Deployment"]["spec"]["strategy"] == {"type": "Recreate"}
-    refused = helm("template", "orders", str(CHART), "--set", "members=3")
+    refused = templated("--set", "members=3")
     assert refused.returncode != 0 and "needs a section [fleet]" in refused.stderr
     path = tmp_path / "sluice.toml"
     path.write_text(values()["configuration"] + "[fleet]\n")
@@ -79,7 +84,7 @@ def test_helm_makes_one_driver_or_a_fleet(tmp_path: Path) -> None:
     assert members["selector"] == budget["selector"]
     # A pod that waits for Kafka, or stands frozen, is not ready, and may be moved.
     assert (budget["maxUnavailable"], budget["unhealthyPodEvictionPolicy"]) == (1, "AlwaysAllow")
-    old = helm("template", "orders", str(CHART), "--kube-version", "1.26.0")
+    old = templated(kubernetes="1.26.0")
     assert old.returncode != 0 and "kubeVersion" in old.stderr
 
 
@@ -108,7 +113,7 @@ def test_probes_ask_by_the_scheme_of_the_configuration(
     path.write_text(values()["configuration"] + more)
     options = ("--set-file", f"configuration={path}", "--set", "serviceMonitor.enabled=true")
     if not scheme:
-        refused = helm("template", "orders", str(CHART), *options)
+        refused = templated(*options)
         assert refused.returncode != 0 and "[http] tls has ca" in refused.stderr
         return
     made = rendered(*options)
