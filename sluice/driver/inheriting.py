@@ -47,7 +47,8 @@ class SharesRead:
         those that records have come to name of late though they report no more.
     :param view: number of the view with which it began.
     :param unowned: partitions that no member which reports had when it began.
-    :param sources: all partitions of the connector; none: nobody could tell.
+    :param sources: all partitions of the connector; none: nobody could tell. `elsewhere`: how many
+        of them other members own that report.
     :param error: a bug; nothing that may happen.
     """
 
@@ -60,6 +61,7 @@ class SharesRead:
     view: int = 0
     unowned: int = 0
     sources: tuple[TopicPartition, ...] = ()
+    elsewhere: int = 0
     error: Exception | None = None
 
 
@@ -145,12 +147,14 @@ class Heir:
             # What stopped here names the dead as long as nobody decides.
             left = {owner_in(at) for s, at in found.items() if self._is_new(s, at)}
             living = {self._own, *(each.owner for each in view.living)}
+            others = living - {self._own}
             read = SharesRead(
                 alive=self._owners.alive(view),
                 orphans=self._owners.orphans(view, left),
                 view=view.number,
                 unowned=sum(owner_in(at) not in living for at in found.values()),
                 sources=tuple(sorted(sources)),
+                elsewhere=sum(owner_in(at) in others for at in found.values()),
             )
             named = {owner_in(at) for at in found.values()}
             dead = frozenset(

@@ -24,8 +24,8 @@ MESSAGES_MAX = 20_000
 BYTES_MAX = 4 * 1024 * 1024
 
 _HOW_BACK = (
-    "Fix the table, then start the driver again or send it SIGHUP; `sluice dead-letters replay "
-    "CONFIG --parked` brings the messages back"
+    "Fix the table, then `sluice reload CONFIG --why TEXT`, or start the driver again; `sluice "
+    "dead-letters replay CONFIG --parked` brings the messages back"
 )
 
 

@@ -9,11 +9,13 @@ from dataclasses import dataclass, field
 from socket import gethostname
 
 from sluice.config import Configuration, ConnectorConfiguration, FleetConfiguration
+from sluice.config.applied import document_of
 from sluice.config.topics import why_refused
 from sluice.core.errors import SluiceError, TransientError
 from sluice.core.fleet.records import Report
 from sluice.core.records import RECORD_BYTES_MAX
 from sluice.core.topics import is_reserved, matches
+from sluice.driver.applying import newest_version
 from sluice.driver.connector import now_ms
 from sluice.driver.record_updates import RESETTLE_MS
 from sluice.driver.specs import kafka_access
@@ -583,12 +585,35 @@ def _look_at_own_topics(
                 _check_members(found, configuration, connector.name)
             elif name in (configuration.ledger_topic, configuration.decisions_topic):
                 check_ledger(found, topic, connector.brokers)
+                if name == configuration.decisions_topic:
+                    _check_applied(found, configuration, connector.name)
             else:
                 keeps = name != configuration.duplicates_topic
                 check_dead_letters(found, topic, bytes_max, connector.brokers, keeps=keeps)
         elif not found.findings:
             _check_future(found, len(cluster.brokers), min(3, len(cluster.brokers)), "sluice run")
         look.findings += found.findings
+
+
+def _check_applied(found: Examination, configuration: Configuration, connector: str) -> None:
+    """Whether what the file says is loaded."""
+
+    def look() -> None:
+        access = kafka_access(configuration, connector)
+        version = newest_version(access, configuration.decisions_topic)
+        if version is None:
+            found.ok("applied", "nothing was ever applied: drivers load by their files")
+        elif version.document == document_of(configuration):
+            found.ok("applied", f"{version.name} is what the file has")
+        else:
+            found.warning(
+                "applied",
+                f"{version}, is what drivers load by, and {configuration.path} has other tables "
+                "or topics",
+                f"`sluice apply {configuration.path}` shows the difference, and applies the file",
+            )
+
+    found.attempt("applied", look)
 
 
 def _check_members(found: Examination, configuration: Configuration, connector: str) -> None:

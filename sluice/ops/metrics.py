@@ -726,8 +726,16 @@ class RunningCollector(Collector):
             "the tables behind a table entry in a shard.",
             labels=["connector", "table", "shard"],
         )
+        differs = GaugeMetricFamily(
+            "sluice_file_not_applied",
+            "1 while the driver's file has other tables or topics than the applied version that it "
+            "loads by, or cannot be used.",
+            labels=["connector"],
+        )
         for name, connector in found:
             moving.add_metric([name], float(connector.is_moving))
+            applied = connector.applied
+            differs.add_metric([name], float(applied is not None and applied.file_differs))
             for verdict in get_args(Verdict):
                 count = connector.amounts.partitions.get(verdict, 0)
                 partitions.add_metric([name, verdict], float(count))
@@ -749,7 +757,7 @@ class RunningCollector(Collector):
                     keeping_up.add_metric([name, table.name, lag], float(count))
         built = GaugeMetricFamily("sluice_build_info", "1; its version.", labels=["version"])
         built.add_metric([__version__], 1.0)
-        yield from (moving, partitions, left, keeping_up, built)
+        yield from (moving, differs, partitions, left, keeping_up, built)
         for family_name, (value, text) in _OF_TABLES.items():
             family = GaugeMetricFamily(family_name, text, labels=["connector", "table"])
             for name, connector in found:

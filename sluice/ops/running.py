@@ -10,13 +10,18 @@ a range, so it has to grow by more.
 
 from __future__ import annotations
 
+import os
 from collections import Counter, deque
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Literal, get_args
 
+from sluice.config import load
+from sluice.config.applied import document_of
 from sluice.core.budget import BOUNDLESS, TargetShard, room
 from sluice.core.decided import Version
+from sluice.core.errors import ConfigurationError
 from sluice.core.ranges import TopicPartition
 from sluice.driver.connector import ConnectorRun
 from sluice.driver.fleet import FleetMember
@@ -96,6 +101,8 @@ WAIT_PATIENCE_MS = 30_000
 TROUBLED_MAX = 50
 #: How far back a rate looks.
 RATE_MS = 30_000
+#: How long a file is taken to be as it was read.
+FILE_EVERY_MS = 60_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -208,12 +215,16 @@ class FleetNow:
 
 @dataclass(frozen=True, slots=True)
 class AppliedNow:
-    """The version of tables and topics that a driver loads by, from when somebody applied it."""
+    """The version of tables and topics that a driver loads by, from when somebody applied it.
+
+    :param file_differs: the driver's file has other ones, or cannot be used.
+    """
 
     number: int
     by: str
     why: str
     at_ms: int
+    file_differs: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -244,10 +255,32 @@ class ConnectorNow:
 
 
 @dataclass(slots=True)
+class Files:
+    """What the files of drivers have, each read again after a while: who applies may change one
+    before or afterwards."""
+
+    _read: dict[Path, tuple[int, str]] = field(default_factory=dict)
+
+    def differ(self, path: Path, version: Version, now_ms: int) -> bool:
+        """Whether a file has other tables or topics than a version, or cannot be used."""
+        if path not in self._read or not 0 <= now_ms - self._read[path][0] < FILE_EVERY_MS:
+            self._read[path] = now_ms, _document(path)
+        return self._read[path][1] != version.document
+
+
+def _document(path: Path) -> str:
+    try:
+        return document_of(load(path, os.environ))
+    except ConfigurationError:
+        return ""
+
+
+@dataclass(slots=True)
 class Rates:
     """Rows in a second, from what was counted at the looks before; and how partitions keep up."""
 
     lags: Lags = field(default_factory=Lags)
+    files: Files = field(default_factory=Files)
     _seen: dict[tuple[str, str], deque[tuple[int, int]]] = field(default_factory=dict)
 
     def rate(self, connector: str, target: str, rows: int, now_ms: int) -> float | None:
@@ -384,7 +417,7 @@ def look_at(run: ConnectorRun, rates: Rates, now_ms: int) -> ConnectorNow:
     tables = tuple(_tables(look, partitions, rates))
     amounts = _sum(partitions)
     rows = loop.counters.rows
-    held = _of_loop(look)
+    held = _of_loop(look, run.fleet)
     verdict, reason = held or _worst(partitions, amounts)
     troubled = [each for each in partitions if each.verdict not in HEALTHY]
     troubled.sort(key=lambda each: _WORST_FIRST.index(each.verdict))
@@ -395,21 +428,23 @@ def look_at(run: ConnectorRun, rates: Rates, now_ms: int) -> ConnectorNow:
         amounts=amounts,
         rows=rows,
         rows_per_second=rates.rate(name, "", rows, now_ms),
-        is_moving=held is None and not HEALTHY.isdisjoint(amounts.partitions),
+        is_moving=not HEALTHY.isdisjoint([held[0]] if held else amounts.partitions),
         tables=tables,
         replicas=_replicas(loop),
         frozen=tuple(each.line() for each in loop.freezing.standing),
         settings=tuple(each.line() for each in loop.settings),
         troubled=tuple(troubled[:TROUBLED_MAX]),
         fleet=_fleet(run.fleet),
-        applied=_applied(run.version),
+        applied=_applied(run, rates.files, now_ms),
     )
 
 
-def _applied(version: Version | None) -> AppliedNow | None:
+def _applied(run: ConnectorRun, files: Files, now_ms: int) -> AppliedNow | None:
+    version = run.version
     if version is None:
         return None
-    return AppliedNow(version.number, version.by, version.why, version.at_ms)
+    differs = files.differ(run.configuration.path, version, now_ms)
+    return AppliedNow(version.number, version.by, version.why, version.at_ms, differs)
 
 
 def _fleet(member: FleetMember | None) -> FleetNow | None:
@@ -431,7 +466,7 @@ def _without_loop(name: str, verdict: Verdict, reason: str) -> ConnectorNow:
     return ConnectorNow(name, verdict, reason, _sum([]), 0, None)
 
 
-def _of_loop(look: Look) -> tuple[Verdict, str] | None:
+def _of_loop(look: Look, member: FleetMember | None) -> tuple[Verdict, str] | None:
     """What is so for all partitions of a loop, whatever they are at."""
     loop = look.loop
     silent_ms = look.now_ms - loop.round_at_ms
@@ -444,9 +479,21 @@ def _of_loop(look: Look) -> tuple[Verdict, str] | None:
     if silent_ms > ROUND_PATIENCE_MS:
         return "waits", f"has made no round for {silent_ms / 1000:.0f} s"
     if not loop.states:
-        return "waits", "has no partitions: none of its topics has any yet"
+        return _without_partitions(loop, member)
     whole = loop.freezing.hold(())
     return ("frozen", whole[0].line()) if whole else None
+
+
+def _without_partitions(loop: ConnectorLoop, member: FleetMember | None) -> tuple[Verdict, str]:
+    """A member of a fleet that hears of the others may have none for good: a standby."""
+    if member is None or member.why_alone:
+        return "waits", "has no partitions: none of its topics has any yet"
+    silent = member.report_age_seconds
+    if silent * 1000 > ROUND_PATIENCE_MS:
+        return "waits", f"has no partitions, and has not heard of its fleet for {silent:.0f} s"
+    if loop.sharing.elsewhere:
+        return "idle", "has no partitions: other members have them"
+    return "waits", "has no partitions, and no other member has any yet"
 
 
 def _tables(look: Look, partitions: Sequence[PartitionNow], rates: Rates) -> Iterable[TableNow]:
@@ -526,7 +573,8 @@ def _replica(state: ReplicaState, frozen: str) -> ReplicaNow:
 def why_not_ready(connectors: Sequence[ConnectorNow]) -> list[str]:
     """Why nothing may rely on this driver; empty if it loads, or has nothing to load.
 
-    Never empty while a connector has no partitions, or while nothing of it moves.
+    Never empty while nothing of a connector moves, or while it has no partitions, but for a member
+    of a fleet while others have them.
     """
     return [f"connector {each.name}: {each.reason}" for each in connectors if not each.is_moving]
 

@@ -213,6 +213,27 @@ def test_a_wrong_step_is_called_what_it_is(
 
 
 @PATIENT
+@pytest.mark.parametrize("mutate", MUTATIONS, ids=lambda mutate: mutate.__name__)
+@given(ledger=LEDGER, by=st.integers(1, 20), data=st.data())
+def test_tables_that_the_file_does_not_have_change_no_judgement(
+    mutate: Callable[[Writer, int], None], ledger: bool, by: int, data: st.DataObject
+) -> None:
+    """As of a version that was applied since the verifier has started: a load spec of the ledger
+    names them, and without one nobody does."""
+    writer = data.draw(legal_histories(ledger))
+    writer.intend(25)
+    writer.intend(50)
+    mutate(writer, by)
+    judge = Judge(lambda *_: (), has_receipts=ledger, complete=True)
+    found = [anomaly for event in writer.events for anomaly in judge.take(event)]
+    assert [replace(each, tables=()) for each in found] == [
+        replace(each, tables=()) for each in judged(writer)
+    ]
+    has_spec = ledger and found[0].after.record is not None
+    assert found[0].tables == (TABLES if has_spec else ())
+
+
+@PATIENT
 @given(legal_histories(True), st.sampled_from(["", "lost", "rows", "shard"]))
 def test_the_blocks_of_all_shards_are_counted_together(writer: Writer, how: str) -> None:
     """A receipt for each shard; only their sum accounts for the messages."""

@@ -48,9 +48,14 @@ def helm(*words: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, capture_output=True, text=True, check=False)
 
 
+def templated(*options: str, kubernetes: str = "1.27.0") -> subprocess.CompletedProcess[str]:
+    """Helm takes itself for a client of an old cluster unless it is told."""
+    return helm("template", "orders", str(CHART), "--kube-version", kubernetes, *options)
+
+
 def rendered(*options: str) -> dict[str, Any]:
     """What the chart makes, by kind."""
-    made = helm("template", "orders", str(CHART), *options)
+    made = templated(*options)
     assert made.returncode == 0, made.stderr
     return {each["kind"]: each for each in yaml.safe_load_all(made.stdout) if each}
 
@@ -65,7 +70,7 @@ def test_helm_makes_one_driver_or_a_fleet(tmp_path: Path) -> None:
     assert alone.keys() == {"ConfigMap", "Deployment", "NetworkPolicy", "Service"}
     assert alone["Deployment"]["spec"]["replicas"] == 1
     assert alone["Deployment"]["spec"]["strategy"] == {"type": "Recreate"}
-    refused = helm("template", "orders", str(CHART), "--set", "members=3")
+    refused = templated("--set", "members=3")
     assert refused.returncode != 0 and "needs a section [fleet]" in refused.stderr
     path = tmp_path / "sluice.toml"
     path.write_text(values()["configuration"] + "[fleet]\n")
@@ -75,4 +80,45 @@ def test_helm_makes_one_driver_or_a_fleet(tmp_path: Path) -> None:
     members = fleet["StatefulSet"]["spec"]
     assert (members["replicas"], members["serviceName"]) == (3, "orders-sluice")
     assert members["template"]["spec"] == alone["Deployment"]["spec"]["template"]["spec"]
-    assert members["selector"] == fleet["PodDisruptionBudget"]["spec"]["selector"]
+    budget = fleet["PodDisruptionBudget"]["spec"]
+    assert members["selector"] == budget["selector"]
+    # A pod that waits for Kafka, or stands frozen, is not ready, and may be moved.
+    assert (budget["maxUnavailable"], budget["unhealthyPodEvictionPolicy"]) == (1, "AlwaysAllow")
+    old = templated(kubernetes="1.26.0")
+    assert old.returncode != 0 and "kubeVersion" in old.stderr
+
+
+TLS = 'tls = { certificate = "/etc/sluice-secrets/tls/tls.crt" }\n'
+
+
+@pytest.mark.long
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize(
+    ("more", "scheme"),
+    [
+        ("", "HTTP"),
+        (TLS, "HTTPS"),
+        ("# tls = { ca = 'x' }\n[fleet]\n", "HTTP"),
+        ("[http.tls]  # of the driver\ncertificate = 'x'\n[[table]]\nname = 'ca = '\n", "HTTPS"),
+        ("[registry]\nurl = 'https://registry'\ntls = { ca = 'x' }\n", "HTTP"),
+        (TLS.replace(" }", ', ca = "clients.pem" }'), ""),
+        ("[http.tls]\ncertificate = 'x'\nca = 'clients.pem'\n", ""),
+        ("tls.ca = 'clients.pem'\n", ""),
+    ],
+)
+def test_probes_ask_by_the_scheme_of_the_configuration(
+    tmp_path: Path, more: str, scheme: str
+) -> None:
+    path = tmp_path / "sluice.toml"
+    path.write_text(values()["configuration"] + more)
+    options = ("--set-file", f"configuration={path}", "--set", "serviceMonitor.enabled=true")
+    if not scheme:
+        refused = templated(*options)
+        assert refused.returncode != 0 and "[http] tls has ca" in refused.stderr
+        return
+    made = rendered(*options)
+    (container,) = made["Deployment"]["spec"]["template"]["spec"]["containers"]
+    for probe in ("startupProbe", "livenessProbe", "readinessProbe"):
+        assert container[probe]["httpGet"]["scheme"] == scheme, probe
+    (endpoint,) = made["ServiceMonitor"]["spec"]["endpoints"]
+    assert endpoint["scheme"] == scheme.lower()

@@ -21,8 +21,10 @@ import yaml
 
 from sluice import __version__
 from sluice.config import load
+from sluice.config.clickhouse import CertificatesConfiguration
 from tests.cli.support import parse
-from tests.ops.http.scene import Served, run_of
+from tests.ops.http.scene import CONFIGURATION, Served, run_of
+from tests.support.certificates import Authority
 
 ROOT = Path(__file__).parents[2]
 FOLDER = ROOT / "deploy" / "container"
@@ -68,16 +70,28 @@ def test_the_driver_is_nobody_and_has_no_compiler() -> None:
     assert json.loads(stage["ENTRYPOINT"]) == ["sluice"]
 
 
+@pytest.mark.parametrize("has_tls", [False, True])
 @pytest.mark.parametrize("is_ended", [False, True])
-def test_the_health_check_asks_whether_it_lives(tmp_path: Path, is_ended: bool) -> None:
-    check = json.loads(last_stage()["HEALTHCHECK"].partition("CMD ")[2])
-    served = Served(tmp_path, [run_of(None, is_ended=is_ended)])
+def test_the_health_check_asks_whether_it_lives(
+    tmp_path: Path, is_ended: bool, has_tls: bool
+) -> None:
+    """As the file says that the image's own command runs."""
+    stage = last_stage()
+    python, *check, path = json.loads(stage["HEALTHCHECK"].partition("CMD ")[2])
+    assert path == json.loads(stage["CMD"].splitlines()[-1])[-1]
+    authority = Authority(tmp_path / "authority")
+    certificate, key = authority.sign("driver")
+    tls = CertificatesConfiguration(str(authority.certificate), str(certificate), str(key))
+    run = run_of(None, is_ended=is_ended)
+    served = Served(tmp_path, [run], tls=tls if has_tls else None)
+    more = f'[http]\nlisten = "0.0.0.0:{served.port}"\n'
+    if has_tls:
+        more += f'tls = {{ certificate = "{certificate}", key = "{key}", ca = "{tls.ca}" }}\n'
+    configured = tmp_path / "sluice.toml"
+    configured.write_text(CONFIGURATION.format(name="orders") + more)
     try:
-        words = [word.replace(":9464/", f":{served.port}/") for word in check]
-        assert words != check
-        done = subprocess.run(
-            [sys.executable, *words[1:]], capture_output=True, timeout=60, check=False
-        )
+        words = [sys.executable if python == "python" else python, *check, str(configured)]
+        done = subprocess.run(words, capture_output=True, timeout=60, check=False)
     finally:
         served.server.stop()
     assert done.returncode == (1 if is_ended else 0), done.stderr

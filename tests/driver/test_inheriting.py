@@ -78,6 +78,15 @@ def test_an_id_that_reports_after_it_was_taken_over_is_fenced_again_though_all_o
     assert group.fenced == [{DEAD}, {DEAD}]
 
 
+def test_it_counts_what_other_members_have_that_report() -> None:
+    """What a dead one had, or this one, is not theirs."""
+    group = Group()
+    heir = heir_of(group)
+    assert heir._step({}, view(1, DEAD), 1).elsewhere == 0
+    living = (Member("me", "a", "s"), Member(DEAD, "b", "s"))
+    assert heir._step({}, View("me", 2, living), 1).elsewhere == 1
+
+
 def test_nothing_is_taken_over_once_its_loop_has_ended() -> None:
     """The driver starts anew under another id, which would not know of it."""
     group = Group()

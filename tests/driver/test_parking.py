@@ -201,6 +201,13 @@ def test_a_parked_range_in_doubt_does_not_ask_for_the_table() -> None:
     assert sorted(world.parked()) == span(20)
 
 
+def test_what_is_parked_says_how_it_is_tried_again_without_applying_a_file(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    Parking(["t"]).refuse("t", TerminalError("no rights"))
+    assert "Fix the table, then `sluice reload CONFIG --why TEXT`, or start" in caplog.text
+
+
 def test_somebody_asks_and_the_table_is_tried_again() -> None:
     world = ParkingWorld()
     world.ends[P0] = 10

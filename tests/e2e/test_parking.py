@@ -39,11 +39,16 @@ def prepared(world: World, topic: str, bad: str, good: str) -> Path:
     )
 
 
-def refresh(driver: Driver, until: str) -> None:
-    """SIGHUP, and what the driver says then."""
-    before = driver.text().count(until)
-    driver.signal(signal.SIGHUP)
+def refresh(world: World, path: Path, driver: Driver, until: str) -> None:
+    """What a person says, and what the driver says then. The file may be half-made meanwhile."""
+    before, text = driver.text().count(until), path.read_text()
+    path.write_text(text.replace('on_error = "park"', 'on_error = "stop-partition"'))
+    done = world.sluice("reload", str(path), "--by", "alice", "--why", "it is mended")
+    assert done.returncode == 0, done.stderr
     wait_for(lambda: driver.text().count(until) > before, PATIENCE, until)
+    path.write_text(text)
+    done = world.sluice("apply", str(path), "--list")
+    assert "alice" not in done.stdout and "SIGHUP" not in done.stdout
 
 
 def stop(driver: Driver) -> None:
@@ -78,7 +83,7 @@ def test_parked_messages_come_back_exactly_once(world: World) -> None:
     assert world.count("bad") == 1_000
 
     world.execute("ALTER TABLE bad DROP CONSTRAINT nothing")
-    refresh(driver, "is not parked any more")
+    refresh(world, path, driver, "is not parked any more")
     load(driver)
     world.wait_for_rows("bad", 2_000, driver, PATIENCE)
     for replayed in (2_000, 0):
@@ -109,7 +114,7 @@ def test_an_altered_table_is_parked_until_it_is_as_it_was(world: World) -> None:
         if column:
             world.execute(f"ALTER TABLE altered {column}")
         if column.startswith("ADD"):
-            refresh(driver, "is not parked any more")
+            refresh(world, path, driver, "is not parked any more")
         world.produce("orders-altered", 500, truth, partitions=2, first=truth.rows)
         world.wait_for_rows("unaltered", truth.rows, driver, PATIENCE)
     world.wait_for_rows("altered", 1_000, driver, PATIENCE)

@@ -27,6 +27,10 @@ _NOTHING = "Nothing by itself."
 NORMAL: dict[str, tuple[str, str]] = {
     # How it gets on
     "sluice_connector_moving": ("1.", "Look at `/ready`, which says why not."),
+    "sluice_file_not_applied": (
+        "0.",
+        "`sluice apply` of the file, or the file as it was: [CONFIGURATION.md](CONFIGURATION.md).",
+    ),
     "sluice_partitions": (
         "All are `loading` or `idle`.",
         "`sluice status`, or the page: each other verdict has its reason there.",

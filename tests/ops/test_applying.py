@@ -26,6 +26,7 @@ from sluice.ops.applying import (
     plan_rollback,
 )
 from sluice.ops.doctor import Finding
+from sluice.ops.doctor_kafka import look_at_kafka
 from sluice.ops.driver_decisions import now_ms, read_decided
 from sluice.ops.ledger_view import LedgerSelection, read_ledger
 from tests.ops.pipelines import Pipeline
@@ -129,6 +130,27 @@ def test_versions_one_after_the_other(
         apply_own_file(first, by="ci", why="a new file")
     types = [(e["type"], e["version"]) for e in read_ledger(first, LedgerSelection())]
     assert types == [("apply", number) for number in (1, 2, 2, 3, 4, 5)]
+
+
+def test_the_doctor_says_where_a_file_is_not_what_is_loaded(
+    pipeline: Pipeline, findings: list[tuple[str, Finding]]
+) -> None:
+    """As after `helm upgrade` with another table, which a new start does not take up."""
+
+    def said(configuration: Configuration) -> tuple[str, str, str]:
+        look = look_at_kafka(configuration, configuration.connector("dc1"))
+        (found,) = (each for each in look.findings if each.check == "applied")
+        return found.level, found.what, found.fix
+
+    apply(plan(pipeline.configuration), by="alice", why="")
+    assert said(pipeline.configuration) == ("ok", "version 1 is what the file has", "")
+    changed = with_table(pipeline, "more")
+    level, what, fix = said(changed)
+    assert level == "warning" and what.startswith("version 1, applied by alice at 20")
+    assert what.endswith(f"{pipeline.path} has other tables or topics")
+    assert fix.startswith(f"`sluice apply {pipeline.path}` ")
+    assert said(loaded(changed, {}))[0] == "ok"  # as a driver that starts is examined
+    assert findings == []
 
 
 @pytest.mark.slow

@@ -13,7 +13,7 @@ from sluice.core.receipts import Failed
 from sluice.driver.loop import ConnectorLoop
 from sluice.driver.parking import Parking
 from sluice.ops.metrics import RunningCollector
-from sluice.ops.running import ConnectorNow, FleetNow, Rates, look_at
+from sluice.ops.running import ConnectorNow, FleetNow, Rates, look_at, why_not_ready
 from tests.driver.loop_world import World, run, table_spec
 from tests.ops.http.scene import run_of
 from tests.ops.http.test_page import Watch
@@ -89,6 +89,32 @@ def test_the_members_of_a_fleet_are_told() -> None:
         "sluice_fleet_wanted_slots": 1,
         "sluice_fleet_wanted_members": 1,
     }
+
+
+def test_a_member_without_partitions_is_ready_while_others_have_them() -> None:
+    """A standby; one of no fleet, or of which nobody has any, is not."""
+    world = World([])
+    loop = run(world)
+    facts = {"unreadable": 0, "busy_partitions": 0, "view": lambda: Fold("run-1").view()}
+    member = SimpleNamespace(why_alone="", report_age_seconds=1.0, **facts)
+
+    def found(fleet: object) -> tuple[str, bool, str]:
+        loop.round_at_ms = world.now
+        now = look_at(run_of(loop, fleet=fleet), Rates(), world.now)
+        assert now.is_moving is not bool(why_not_ready([now]))
+        return now.verdict, now.is_moving, now.reason
+
+    topics = ("waits", False, "has no partitions: none of its topics has any yet")
+    assert found(None) == topics
+    nobody = "has no partitions, and no other member has any yet"
+    assert found(member) == ("waits", False, nobody)
+    loop.sharing.elsewhere = 4
+    assert found(member) == ("idle", True, "has no partitions: other members have them")
+    member.report_age_seconds = 61.0
+    unheard = "has no partitions, and has not heard of its fleet for 61 s"
+    assert found(member) == ("waits", False, unheard)
+    member.why_alone = "it deduplicates"
+    assert found(member) == topics
 
 
 def test_what_is_waited_for_is_named() -> None:

@@ -13,3 +13,14 @@ app.kubernetes.io/version: {{ .Chart.AppVersion | quote }}
 app.kubernetes.io/managed-by: {{ .Release.Service }}
 helm.sh/chart: {{ .Chart.Name }}-{{ .Chart.Version }}
 {{- end }}
+
+{{- /* By which scheme the driver answers, as [http] says; by expressions, since Helm reads no TOML. */ -}}
+{{- define "sluice.scheme" -}}
+{{- $section := regexFind "(?ms)^[ \\t]*\\[http\\].*?(^[ \\t]*\\[|\\z)" .Values.configuration -}}
+{{- $section = printf "%s\n%s" $section (regexFind "(?ms)^[ \\t]*\\[http\\.tls\\].*?(^[ \\t]*\\[|\\z)" .Values.configuration) -}}
+{{- $isTls := regexMatch "(?m)^[ \\t]*(tls[ \\t]*[.=]|\\[http\\.tls\\])" $section -}}
+{{- if and $isTls (regexMatch "(?m)^[^#\\n]*\\bca[ \\t]*=" $section) -}}
+{{- fail "[http] tls has ca, by which only who shows a certificate is answered, and the probes of Kubernetes show none: leave ca out, and say in networkPolicy.from who may ask" -}}
+{{- end -}}
+{{- ternary "HTTPS" "HTTP" $isTls -}}
+{{- end }}

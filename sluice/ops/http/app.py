@@ -91,6 +91,9 @@ _FILES = {
     "/closer.js": ("closer.js", "text/javascript"),
 }
 
+#: What programs ask for that know a driver by an address, as the probes of Kubernetes do.
+PROBED = frozenset({"/live", "/ready", "/metrics"})
+
 Decide = Callable[..., list[str]]
 _Body = TypeVar("_Body", bound=BaseModel)
 
@@ -292,6 +295,22 @@ def _said(headers: Mapping[str, str], body: bytes) -> object:
         raise RefusedError(400, "the body is no JSON") from None
 
 
+class _Hosts:
+    """Answers by some names only; see `make_app`."""
+
+    def __init__(self, app: ASGIApp, hosts: Sequence[str], probed_by: Sequence[str]) -> None:
+        self._others = _only_by(app, hosts)
+        self._probed = _only_by(app, probed_by)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        asked = self._probed if scope["path"] in PROBED else self._others
+        await asked(scope, receive, send)
+
+
+def _only_by(app: ASGIApp, hosts: Sequence[str]) -> ASGIApp:
+    return TrustedHostMiddleware(app, allowed_hosts=list(hosts), www_redirect=False)
+
+
 class _Headers:
     """Of a request not too many, and of every answer what a browser is to know."""
 
@@ -317,10 +336,11 @@ def make_app(
     tokens: Tokens,
     hosts: Sequence[str],
     proof: Proof | None = None,
+    probed_by: Sequence[str] = ("*",),
 ) -> Starlette:
     """The application.
 
-    :param hosts: names that it may be asked by; "*" for any.
+    :param hosts: names that it may be asked by; "*" for any. `probed_by`: for `PROBED` instead.
     :param proof: None: nothing is said of it.
     """
     looks = Looks(runs)
@@ -351,7 +371,7 @@ def make_app(
         ],
         middleware=[
             Middleware(_Headers),
-            Middleware(TrustedHostMiddleware, allowed_hosts=list(hosts), www_redirect=False),
+            Middleware(_Hosts, hosts=hosts, probed_by=probed_by),
         ],
     )
 

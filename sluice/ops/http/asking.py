@@ -1,16 +1,22 @@
-"""Asks a driver that runs, over its own HTTP server, on the machine that it runs on."""
+"""Asks a driver that runs, over its own HTTP server, on the machine that it runs on.
+
+`python -m sluice.ops.http.asking CONFIG` asks whether it lives: the health check of a container.
+"""
 
 from __future__ import annotations
 
 import http.client
 import ipaddress
 import json
+import os
 import ssl
+import sys
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
-from sluice.config import Configuration, HttpConfiguration
-from sluice.core.errors import TransientError
+from sluice.config import Configuration, HttpConfiguration, load
+from sluice.core.errors import SluiceError, TransientError
 
 _SECONDS = 10.0
 
@@ -97,3 +103,20 @@ def _headers(where: HttpConfiguration) -> dict[str, str]:
     """It may be asked by some names only."""
     named = next((name for name in where.hosts if "*" not in name), "")
     return {"Host": named} if named else {}
+
+
+def main(path: str) -> int:
+    """Whether the driver of a configuration lives; as an exit status."""
+    try:
+        configuration = load(Path(path), os.environ)
+        if configuration.http is None:
+            raise DriverSilentError("health is told over HTTP, and [http] is missing")
+        ask(configuration.http, "/live")
+    except SluiceError as error:
+        print(f"{error}. Try: {error.hint}", file=sys.stderr)
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1]))

@@ -127,6 +127,8 @@ function connector(of, now) {
       ["applied", ago(of.applied.at_ms, now)],
       ["because", of.applied.why],
     ]) : null,
+    of.applied && of.applied.file_differs ? element("p", { class: "reason waits" },
+      "the driver's file has other tables or topics, or cannot be used: it is not applied") : null,
     of.fleet ? facts([
       ["members", of.fleet.members.join(", ") || "none yet"],
       ["silent members", of.fleet.silent.join(", ") || "none"],

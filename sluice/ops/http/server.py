@@ -65,7 +65,8 @@ class HttpServer:
         runs: Sequence[ConnectorRun],
         proof: Proof | None = None,
     ) -> None:
-        app = make_app(configuration, runs, Tokens(where.tokens_file), hosts_of(where), proof)
+        tokens, hosts = Tokens(where.tokens_file), hosts_of(where)
+        app = make_app(configuration, runs, tokens, hosts, proof, probed_by(where))
         context = _context(where.tls) if where.tls.certificate else None
         listening = _listen(where)
         self.port = int(listening.getsockname()[1])
@@ -82,10 +83,19 @@ class HttpServer:
 
 
 def hosts_of(where: HttpConfiguration) -> tuple[str, ...]:
-    """By which names it may be asked. On a loopback address only by its own: a page elsewhere,
-    whose name leads to this machine, is to read nothing."""
-    if where.hosts:
-        return where.hosts
+    """By which names it may be asked."""
+    return where.hosts or _own_names(where)
+
+
+def probed_by(where: HttpConfiguration) -> tuple[str, ...]:
+    """By which names it may be asked for health and metrics: who asks for these on a network goes
+    by addresses, which `hosts` cannot know."""
+    return (*where.hosts, *_own_names(where))
+
+
+def _own_names(where: HttpConfiguration) -> tuple[str, ...]:
+    """By which names it may be asked if none is configured. On a loopback address only by its own:
+    a page elsewhere, whose name leads to this machine, is to read nothing."""
     try:
         is_loopback = ipaddress.ip_address(where.host).is_loopback
     except ValueError:

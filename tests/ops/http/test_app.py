@@ -14,7 +14,8 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 from starlette.routing import Route
 
-from sluice.config import HttpConfiguration
+from sluice.config import HttpConfiguration, load
+from sluice.config.applied import document_of
 from sluice.core.decided import Frozen, Subject, Version
 from sluice.core.errors import ConfigurationError, TransientError
 from sluice.core.ranges import TopicPartition
@@ -25,6 +26,8 @@ from sluice.ops.http import app, server
 from sluice.ops.http.openapi import described
 from sluice.ops.http.server import HttpServer, hosts_of
 from sluice.ops.http.tokens import Tokens
+from sluice.ops.metrics import RunningCollector
+from sluice.ops.running import FILE_EVERY_MS, Rates, look_at
 from tests.driver.loop_world import World, run
 from tests.ops.http.scene import ALICE, Served, run_of
 from tests.ops.http.test_page import every_state
@@ -99,7 +102,43 @@ def test_what_was_applied_is_told(serve: Serve) -> None:
         "by": "alice",
         "why": "clicks are new",
         "at_ms": 1_800_000_000_000,
+        "file_differs": True,
     }
+
+
+def test_a_file_that_is_not_what_was_applied_is_told_until_it_is(serve: Serve) -> None:
+    """Whichever of the two changes."""
+    served = serve(first := run_of(loaded()))
+    path, text = served.configuration.path, served.configuration.path.read_text()
+    first.version = Version(1, 0, document_of(served.configuration), "alice", "", 1)
+    rates, at_ms = Rates(), 1_800_000_000_000
+
+    def differs(after_ms: int) -> bool:
+        nonlocal at_ms
+        at_ms += after_ms
+        now = look_at(first, rates, at_ms)
+        told = RunningCollector(lambda: [now], "p").collect()
+        (sample,) = next(f for f in told if f.name == "sluice_file_not_applied").samples
+        assert now.applied is not None
+        assert (sample.labels, sample.value) == ({"connector": "p.dc1"}, now.applied.file_differs)
+        return now.applied.file_differs
+
+    assert not differs(0)
+    path.write_text(text.replace("[batch]", '[batch]\nmax_delay = "2s"'))  # is never applied
+    assert not differs(FILE_EVERY_MS)
+    path.write_text(text + '[[table]]\nname = "u"\ntopics = ["a"]\n')
+    assert not differs(FILE_EVERY_MS - 1) and differs(1)
+    first.version = Version(2, 1, document_of(load(path, {})), "SIGHUP", "", 2)
+    assert not differs(1)
+    path.write_text(text + "[[table]]\n")  # half-made
+    assert differs(FILE_EVERY_MS)
+    first.version = None
+    (sample,) = next(
+        f
+        for f in RunningCollector(lambda: [look_at(first, rates, at_ms)], "p").collect()
+        if f.name == "sluice_file_not_applied"
+    ).samples
+    assert sample.value == 0
 
 
 def test_a_thousand_partitions_are_scraped_in_time_and_make_a_bounded_number_of_series(
@@ -355,4 +394,26 @@ def test_an_address_that_is_taken_and_names(serve: Serve) -> None:
         )
     assert hosts_of(HttpConfiguration(("0.0.0.0", 1))) == ("*",)
     assert hosts_of(HttpConfiguration(("localhost", 1))) == hosts_of(HttpConfiguration(("::1", 1)))
-    assert hosts_of(HttpConfiguration(("::1", 1), ("sluice.example",))) == ("sluice.example",)
+
+
+@pytest.mark.parametrize("listen", ["0.0.0.0", "127.0.0.1"])
+def test_probes_and_metrics_are_asked_for_by_an_address_whatever_names_it_has(
+    serve: Serve, listen: str
+) -> None:
+    """By that of a pod; on a loopback address a page elsewhere is to read nothing all the same."""
+    served = serve(run_of(loaded()))
+    where = HttpConfiguration((listen, 0), ("sluice.example",))
+    named = HttpServer(where, served.configuration, [run_of(loaded())])
+    served.port = named.port
+    is_network = listen == "0.0.0.0"
+    answers = {"sluice.example": True, "10.0.0.7:9464": is_network, "127.0.0.1": True}
+    try:
+        for path in ("/live", "/ready", "/metrics"):
+            for host, is_answered in answers.items():
+                asked = served.ask(path, headers={"Host": host})
+                assert asked.status == (200 if is_answered else 400), (path, host)
+        for path in ("/", "/status", "/live/", "//live"):
+            assert served.ask(path, headers={"Host": "10.0.0.7:9464"}).status == 400, path
+        assert served.ask("/status", headers={"Host": "sluice.example"}).status == 200
+    finally:
+        named.stop()

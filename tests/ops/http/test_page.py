@@ -87,6 +87,7 @@ def test_a_browser_shows_every_state_and_runs_nothing_of_a_name(tmp_path: Path) 
         "1 of 1000 partitions, a[0] first: stopped at 10:",
         "is taking over, which failed, and is tried again: Kafka is away",
         "version 3, applied by alice",
+        "it is not applied",
         "has ended with status 4",
         "table c is frozen by alice since",
         "log_level is debug by bob since",
