@@ -36,6 +36,7 @@ _TOKENS = {"insert_deduplication_token": "", "insert_quorum_parallel": "0"}
 _TEXT = r"'((?:[^'\\]|\\.)*)'"
 _TABLE = re.compile(rf"database = {_TEXT} AND `?(?:table|name)`? = {_TEXT}")
 _PATH = re.compile(rf"path = {_TEXT}")
+_LOOK = re.compile(rf"WHERE query_id = {_TEXT}")
 _PREFIX = re.compile(rf"substring\(query_id, 1, \d+\) = {_TEXT}")
 _PRESENT = re.compile(
     rf"FROM `d`\.`(\w+)`\s+WHERE .*?_topic = {_TEXT} AND _partition = (\d+)\s+"
@@ -242,10 +243,11 @@ def _active_parts(parts: Parts, host: Host, sql: str) -> Rows:
 
 
 def _processes(parts: Parts, host: Host, sql: str) -> Rows:
-    match = _PREFIX.search(sql)
-    assert match is not None
+    own, prefix = _LOOK.search(sql), _PREFIX.search(sql)
+    assert own is not None and prefix is not None
     running = (name for name, count in host.running.items() if count)
-    return [{"query_id": name} for name in sorted(running) if name.startswith(match.group(1))]
+    found = [name for name in sorted(running) if name.startswith(prefix.group(1))]
+    return [{"query_id": name} for name in (own.group(1), *found)]
 
 
 def _structures(parts: Parts, host: Host, sql: str) -> Rows:
