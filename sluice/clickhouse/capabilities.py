@@ -22,6 +22,9 @@ _BLOCK_BYTES_MAX = "68719476736"
 
 _ALWAYS = {
     "async_insert": "0",
+    # Of a table that was given the setting of this name a moment ago, which overrides ours.
+    "wait_for_async_insert": "1",
+    "async_insert_deduplicate": "1",
     "insert_deduplicate": "1",
     "deduplicate_insert": "enable",
     "deduplicate_blocks_in_dependent_materialized_views": "1",
@@ -45,6 +48,7 @@ _ALWAYS = {
 #: For tables that keep one of equal rows.
 _PAST_WINDOWS = {
     "insert_deduplicate": "0",
+    "async_insert_deduplicate": "0",
     "deduplicate_insert": "disable",
     "deduplicate_blocks_in_dependent_materialized_views": "0",
     # Merges do it; in the insert it costs as much as all the rest [measured].

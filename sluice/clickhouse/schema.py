@@ -42,7 +42,8 @@ class TableFacts:
     :param replicas_total: 1 for a table that is not replicated.
     :param window_blocks: entries that the table's deduplication window keeps; 0 is none.
     :param window_seconds: how long it keeps them; None where time does not count.
-    :param async_insert: the table setting, which is OR-ed to the one of an insert.
+    :param async_insert: the table setting, of its own or from the server's configuration, which is
+        OR-ed to the one of an insert.
     :param dependents: views fed by this table; their targets carry their own dependents.
     :param create_table_query: as the server keeps it.
     :param takes_patches: rows may be updated and deleted by patch parts, without a mutation.
@@ -290,7 +291,7 @@ def _settings(server: Server, engine: str, replicated: bool, engine_full: str) -
     own = table_settings(engine_full)
     if not engine.endswith("MergeTree"):
         return own
-    names = (*(_REPLICATED_WINDOW if replicated else (_OWN_WINDOW,)), *_PATCHED)
+    names = (*(_REPLICATED_WINDOW if replicated else (_OWN_WINDOW,)), *_PATCHED, "async_insert")
     missing = [name for name in names if name not in own]
     return {**merge_tree_defaults(server, replicated, missing), **own}
 

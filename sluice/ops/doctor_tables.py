@@ -86,6 +86,7 @@ def check_table(
 
     :param is_staged: all of them are; then no window matters.
     """
+    _check_async(found, facts, capabilities)
     if is_staged:
         _check_engine(found, facts)
     else:
@@ -96,8 +97,6 @@ def check_table(
 def _check_windows(
     found: Examination, facts: TableFacts, capabilities: Capabilities, needs: TableNeeds
 ) -> None:
-    for table, _ in _with_views(facts):
-        _check_async(found, table, capabilities)
     if not needs.window:
         _check_cleanup(found, facts, needs)
         return
@@ -223,7 +222,8 @@ def _check_async(found: Examination, facts: TableFacts, capabilities: Capabiliti
     if facts.async_insert:
         found.error(
             "async-insert",
-            f"{facts.target} has the setting async_insert, which overrides that of an insert",
+            f"{facts.target} has the setting async_insert, of its own or from <merge_tree> of the "
+            "server's configuration, which overrides that of an insert",
             set_table(facts, capabilities, "async_insert", 0),
         )
 
@@ -502,7 +502,7 @@ def _check_quorum(found: Examination, facts: TableFacts, needs: TableNeeds) -> N
 
 
 #: What is wrong with these does not matter to blocks that no window has to know.
-_NEEDLESS_IF_MOVED = frozenset({"window", "lease", "async-insert", "tokens", "views"})
+_NEEDLESS_IF_MOVED = frozenset({"window", "lease", "tokens", "views"})
 
 
 def check_staged(

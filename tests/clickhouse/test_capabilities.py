@@ -36,6 +36,8 @@ def test_embedded(embedded: Server) -> None:
     settings = insert_settings(capabilities)
     wanted = {
         "async_insert": "0",
+        "wait_for_async_insert": "1",
+        "async_insert_deduplicate": "1",
         "insert_deduplicate": "1",
         "deduplicate_insert": "enable",
         "max_partitions_per_insert_block": "0",
