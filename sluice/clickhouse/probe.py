@@ -13,6 +13,7 @@ from sluice.clickhouse.reactions import other_query_id
 from sluice.clickhouse.schema import TableFacts
 from sluice.clickhouse.sql import OF_RANGE, literal, range_parameters
 from sluice.clickhouse.vanishing import CannotTellError
+from sluice.clickhouse.window import block_numbers
 from sluice.core.load_spec import SOURCE
 from sluice.core.ranges import Range
 from sluice.core.tokens import source_number
@@ -162,6 +163,7 @@ def _children(server: Server, path: str) -> list[str]:
 
 def _log_end(server: Server, facts: TableFacts) -> int:
     """The number after the last entry of the replication log, 0 for an empty log."""
+    block_numbers(server, facts)  # a log that cannot be seen looks empty
     rows = server.query(
         "SELECT max(name) AS last FROM system.zookeeper WHERE path = {path:String}",
         {"path": f"{facts.zookeeper_path}/log"},

@@ -210,6 +210,10 @@ def _block_numbers(parts: Parts, host: Host, sql: str) -> Rows:
     return [] if table is None else [{"changes": 2 * table.insert_counter, "children": 0}]
 
 
+def _partitions_forgotten(parts: Parts, host: Host, sql: str) -> Rows:
+    return [{"changes": 0, "children": 0}]
+
+
 def _log_end(parts: Parts, host: Host, sql: str) -> Rows:
     table = _at_path(host, sql)
     last = 0 if table is None else table.insert_counter
@@ -405,7 +409,7 @@ STATEMENTS = (
     Statement("AS base, ", "server run", _server_run, True),
     Statement("FROM system.processes", "processes", _processes),
     Statement("max(max_block_number)", "window insert counter", _newest_block, True),
-    Statement("AND name = 'block_numbers'", "", _nothing, True),  # no partition is forgotten
+    Statement("AND name = 'block_numbers'", "", _partitions_forgotten, True),
     Statement("toInt64(cversion)", "window insert counter", _block_numbers, True),
     Statement("max(name) AS last", "replicas", _log_end),
     Statement("SELECT 'column' AS what", "structures", _structures, True),
