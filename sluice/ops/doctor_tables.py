@@ -4,6 +4,7 @@ can have staged delivery (R21), and where that would serve one whose window does
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -247,6 +248,16 @@ def _check_views(found: Examination, facts: TableFacts, capabilities: Capabiliti
             f"server {capabilities.version_text} feeds no view with a block that is repeated, so "
             f"what an insert that broke off has left out would stay missing behind {names}",
             "Use ClickHouse 20.1 or newer, or drop the views and fill their tables otherwise.",
+        )
+        return
+    targets = Counter(dependent.target.target for dependent in dependents)
+    if not capabilities.tells_views_apart and (several := [*(targets - Counter(set(targets)))]):
+        found.error(
+            "views",
+            f"{', '.join(several)} is written by several of {names}, and server "
+            f"{capabilities.version_text} takes their blocks for repeats of one: rows of all but "
+            "the first are swallowed",
+            "Use ClickHouse 24.2 or newer, or one view with UNION ALL, or a target for each.",
         )
         return
     found.warning(

@@ -11,7 +11,6 @@ from sluice.clickhouse.schema import check_header, describe_table, table_setting
 from sluice.clickhouse.topology import refuse_async_inserts
 from sluice.core.errors import TerminalError
 from sluice.core.load_spec import Column
-from sluice.testbed.local.embedded.engine import CONFIGURATION_VARIABLE
 from sluice.testbed.local.running import running_program
 from tests.support.guarded import GuardedClickHouse
 
@@ -50,21 +49,10 @@ def test_embedded_window_uuid_and_async_insert(embedded: Server, embedded_databa
     assert len(facts.uuid) == 36
 
 
-class QueueingClickHouse(GuardedClickHouse):
-    """All of its tables queue inserts."""
-
-    @property
-    def environment(self) -> dict[str, str]:
-        environment = super().environment
-        file = Path(environment[CONFIGURATION_VARIABLE])
-        queues = "<merge_tree><async_insert>1</async_insert></merge_tree></clickhouse>"
-        file.write_text(file.read_text().replace("</clickhouse>", queues))
-        return environment
-
-
 def test_tables_that_a_servers_configuration_lets_queue_inserts(tmp_path: Path) -> None:
     """Such a table's own description says nothing of it."""
-    program = QueueingClickHouse(tmp_path / "clickhouse" / "data")
+    program = GuardedClickHouse(tmp_path / "clickhouse" / "data")
+    program.more = "<merge_tree><async_insert>1</async_insert></merge_tree>"
     with running_program(program) as own, Server(own.url) as client:
         client.execute("CREATE TABLE default.t (id UInt64) ENGINE = MergeTree ORDER BY id")
         facts = describe_table(client, "default", "t")
