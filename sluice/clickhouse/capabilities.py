@@ -22,9 +22,18 @@ _BLOCK_BYTES_MAX = "68719476736"
 
 _ALWAYS = {
     "async_insert": "0",
+    # Of a table that was given the setting of this name a moment ago, which overrides ours.
+    "wait_for_async_insert": "1",
+    "async_insert_deduplicate": "1",
     "insert_deduplicate": "1",
     "deduplicate_insert": "enable",
     "deduplicate_blocks_in_dependent_materialized_views": "1",
+    # Blocks of two views into one table are two: else the second one is taken for a repeat of the
+    # first. From about 24.8 on servers do so by themselves.
+    "update_insert_deduplication_token_in_dependent_materialized_views": "1",
+    # Unset, they are what the insert has: all that a view makes of a block is one block.
+    "min_insert_block_size_rows_for_materialized_views": "0",
+    "min_insert_block_size_bytes_for_materialized_views": "0",
     # No limit; `worker.inserting` puts the block's reservation here.
     "max_partitions_per_insert_block": "0",
     "throw_on_max_partitions_per_insert_block": "1",
@@ -45,6 +54,7 @@ _ALWAYS = {
 #: For tables that keep one of equal rows.
 _PAST_WINDOWS = {
     "insert_deduplicate": "0",
+    "async_insert_deduplicate": "0",
     "deduplicate_insert": "disable",
     "deduplicate_blocks_in_dependent_materialized_views": "0",
     # Merges do it; in the insert it costs as much as all the rest [measured].
@@ -109,6 +119,12 @@ class Capabilities:
         """Whether a block that the table knows goes on to its views, whose targets then decide by
         their own windows. Else what an insert that broke off left out stays missing behind them."""
         return "deduplicate_blocks_in_dependent_materialized_views" in self.settings
+
+    @property
+    def tells_views_apart(self) -> bool:
+        """Whether blocks that several views write into one table are known apart: else the second
+        one of an insert is swallowed."""
+        return "update_insert_deduplication_token_in_dependent_materialized_views" in self.settings
 
     @property
     def version_text(self) -> str:

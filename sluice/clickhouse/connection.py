@@ -64,12 +64,14 @@ class Reply:
 
     :param header_code: X-ClickHouse-Exception-Code.
     :param summary: X-ClickHouse-Summary, a JSON object of counters.
+    :param query_id: X-ClickHouse-Query-Id, under which the server ran it.
     """
 
     status: int
     header_code: str | None
     summary: str | None
     body: bytes
+    query_id: str | None = None
 
     @property
     def text(self) -> str:
@@ -155,6 +157,7 @@ def exchange(
         response.getheader("X-ClickHouse-Exception-Code"),
         response.getheader("X-ClickHouse-Summary"),
         b"".join(chunks),
+        response.getheader("X-ClickHouse-Query-Id"),
     )
 
 

@@ -38,6 +38,7 @@ from sluice.clickhouse.reactions import (
     code_in_text,
     error_from_reply,
     nothing_sent,
+    other_query_id,
     reply_lost,
 )
 from sluice.clickhouse.tls import Tls
@@ -230,7 +231,8 @@ class Server:
         :raises TransientServerError: not a byte of the insert was sent, or the server
             refused before it began.
         :raises InDoubtServerError: the block may be stored, now or later.
-        :raises TerminalServerError: the identical block can never succeed.
+        :raises TerminalServerError: the identical block can never succeed; or it is stored, and
+            something before the server replaces query ids.
         """
         what = f"insert into {plan.target}"
         request = Request(
@@ -249,6 +251,8 @@ class Server:
         reply = self._exchange(what, connection, request, seconds, False)
         if reply.status != 200 or reply.header_code or reply.body.strip():
             raise self._reply_error(what, reply, read_only=False)
+        if reply.query_id not in (plan.query_id, None):  # servers before 23.2 do not say it
+            raise other_query_id(self.url, what, plan.query_id, reply.query_id)
         seconds = time.monotonic() - begun
         return InsertReply(plan.query_id, self.url, _written_rows(reply.summary), seconds)
 

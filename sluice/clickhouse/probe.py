@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from sluice.clickhouse.http import Server
+from sluice.clickhouse.reactions import other_query_id
 from sluice.clickhouse.schema import TableFacts
 from sluice.clickhouse.sql import OF_RANGE, literal, range_parameters
 from sluice.clickhouse.vanishing import CannotTellError
+from sluice.clickhouse.window import block_numbers
 from sluice.core.load_spec import SOURCE
 from sluice.core.ranges import Range
 from sluice.core.tokens import source_number
@@ -54,13 +57,22 @@ class StoredRun:
 
 
 def running_query_ids(server: Server, prefix: str) -> list[str]:
-    """Query ids with this prefix that run on this server now, sorted."""
+    """Query ids with this prefix that run on this server now, sorted.
+
+    :raises TerminalServerError: the server does not list this very question under its query id:
+        something before it replaces query ids.
+    """
+    own = f"look-of-sluice-{os.urandom(8).hex()}"
     rows = server.query(
-        "SELECT DISTINCT query_id FROM system.processes "
-        "WHERE substring(query_id, 1, {length:UInt32}) = {prefix:String} ORDER BY query_id",
-        {"prefix": prefix, "length": len(prefix.encode())},
+        "SELECT DISTINCT query_id FROM system.processes WHERE query_id = {own:String} "
+        "OR substring(query_id, 1, {length:UInt32}) = {prefix:String} ORDER BY query_id",
+        {"own": own, "prefix": prefix, "length": len(prefix.encode())},
+        {"query_id": own},
     )
-    return [str(row["query_id"]) for row in rows]
+    running = {str(row["query_id"]) for row in rows}
+    if own not in running:
+        raise other_query_id(server.url, "the look at what runs", own, "")
+    return sorted(running - {own})
 
 
 def why_not_in_sync(server: Server, facts: TableFacts) -> str:
@@ -151,6 +163,7 @@ def _children(server: Server, path: str) -> list[str]:
 
 def _log_end(server: Server, facts: TableFacts) -> int:
     """The number after the last entry of the replication log, 0 for an empty log."""
+    block_numbers(server, facts)  # a log that cannot be seen looks empty
     rows = server.query(
         "SELECT max(name) AS last FROM system.zookeeper WHERE path = {path:String}",
         {"path": f"{facts.zookeeper_path}/log"},

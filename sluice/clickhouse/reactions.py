@@ -342,6 +342,26 @@ def reply_lost(url: str, what: str, name: str, why: str, read_only: bool) -> Ser
     return build_error(reaction, 0, url, f"{what} on {url}: no answer: {why}", read_only)
 
 
+#: See `other_query_id`.
+QUERY_ID_REPLACED = "QUERY_ID_REPLACED"
+
+
+def other_query_id(url: str, what: str, sent: str, ran_as: str) -> ServerError:
+    """A statement has another query id at the server than it was sent with: whether an earlier
+    attempt still runs could not be found out (R11).
+
+    :param ran_as: the id that it had there; "": nobody knows.
+    """
+    known = f"ran there as {ran_as}" if ran_as else "the server does not list it"
+    reaction = _terminal(
+        QUERY_ID_REPLACED,
+        "Name the server by its own URL, or let the proxy before it pass query_id and all settings "
+        "on as they come (chproxy replaces the one and drops the others).",
+    )
+    message = f"{what} on {url}: it was sent with the query_id {sent}, and {known}: "
+    return build_error(reaction, 0, url, f"{message}a proxy replaces query_id")
+
+
 def while_it_changes(error: ServerError, source: str, why: str) -> ServerError:
     """A refused password that may be on its way, to the server or into its source: transient.
 

@@ -39,10 +39,12 @@ class TableFacts:
     """Facts of one table on one server.
 
     :param engine_full: the engine with keys and SETTINGS.
+    :param zookeeper_name: of the auxiliary ensemble that has the path; "": it is the server's own.
     :param replicas_total: 1 for a table that is not replicated.
     :param window_blocks: entries that the table's deduplication window keeps; 0 is none.
     :param window_seconds: how long it keeps them; None where time does not count.
-    :param async_insert: the table setting, which is OR-ed to the one of an insert.
+    :param async_insert: the table setting, of its own or from the server's configuration, which is
+        OR-ed to the one of an insert.
     :param dependents: views fed by this table; their targets carry their own dependents.
     :param create_table_query: as the server keeps it.
     :param takes_patches: rows may be updated and deleted by patch parts, without a mutation.
@@ -71,6 +73,7 @@ class TableFacts:
     create_table_query: str = ""
     fed_unseen: tuple[str, ...] = ()
     takes_patches: bool = False
+    zookeeper_name: str = ""
 
     @property
     def target(self) -> str:
@@ -186,6 +189,7 @@ def _read_facts(
     engine = str(row["engine"])
     replicated = engine.startswith("Replicated") and engine.endswith("MergeTree")
     replica = _replica_row(server, database, table) if replicated else {}
+    ensemble = str(replica.get("zookeeper_name", ""))
     settings = _settings(server, engine, replicated, str(row["engine_full"]))
     blocks, seconds = _window(engine, replicated, settings)
     dependents, unseen = _dependents(server, row, path | {(database, table)})
@@ -211,6 +215,7 @@ def _read_facts(
         fed_unseen=unseen,
         create_table_query=str(row.get("create_table_query", "")),
         takes_patches=all(_is_on(settings, name) for name in _PATCHED),
+        zookeeper_name="" if ensemble == "default" else ensemble,
     )
 
 
@@ -290,7 +295,7 @@ def _settings(server: Server, engine: str, replicated: bool, engine_full: str) -
     own = table_settings(engine_full)
     if not engine.endswith("MergeTree"):
         return own
-    names = (*(_REPLICATED_WINDOW if replicated else (_OWN_WINDOW,)), *_PATCHED)
+    names = (*(_REPLICATED_WINDOW if replicated else (_OWN_WINDOW,)), *_PATCHED, "async_insert")
     missing = [name for name in names if name not in own]
     return {**merge_tree_defaults(server, replicated, missing), **own}
 

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 
 from sluice.clickhouse.http import Server
 from sluice.clickhouse.schema import TableFacts
-from sluice.clickhouse.sql import literal
+from sluice.clickhouse.sql import literal, qualified
 from sluice.core.errors import ConfigurationError, TerminalError, TransientError
 from sluice.core.load_spec import TableSpec
 from sluice.core.replicas import Condition
@@ -114,6 +114,19 @@ def refuse_own_windows(facts: TableFacts, shard: str, urls: Sequence[str]) -> No
             )
 
 
+def refuse_async_inserts(facts: TableFacts) -> None:
+    """A server that queues blocks makes other blocks of them, and may answer before it has any.
+
+    :raises TerminalError: it would, whatever an insert asks for.
+    """
+    if facts.async_insert:
+        raise TerminalError(
+            f"{facts.target} on {facts.url} has the table setting async_insert, of its own or from "
+            "<merge_tree> of the server's configuration, which overrides that of an insert",
+            f"ALTER TABLE {qualified(facts.database, facts.table)} MODIFY SETTING async_insert = 0",
+        )
+
+
 def refuse_other_table(
     facts: TableFacts, table: TableSpec, shard: str, urls: Sequence[str]
 ) -> None:
@@ -122,10 +135,12 @@ def refuse_other_table(
     :param facts: of the table on one server.
     :param table: what the block was made for.
     :param urls: all servers of the shard.
-    :raises TerminalError: it is another table, or each server has one of its own.
+    :raises TerminalError: it is another table, or each server has one of its own; or it queues
+        blocks.
     :raises ReplicaAwayError: it takes no inserts now.
     """
     refuse_own_windows(facts, shard, urls)
+    refuse_async_inserts(facts)
     where = f"{facts.target} on {facts.url}"
     path = dict(table.zookeeper_paths).get(shard)
     if path is None:

@@ -15,6 +15,7 @@ from sluice.clickhouse.password import REFUSED_CODES
 from sluice.clickhouse.reactions import TerminalServerError
 from sluice.clickhouse.schema import TableFacts, table_setting
 from sluice.core.budget import HISTORY_GONE
+from sluice.core.errors import TerminalError, TransientError
 from sluice.core.server_runs import server_run
 
 
@@ -89,8 +90,33 @@ def _numbers_handed_out(server: Server, facts: TableFacts) -> int:
 
 def _forgotten(server: Server, facts: TableFacts) -> int:
     """How many ClickHouse partitions were ever forgotten."""
+    row = block_numbers(server, facts)
+    return (int(row["changes"]) - int(row["children"])) // 2
+
+
+def block_numbers(server: Server, facts: TableFacts) -> dict[str, Any]:
+    """ZooKeeper's node below which the block numbers of a Replicated table are counted. Each that
+    lives has one; where nodes cannot be seen, `system.zookeeper` has no rows, and no error.
+
+    :raises TerminalError: the table is in an auxiliary ensemble, and `system.zookeeper` shows the
+        server's own, where another table may have the path.
+    :raises TransientError: the server does not show it.
+    """
+    where = f"{facts.target} on {facts.url}"
+    if facts.zookeeper_name:
+        raise TerminalError(
+            f"{where} is in the auxiliary ensemble {facts.zookeeper_name} of ZooKeeper: its "
+            "deduplication window cannot be observed",
+            "Load into a table whose path is in the server's own ensemble.",
+        )
     rows = _nodes(server, facts.zookeeper_path, "AND name = 'block_numbers'")
-    return sum((int(row["changes"]) - int(row["children"])) // 2 for row in rows)
+    if not rows:
+        raise TransientError(
+            f"{where}: ZooKeeper shows no {facts.zookeeper_path}/block_numbers, so its "
+            "deduplication window cannot be observed",
+            "See system.replicas there. A table in an auxiliary ensemble cannot be loaded.",
+        )
+    return rows[0]
 
 
 def _nodes(server: Server, path: str, named: str = "") -> list[dict[str, Any]]:

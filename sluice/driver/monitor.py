@@ -14,7 +14,7 @@ from dataclasses import replace
 from sluice.clickhouse.access import ClickHouseAccess
 from sluice.clickhouse.http import Server
 from sluice.clickhouse.schema import TableFacts, describe_table
-from sluice.clickhouse.topology import refuse_own_windows
+from sluice.clickhouse.topology import refuse_async_inserts, refuse_own_windows
 from sluice.clickhouse.vanishing import why_not_seen
 from sluice.clickhouse.window import (
     crowding,
@@ -186,6 +186,7 @@ class WindowMonitor(Background):
             if facts is None or not 0 <= started_ms - described_ms <= DESCRIBE_EVERY_MS:
                 facts = describe_table(server, *table)
                 refuse_own_windows(facts, target_shard.shard, servers.urls)
+                refuse_async_inserts(facts)
                 known[server.url] = (started_ms, facts)
             crowded = self._read_crowding(server, target_shard, facts, started_ms)
             if not target_shard.has_window:

@@ -180,7 +180,7 @@ def _look_at_table(
         found.error("table", error.message, error.hint)
     else:
         if has_window:
-            found.attempt("insert-counter", lambda: _check_insert_counter(found, server, facts))
+            _check_insert_counter(found, server, facts)
         found.attempt("parts", lambda: _check_parts(found, server, facts))
         assert look.capabilities is not None
         if not facts.is_readonly:  # `check_contact` tells of that
@@ -189,7 +189,13 @@ def _look_at_table(
 
 
 def _check_insert_counter(found: Examination, server: Server, facts: TableFacts) -> None:
-    read_insert_counter(server, facts)
+    """Nothing is loaded where it cannot be read."""
+    try:
+        read_insert_counter(server, facts)
+    except TransientError as error:
+        found.failed("insert-counter", error)
+    except SluiceError as error:
+        found.error("insert-counter", error.message, error.hint)
     found.ok("insert-counter", "how much of the window is used can be read")
 
 

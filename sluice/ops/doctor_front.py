@@ -18,6 +18,7 @@ from sluice.clickhouse.front import (
 from sluice.clickhouse.http import Server
 from sluice.clickhouse.insert import plan_insert, query_id_of
 from sluice.clickhouse.probe import running_query_ids
+from sluice.clickhouse.reactions import QUERY_ID_REPLACED, TerminalServerError
 from sluice.clickhouse.schema import TableFacts
 from sluice.clickhouse.sql import literal
 from sluice.ops.doctor_findings import Examination, Finding
@@ -59,11 +60,26 @@ def look_at_front(
     :raises SluiceError: a question was not answered.
     """
     look = FrontLook()
+    _check_query_ids(found, server)
     if _check_connection(found, server):
         look.servers = _check_balancer(found, access, server.url, tables)
     _check_buffering(found, access, server, capabilities, tables)
     found.ok("front", "the URL leads to one server, directly")
     return look
+
+
+def _check_query_ids(found: Examination, server: Server) -> None:
+    """Whether the server knows a query by the id that it is sent with."""
+    try:
+        running_query_ids(server, "sluice-doctor")
+    except TerminalServerError as error:
+        if error.name == QUERY_ID_REPLACED:
+            found.error(
+                "front",
+                f"{error.message}. Lost: whether an insert of an earlier attempt still runs, whose "
+                "rows may come when a probe has missed them",
+                error.hint,
+            )
 
 
 def _check_connection(found: Examination, server: Server) -> bool:

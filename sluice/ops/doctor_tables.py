@@ -4,6 +4,7 @@ can have staged delivery (R21), and where that would serve one whose window does
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -86,6 +87,7 @@ def check_table(
 
     :param is_staged: all of them are; then no window matters.
     """
+    _check_async(found, facts, capabilities)
     if is_staged:
         _check_engine(found, facts)
     else:
@@ -96,8 +98,6 @@ def check_table(
 def _check_windows(
     found: Examination, facts: TableFacts, capabilities: Capabilities, needs: TableNeeds
 ) -> None:
-    for table, _ in _with_views(facts):
-        _check_async(found, table, capabilities)
     if not needs.window:
         _check_cleanup(found, facts, needs)
         return
@@ -223,7 +223,8 @@ def _check_async(found: Examination, facts: TableFacts, capabilities: Capabiliti
     if facts.async_insert:
         found.error(
             "async-insert",
-            f"{facts.target} has the setting async_insert, which overrides that of an insert",
+            f"{facts.target} has the setting async_insert, of its own or from <merge_tree> of the "
+            "server's configuration, which overrides that of an insert",
             set_table(facts, capabilities, "async_insert", 0),
         )
 
@@ -247,6 +248,16 @@ def _check_views(found: Examination, facts: TableFacts, capabilities: Capabiliti
             f"server {capabilities.version_text} feeds no view with a block that is repeated, so "
             f"what an insert that broke off has left out would stay missing behind {names}",
             "Use ClickHouse 20.1 or newer, or drop the views and fill their tables otherwise.",
+        )
+        return
+    targets = Counter(dependent.target.target for dependent in dependents)
+    if not capabilities.tells_views_apart and (several := [*(targets - Counter(set(targets)))]):
+        found.error(
+            "views",
+            f"{', '.join(several)} is written by several of {names}, and server "
+            f"{capabilities.version_text} takes their blocks for repeats of one: rows of all but "
+            "the first are swallowed",
+            "Use ClickHouse 24.2 or newer, or one view with UNION ALL, or a target for each.",
         )
         return
     found.warning(
@@ -502,7 +513,7 @@ def _check_quorum(found: Examination, facts: TableFacts, needs: TableNeeds) -> N
 
 
 #: What is wrong with these does not matter to blocks that no window has to know.
-_NEEDLESS_IF_MOVED = frozenset({"window", "lease", "async-insert", "tokens", "views"})
+_NEEDLESS_IF_MOVED = frozenset({"window", "lease", "tokens", "views"})
 
 
 def check_staged(

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from sluice.clickhouse.http import Server
 from sluice.clickhouse.schema import check_header, describe_table, table_settings
+from sluice.clickhouse.topology import refuse_async_inserts
 from sluice.core.errors import TerminalError
 from sluice.core.load_spec import Column
+from sluice.testbed.local.running import running_program
+from tests.support.guarded import GuardedClickHouse
 
 
 def test_columns_and_keys(server: Server, database: str) -> None:
@@ -42,6 +47,20 @@ def test_embedded_window_uuid_and_async_insert(embedded: Server, embedded_databa
     facts = describe_table(embedded, embedded_database, "t")
     assert (facts.window_blocks, facts.window_seconds, facts.async_insert) == (77, None, True)
     assert len(facts.uuid) == 36
+
+
+def test_tables_that_a_servers_configuration_lets_queue_inserts(tmp_path: Path) -> None:
+    """Such a table's own description says nothing of it."""
+    program = GuardedClickHouse(tmp_path / "clickhouse" / "data")
+    program.more = "<merge_tree><async_insert>1</async_insert></merge_tree>"
+    with running_program(program) as own, Server(own.url) as client:
+        client.execute("CREATE TABLE default.t (id UInt64) ENGINE = MergeTree ORDER BY id")
+        facts = describe_table(client, "default", "t")
+        assert "async_insert" not in facts.engine_full and facts.async_insert
+        with pytest.raises(TerminalError, match="<merge_tree> of the server's") as caught:
+            refuse_async_inserts(facts)
+        client.execute(caught.value.hint)
+        refuse_async_inserts(describe_table(client, "default", "t"))
 
 
 def test_replicated_on_18_16(old: Server, second: Server, replicated: str) -> None:

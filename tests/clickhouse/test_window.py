@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
+from typing import Any
 
+import pytest
 from kazoo.client import KazooClient
 
 from sluice.clickhouse.http import Server
+from sluice.clickhouse.probe import why_not_in_sync
+from sluice.clickhouse.reactions import ServerError
 from sluice.clickhouse.schema import describe_table
 from sluice.clickhouse.window import read_insert_counter
 from sluice.core.budget import HISTORY_GONE, WindowState, created_since, still_remembered
+from sluice.core.errors import TerminalError, TransientError
 from sluice.testbed.local.running import running_clickhouse
 from tests.clickhouse.helpers import count, insert
 
@@ -119,6 +126,38 @@ def test_replicated_counts_exactly(old: Server, second: Server, replicated: str)
     for number in range(30):  # beyond the window, with evictions
         insert(old, target, COLUMNS, block(1000 * number + 7, 1), f"c{number}")
     assert read_insert_counter(second, facts) == before + 31
+
+
+def test_a_table_whose_nodes_zookeeper_does_not_show(
+    old: Server, replicated: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Since 20.11 a table may be in an auxiliary ensemble, and newer servers show no rows then, and
+    no error: a window that nobody has used would look the same."""
+    engine = f"ReplicatedMergeTree('/{replicated}/t', '{{replica}}')"
+    create(old, replicated, engine)
+    facts = describe_table(old, replicated, "t")
+    assert facts.zookeeper_name == ""
+    elsewhere = replace(facts, zookeeper_path=f"/{replicated}")
+    silent = partial(_without_missing_nodes, old.query)
+    monkeypatch.setattr(old, "query", silent)
+    for look in (read_insert_counter, why_not_in_sync):
+        assert not look(old, facts)
+        with pytest.raises(TransientError, match="ZooKeeper shows no /"):
+            look(old, elsewhere)
+        with pytest.raises(TerminalError, match="is in the auxiliary ensemble two of ZooKeeper"):
+            look(old, replace(facts, zookeeper_name="two"))
+
+
+def _without_missing_nodes(
+    ask: Callable[..., list[dict[str, Any]]], sql: str, *more: Any
+) -> list[dict[str, Any]]:
+    """18.16 answers "no node" where newer servers have no rows."""
+    try:
+        return ask(sql, *more)
+    except ServerError as error:
+        if error.code != 999:
+            raise
+        return []
 
 
 def test_a_forgotten_partition_hides_no_entries(

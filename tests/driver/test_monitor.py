@@ -134,6 +134,15 @@ def test_servers_with_windows_of_their_own_are_refused(watched: Watched) -> None
     assert isinstance(watched.monitor.refusal(TARGET_SHARD), TerminalError)
 
 
+def test_a_table_that_is_told_to_queue_inserts_is_refused_within_a_minute(watched: Watched) -> None:
+    assert watched.read(EVEN_MS, a=1, b=1) == 1
+    FACTS[A] = FACTS[B] = replace(FACTS[A], async_insert=True)
+    for minute in (1, 2):
+        watched.read(EVEN_MS + minute * MINUTE_MS + 1, a=1, b=1)
+    refusal = watched.monitor.refusal(TARGET_SHARD)
+    assert isinstance(refusal, TerminalError) and "MODIFY SETTING async_insert = 0" in refusal.hint
+
+
 def behind_view(facts: TableFacts, name: str, **changes: object) -> TableFacts:
     """The facts of a table with a view behind it that writes to another one."""
     target = replace(facts, table=name, **changes)  # type: ignore[arg-type]

@@ -166,6 +166,22 @@ def test_every_target_of_a_view_is_looked_at() -> None:
     assert "shop.f (written by the view shop.first) keeps 10 blocks" in found["window"].what
 
 
+def test_several_views_into_one_table_need_a_server_that_tells_their_blocks_apart() -> None:
+    """On others each block has the insert's token, and the second one is taken for a repeat."""
+    sums = plain(table="sums")
+    fan = plain(dependents=(Dependent("shop.a", sums), Dependent("shop.b", sums)))
+    one, other = (plain(table=name, dependents=fan.dependents[:1]) for name in "xy")
+    diamond = plain(dependents=(Dependent("shop.x", one), Dependent("shop.y", other)))
+    unable = replace(NEW, settings={k: v for k, v in NEW.settings.items() if "update" not in k})
+    for facts in (fan, diamond):
+        found = table(facts, unable)["views"]
+        assert found.level == "error" and "shop.sums is written by several of" in found.what
+        assert "24.2" in found.fix
+        assert table(facts)["views"].level == "warning"
+    chain = plain(dependents=(Dependent("shop.x", one),))
+    assert table(chain, unable)["views"].level == "warning"
+
+
 def test_without_tokens_rows_must_carry_their_offset() -> None:
     def entry(facts: TableFacts, capabilities: Capabilities, lineage: object) -> dict[str, Finding]:
         found = Examination("here")

@@ -10,12 +10,16 @@ import pytest
 from sluice.clickhouse import front
 from sluice.clickhouse.access import ClickHouseAccess
 from sluice.clickhouse.http import Server
+from sluice.clickhouse.reactions import QUERY_ID_REPLACED, TerminalServerError
+from sluice.clickhouse.statements import wait_for_earlier
 from sluice.clickhouse.tls import Tls
+from sluice.core.errors import TerminalError
 from sluice.ops.doctor_clickhouse import ReplicaLook, look_at_replica
 from sluice.ops.doctor_findings import Finding
 from sluice.ops.doctor_front import check_same_servers
 from sluice.testbed.local.cluster.cluster import Cluster, running_cluster
 from sluice.testbed.local.running import ClickHouse
+from tests.clickhouse.helpers import count, insert
 from tests.support.fronts import balancing_connections, proxying
 
 
@@ -116,6 +120,41 @@ def test_a_proxy_that_passes_bodies_on_as_they_come(ports: list[int], table: str
         (finding,) = of_front(url, table)
     assert finding.level == "warning"
     assert "an HTTP proxy stands before the server (Via: 1.1 gate)" in finding.what
+
+
+@pytest.mark.parametrize("is_old", [True, False])
+def test_a_proxy_that_gives_queries_ids_of_its_own(
+    cluster: Cluster, embedded_server: ClickHouse, table: str, is_old: bool
+) -> None:
+    """By them earlier attempts are found that still run. Nothing else of it is to be seen."""
+    server = cluster.servers[0].settings.ports[0] if is_old else embedded_server.port
+    with proxying([server], buffers=False, own_ids=True) as url:
+        findings = of_front(url, *([table] if is_old else []))
+        with Server(url) as client, pytest.raises(TerminalError, match="replaces query_id"):
+            wait_for_earlier(client, "token", 10.0, lambda: 60.0)
+    (finding,) = (each for each in findings if each.level == "error")
+    assert "a proxy replaces query_id" in finding.what and "chproxy" in finding.fix
+    assert "Lost: whether an insert of an earlier attempt still runs" in finding.what
+
+
+def test_a_block_that_was_stored_under_another_query_id_is_not_settled(
+    embedded_server: ClickHouse,
+) -> None:
+    """The server says under which it ran. It may be the only one that was ever sent, so the way
+    has to be mended before the next one is in doubt; then the block is sent again, and known."""
+    with Server(embedded_server.url) as direct:
+        direct.execute("CREATE DATABASE ids")
+        direct.execute(
+            "CREATE TABLE ids.t (x UInt64) ENGINE = MergeTree ORDER BY x "
+            "SETTINGS non_replicated_deduplication_window = 100"
+        )
+        with proxying([embedded_server.port], buffers=False, own_ids=True) as url:
+            with Server(url) as client, pytest.raises(TerminalServerError) as caught:
+                insert(client, "ids.t", ["x"], "SELECT toUInt64(1) AS x", "token")
+            assert caught.value.name == QUERY_ID_REPLACED and "chproxy" in caught.value.hint
+        insert(direct, "ids.t", ["x"], "SELECT toUInt64(1) AS x", "token")
+        assert count(direct, "ids.t") == 1
+        direct.execute("DROP DATABASE ids")
 
 
 def test_two_urls_of_one_server(cluster: Cluster, ports: list[int]) -> None:

@@ -5,8 +5,10 @@ from __future__ import annotations
 import contextlib
 import http.client
 import itertools
+import re
 import socket
 import threading
+import uuid
 from collections.abc import Iterator, Sequence
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
@@ -60,6 +62,7 @@ class _Forwarding(BaseHTTPRequestHandler):
     turns: Iterator[int]
     buffers: bool
     via: str
+    own_ids: bool
 
     def setup(self) -> None:
         super().setup()
@@ -91,7 +94,10 @@ class _Forwarding(BaseHTTPRequestHandler):
         held = self.rfile.read(left) if self.buffers else b""
         if self.buffers and len(held) < left:
             raise ConnectionError("the client left")
-        server.putrequest(self.command, self.path, skip_accept_encoding=True)
+        path = self.path
+        if self.own_ids:
+            path = re.sub(r"([?&]query_id=)[^&]*", rf"\g<1>{uuid.uuid4().hex}", path)
+        server.putrequest(self.command, path, skip_accept_encoding=True)
         for name, value in self.headers.items():
             if name.lower() not in _HOP_BY_HOP:
                 server.putheader(name, value)
@@ -123,17 +129,20 @@ class _Forwarding(BaseHTTPRequestHandler):
 
 
 @contextlib.contextmanager
-def proxying(ports: Sequence[int], *, buffers: bool, via: str = "") -> Iterator[str]:
+def proxying(
+    ports: Sequence[int], *, buffers: bool, via: str = "", own_ids: bool = False
+) -> Iterator[str]:
     """Sends each HTTP request to the next of these ports, on connections of its own that it keeps
     open; gives the URL.
 
     :param buffers: it has a whole request before it sends the first byte of it on.
     :param via: how it makes itself known in replies; "": it does not.
+    :param own_ids: it gives queries ids of its own, as chproxy does.
     """
     kind = type(
         "Forwarding",
         (_Forwarding,),
-        {"turns": itertools.cycle(ports), "buffers": buffers, "via": via},
+        {"turns": itertools.cycle(ports), "buffers": buffers, "via": via, "own_ids": own_ids},
     )
     server = ThreadingHTTPServer(("127.0.0.1", 0), kind)
     server.daemon_threads = True

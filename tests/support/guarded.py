@@ -165,11 +165,15 @@ class GuardedClickHouse(ClickHouse):
     """Users of these names have the rights of these statements; `default` may do all.
 
     `roles`: GRANT statements without a grantee, by user; those of its next start.
+    `profile`: settings of all users.
+    `more`: of the server's configuration.
     """
 
     def __init__(self, data: Path) -> None:
         super().__init__(data)
         self.roles: Mapping[str, Iterable[str]] = {}
+        self.profile: Mapping[str, str] = {}
+        self.more = ""
 
     @property
     def environment(self) -> dict[str, str]:
@@ -178,14 +182,19 @@ class GuardedClickHouse(ClickHouse):
         everybody = "".join(f"<query>GRANT {name}</query>" for name in ("everything", *self.roles))
         roles = "".join(map(_role, self.roles, self.roles.values()))
         users.write_text(
-            "<clickhouse><profiles><default/></profiles><quotas><default/></quotas><users><default>"
+            f"<clickhouse><profiles><default>{_elements(self.profile)}</default></profiles><quotas>"
+            "<default/></quotas><users><default>"
             "<password></password><networks><ip>::/0</ip></networks><profile>default</profile>"
             f"<quota>default</quota><grants>{everybody}</grants></default></users><roles>"
             f"{_role('everything', ['GRANT ALL ON *.*'])}{roles}</roles></clickhouse>"
         )
         file = self.data.parent / "configuration.xml"
-        file.write_text(f"<clickhouse><users_config>{users}</users_config></clickhouse>")
+        file.write_text(f"<clickhouse><users_config>{users}</users_config>{self.more}</clickhouse>")
         return {CONFIGURATION_VARIABLE: str(file)}
+
+
+def _elements(values: Mapping[str, str]) -> str:
+    return "".join(f"<{name}>{value}</{name}>" for name, value in values.items())
 
 
 def _role(name: str, statements: Iterable[str]) -> str:

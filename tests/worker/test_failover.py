@@ -216,6 +216,7 @@ def test_replicas_of_one_table_are_let_in(urls: tuple[str, ...]) -> None:
         (replica_of("/other"), REPLICATED, (A, B), "is the table at /other in ZooKeeper"),
         (replica_of("/other"), REPLICATED, (A,), f"blocks are for the one at {PATH}"),
         (facts_of(), REPLICATED, (A,), "the blocks are for the Replicated table"),
+        (replica_of(async_insert=True), REPLICATED, (A,), "has the table setting async_insert"),
         (
             replica_of(dependents=(Dependent("d.v", facts_of(table="behind")),)),
             REPLICATED,
