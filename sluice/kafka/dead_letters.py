@@ -28,6 +28,7 @@ from sluice.core.ranges import Interval
 from sluice.core.receipts import DeadLetter, Origin
 from sluice.kafka.clients import KafkaAccess, make_consumer, make_unstable_reader
 from sluice.kafka.errors import KafkaTerminalError, kafka_error
+from sluice.kafka.headers import Headers, headers_of
 from sluice.kafka.tail import OPEN_SECONDS, log_ends, messages_below, offset_since
 
 KIND_HEADER = "sluice.kind"
@@ -37,7 +38,6 @@ _INTERVALS_MAX = 20_000
 
 #: Source topic, its partition and the table entry of dead letters.
 DeadLetterKey = tuple[str, int, str]
-Headers = list[tuple[str, bytes | None]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -284,7 +284,7 @@ def unwrap(message: ck.Message) -> DeadLetter:
         value=message.value(),
         headers=tuple(
             (name.removeprefix(_ORIGINAL_HEADER), content)
-            for name, content in message.headers() or ()
+            for name, content in headers_of(message)
             if name.startswith(_ORIGINAL_HEADER)
         ),
         reason=own["sluice.reason"].decode(),
@@ -348,7 +348,7 @@ def _read_time(text: bytes) -> int | None:
 def _own_headers(message: ck.Message) -> dict[str, bytes]:
     return {
         name: content or b""
-        for name, content in message.headers() or ()
+        for name, content in headers_of(message)
         if name.startswith(_OWN_HEADER) and not name.startswith(_ORIGINAL_HEADER)
     }
 
@@ -431,7 +431,7 @@ def _log_end(access: KafkaAccess, where: ck.TopicPartition, what: str) -> int:
 
 def _is_mark(message: ck.Message) -> bool:
     """Whether it says that it is a mark; it does so in its first header."""
-    headers = message.headers()
+    headers = headers_of(message)
     return bool(headers) and headers[0][0] == KIND_HEADER
 
 
