@@ -29,14 +29,13 @@ from sluice.core.ranges import Interval
 from sluice.core.receipts import DeadLetter, Origin
 from sluice.kafka.clients import KafkaAccess, make_consumer, make_unstable_reader
 from sluice.kafka.errors import KafkaTerminalError, kafka_error
+from sluice.kafka.headers import Headers, headers_of
 from sluice.kafka.tail import OPEN_SECONDS, log_ends, messages_below, offset_since
 
 KIND_HEADER = "sluice.kind"
 
 #: Offsets in one mark: about 20 bytes each, and a message must be small enough for any topic.
 _INTERVALS_MAX = 20_000
-
-Headers = list[tuple[str, bytes | None]]
 
 
 class DeadLetterKey(NamedTuple):
@@ -296,7 +295,7 @@ def unwrap(message: ck.Message) -> DeadLetter:
         value=message.value(),
         headers=tuple(
             (name.removeprefix(_ORIGINAL_HEADER), content)
-            for name, content in message.headers() or ()
+            for name, content in headers_of(message)
             if name.startswith(_ORIGINAL_HEADER)
         ),
         reason=own["sluice.reason"].decode(),
@@ -361,7 +360,7 @@ def _read_number(text: bytes) -> int | None:
 def _own_headers(message: ck.Message) -> dict[str, bytes]:
     return {
         name: content or b""
-        for name, content in message.headers() or ()
+        for name, content in headers_of(message)
         if name.startswith(_OWN_HEADER) and not name.startswith(_ORIGINAL_HEADER)
     }
 
@@ -449,7 +448,7 @@ def _log_end(access: KafkaAccess, where: ck.TopicPartition, what: str) -> int:
 
 def _is_mark(message: ck.Message) -> bool:
     """Whether it says that it is a mark; it does so in its first header."""
-    headers = message.headers()
+    headers = headers_of(message)
     return bool(headers) and headers[0][0] == KIND_HEADER
 
 

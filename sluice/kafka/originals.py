@@ -15,15 +15,14 @@ import confluent_kafka as ck
 
 from sluice.core.ranges import TopicPartition
 from sluice.core.receipts import DeadLetter, DeadLetterReason
+from sluice.kafka.headers import Headers, all_headers
 
 #: Keys and headers beyond this are not worth their memory: the range is read again.
 KEPT_BYTES_MAX = 16 * 1024 * 1024
 #: What an empty key or header takes in Python.
 _OBJECT_BYTES = 64
 
-_key, _headers, _timestamp = ck.Message.key, ck.Message.headers, ck.Message.timestamp
-
-Headers = list[tuple[str, bytes | None]]
+_key, _timestamp = ck.Message.key, ck.Message.timestamp
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +37,7 @@ class _Poll:
     kinds: tuple[int, ...]
     stamps: tuple[int, ...]
     keys: list[bytes | None]
-    headers: list[Headers | None]
+    headers: list[Headers]
 
 
 class Originals:
@@ -60,11 +59,11 @@ class Originals:
         keys: list[bytes | None] = list(map(_key, batch))
         if keys.count(None) == len(keys):
             keys = []
-        headers: list[Headers | None] = list(map(_headers, batch))
+        headers = all_headers(batch)
         if not any(headers):
             headers = []
         self._bytes += sum(len(key) + _OBJECT_BYTES for key in keys if key is not None)
-        for some in filter(None, headers):
+        for some in headers:
             self._bytes += sum(len(name) + len(v or b"") + 2 * _OBJECT_BYTES for name, v in some)
         if self._bytes > KEPT_BYTES_MAX:
             self.complete = False
@@ -106,7 +105,7 @@ class Originals:
                     timestamp_ms=poll.stamps[place] if has_time else None,
                     key=poll.keys[place] if poll.keys else None,
                     value=values[offset],
-                    headers=tuple((poll.headers[place] if poll.headers else None) or ()),
+                    headers=tuple(poll.headers[place] if poll.headers else ()),
                     reason=fault.reason,
                     error=fault.error,
                     table=fault.entry,

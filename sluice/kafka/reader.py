@@ -29,6 +29,7 @@ from sluice.kafka.errors import (
     UnreadRangeError,
     kafka_error,
 )
+from sluice.kafka.headers import all_headers, headers_of
 from sluice.kafka.originals import Originals
 
 if TYPE_CHECKING:
@@ -432,7 +433,7 @@ class _Reading:
         if values:
             if self._originals is not None:
                 self._originals.add(offsets, batch)
-            seen = list(map(_seen, batch)) if self._look is not None else []
+            seen = _seen(batch) if self._look is not None else []
             self._held[number].append(_Poll(values, _moved(offsets, wanted.base), seen))
         self._finish_at_end(number)
         return True
@@ -494,8 +495,9 @@ def require_epoch(block_range: Range, vouched: int, found: int | None) -> None:
         )
 
 
-def _seen(message: ck.Message) -> Seen:
-    return message.key(), message.headers() or (), _timestamp_ms(message)
+def _seen(batch: list[ck.Message]) -> list[Seen]:
+    times = map(_timestamp_ms, batch)
+    return list(zip(map(_key, batch), all_headers(batch), times, strict=True))
 
 
 def _timestamp_ms(message: ck.Message) -> int | None:
@@ -641,7 +643,7 @@ def _letter(message: ck.Message, fault: DeadLetterReason, left: int) -> DeadLett
         timestamp_ms=_timestamp_ms(message),
         key=message.key(),
         value=None if pointer else value,
-        headers=tuple(message.headers() or ()),
+        headers=tuple(headers_of(message)),
         reason=fault.reason,
         error=fault.error,
         table=fault.entry,

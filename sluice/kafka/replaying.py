@@ -33,7 +33,6 @@ from sluice.core.ranges import TopicPartition
 from sluice.core.receipts import DeadLetter
 from sluice.kafka.clients import KafkaAccess, make_admin, make_consumer, make_producer
 from sluice.kafka.dead_letters import (
-    Headers,
     Purged,
     Replayed,
     StoredDeadLetter,
@@ -43,6 +42,7 @@ from sluice.kafka.dead_letters import (
     shown_origin,
 )
 from sluice.kafka.errors import FencedError, KafkaUnavailableError, kafka_error
+from sluice.kafka.headers import Headers, headers_of
 from sluice.kafka.log import SourceLog
 from sluice.kafka.transactions import in_transaction, initialise, produce
 
@@ -238,7 +238,7 @@ class OriginalReader:
         whole = letter._replace(
             key=message.key(),
             value=message.value(),
-            headers=tuple(message.headers() or ()),
+            headers=tuple(headers_of(message)),
             truncated=False,
         )
         whole = recognised(whole)

@@ -18,7 +18,7 @@ from sluice.core.dead_letters import TABLE_HEADER
 from sluice.core.errors import SluiceError
 from sluice.core.ranges import Range
 from sluice.decode.messages.buffer import MessageBuffer, has_long_run
-from sluice.kafka.errors import StalledError
+from sluice.kafka.errors import StalledError, UnreadRangeError
 from sluice.kafka.reader import Wanted
 from sluice.kafka.wire import fetches, unpacking
 from sluice.kafka.wire import reader as wire_reader
@@ -344,3 +344,13 @@ def test_damage_is_never_a_row(data: st.DataObject) -> None:
             return
     offsets = [offset for offset, _ in content(pieces)]
     assert offsets == sorted(set(offsets)) and set(offsets) <= set(range(12))
+
+
+def test_a_format_without_epochs_is_not_taken_for_a_later_epoch(impatient: None) -> None:
+    """Formats before version 2 have a checksum where this one has the leader's epoch."""
+    old = SOUND[:12] + b"\x7f\0\0\0\1" + SOUND[17:]
+    wanted = [Wanted(Range(SOURCE, 5, 10), epoch=3)]
+    with pytest.raises(UnreadRangeError) as caught:
+        read_ranges(reader_of(MemoryLog([old], end=10)), wanted, 1 << 40)
+    assert isinstance(caught.value.reason, BrokenBatchError)
+    assert "format is not version 2" in str(caught.value)

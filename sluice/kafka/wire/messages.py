@@ -43,8 +43,10 @@ OFFSETS = np.dtype(
     [("partition", ">i4"), ("error", ">i2"), ("time", ">i8"), ("offset", ">i8"), ("epoch", ">i4")]
 )
 
-#: Of a batch: base offset, length of what follows it, and the leader's epoch.
-_BATCH_HEAD = struct.Struct(">qii")
+#: Of a batch: base offset, length of what follows it, the leader's epoch, and the format. Older
+#: formats have no epoch, and a checksum in its place.
+_BATCH_HEAD = struct.Struct(">qiib")
+_WITH_EPOCHS = 2
 
 #: Of a partition that is asked for: index, leader epoch, offset, first offset of a follower, bytes.
 _ASKED = struct.Struct(">iiqqi")
@@ -213,13 +215,15 @@ def read_fetched(cursor: Cursor) -> tuple[int, list[tuple[str, int, Fetched]]]:
 
 
 def leader_epochs(records: memoryview, end: int) -> Iterator[int]:
-    """The epoch of each batch of a fetch that begins below `end`, markers included."""
+    """The epoch of each batch of a fetch that begins below `end`, markers included; older formats
+    have none."""
     at = 0
     while at + _BATCH_HEAD.size <= len(records):
-        base, length, epoch = _BATCH_HEAD.unpack_from(records, at)
+        base, length, epoch, magic = _BATCH_HEAD.unpack_from(records, at)
         if base >= end or length < 0:
             return
-        yield epoch
+        if magic == _WITH_EPOCHS:
+            yield epoch
         at += 12 + length
 
 
