@@ -15,7 +15,7 @@ from sluice.core.ranges import Range, TopicPartition
 from sluice.core.receipts import Loaded, Receipt
 from sluice.core.tokens import block_token
 from sluice.verify.audit import audit
-from sluice.verify.audit_chunk import Chunk, Held, Tally, Told
+from sluice.verify.audit_chunk import Chunk, Held, TableAudit, Told
 from sluice.verify.audit_source import STRETCH_OFFSETS, History, Recent, histories_of
 from sluice.verify.pace import Pace
 from tests.support.fixtures import fresh_database
@@ -150,13 +150,13 @@ def test_what_receipts_say_of_a_range() -> None:
 
 def test_a_stretch_is_judged_beside_its_messages() -> None:
     """What is missing of a message without any row is not counted twice."""
-    tally = Tally()
+    tally = TableAudit()
     ones = np.ones(4, np.bool_)
     found = np.array([3, 0, 2, 3], np.int32)
     held = Held(found, found, np.zeros(4, np.int32))
     tally.judge(Chunk(100, ones, ones), held, 1, 104, [Told(100, 103, 9)])
     assert (tally.loaded, tally.missing, tally.doubled, tally.uncounted) == (8, 4, 0, 1)
     assert tally.missing_at == [(101, 102), (100, 103)]
-    tally = Tally()
+    tally = TableAudit()
     tally.judge(Chunk(100, ones, ones), held, 1, 104, [Told(100, 104, 7)])
     assert (tally.missing, tally.doubled, tally.doubled_at) == (1, 1, [(100, 104)])
