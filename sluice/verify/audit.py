@@ -24,9 +24,9 @@ from numpy.typing import NDArray
 from sluice.config import Configuration, TableConfiguration
 from sluice.core.errors import ConfigurationError, SluiceError
 from sluice.core.load_spec import NEEDED_LINEAGE, Route, Sharding
-from sluice.core.ranges import Interval, TopicPartition
+from sluice.core.ranges import TopicPartition
 from sluice.driver.specs import access_of, lineage_columns, tables_of_connector
-from sluice.verify.audit_chunk import EXAMPLES_MAX, Tally, Told
+from sluice.verify.audit_chunk import EXAMPLES_MAX, TableAudit, Told
 from sluice.verify.audit_duplicates import Unproven, unproven_duplicates
 from sluice.verify.audit_last_values import has_last_values, unproven_last_values
 from sluice.verify.audit_piece import Judge, Judged, Piece, PieceTable, judge_in_worker
@@ -48,39 +48,7 @@ CHUNK_OFFSETS = 1_000_000
 RECENT_CHUNK_OFFSETS = 100_000
 
 _END_ROUNDS = 5
-
-
-@dataclass(slots=True)
-class TableAudit:
-    """One partition's rows in one table.
-
-    :param entries: the table entries that load into it.
-    :param unjudged: rows of offsets below the log's begin: nobody can tell any more.
-    :param missing_at: the first intervals of offsets; likewise the others.
-    :param misplaced: rows in another shard than the sharding of now says: there once, but a
-        Distributed table that skips shards does not find them.
-    :param foreign_sources: foreign rows that others loaded, by what their `_source` says.
-    :param duplicates: messages whose rows were left out, since others own their keys.
-    :param uncounted: see `AuditReport`.
-    """
-
-    entries: tuple[str, ...]
-    target: str
-    loaded: int
-    dead_lettered: int
-    missing: int
-    doubled: int
-    foreign: int
-    unjudged: int
-    not_yet_loaded: int
-    given_up: int
-    missing_at: list[Interval] = field(default_factory=list)
-    doubled_at: list[Interval] = field(default_factory=list)
-    foreign_at: list[Interval] = field(default_factory=list)
-    misplaced: int = 0
-    foreign_sources: dict[str, int] = field(default_factory=dict)
-    duplicates: int = 0
-    uncounted: int = 0
+_NO_OFFSETS = np.zeros(0, np.uint64)
 
 
 @dataclass(slots=True)
@@ -178,6 +146,10 @@ class _Group:
     whose: Loaders | None = None
     known: Loaders | None = None
     counts_rows: bool = False
+
+    def audit(self) -> TableAudit:
+        """Of a partition, of which nothing is counted yet."""
+        return TableAudit(self.entries, self.reader.target)
 
     @property
     def not_others(self) -> Loaders | None:
@@ -444,8 +416,11 @@ class _Auditor:
         pieces = [piece for log in self._logs for piece in self._pieces(log)]
         for piece, judged in zip(pieces, self._judge(pieces), strict=True):
             self._add(piece, judged)
-        audits = self._ended(self._outside)
-        return audits + self._unknown_partitions()
+        for log in self._logs:
+            tables = self._audits[log.source].tables
+            for group, table in zip(self._groups[log.source.topic], tables, strict=True):
+                self._add_outside(log, group, table)
+        return [*self._audits.values(), *self._unknown_partitions()]
 
     def run_recent(self, pace: Pace) -> list[PartitionAudit]:
         """The same of what was settled lately: the newest piece of each partition, then the one
@@ -464,43 +439,31 @@ class _Auditor:
             for judged in self._judge([piece]):
                 self._add(piece, judged)
             pace.rest()
-        return self._ended(lambda log, group, tally: _table_audit(group, tally, tally.foreign, 0))
+        return list(self._audits.values())
 
     def _begin(self) -> None:
-        logs = self._logs
         self._dead_letters = self._source.dead_letters()
-        self._audits = {log.source: self._empty(log) for log in logs}
-        self._tallies = {
-            log.source: [Tally() for _ in self._groups[log.source.topic]] for log in logs
+        self._audits = {
+            log.source: PartitionAudit(
+                connector=self._connector,
+                topic=log.source.topic,
+                partition=log.source.partition,
+                log_begin=log.log_begin,
+                stable_end=log.stable_end,
+                settled=log.settled,
+                produced=0,
+                skipped=0,
+                tables=[group.audit() for group in self._groups[log.source.topic]],
+            )
+            for log in self._logs
         }
 
     def _add(self, piece: Piece, judged: Judged) -> None:
-        self._audits[piece.source].produced += judged.messages
-        self._audits[piece.source].skipped += judged.tombstones
-        for tally, more in zip(self._tallies[piece.source], judged.tallies, strict=True):
-            tally.add(more)
-
-    def _ended(
-        self, audited: Callable[[PartitionLog, _Group, Tally], TableAudit]
-    ) -> list[PartitionAudit]:
-        for log in self._logs:
-            found = zip(self._groups[log.source.topic], self._tallies[log.source], strict=True)
-            self._audits[log.source].tables += [
-                audited(log, group, tally) for group, tally in found
-            ]
-        return list(self._audits.values())
-
-    def _empty(self, log: PartitionLog) -> PartitionAudit:
-        return PartitionAudit(
-            connector=self._connector,
-            topic=log.source.topic,
-            partition=log.source.partition,
-            log_begin=log.log_begin,
-            stable_end=log.stable_end,
-            settled=log.settled,
-            produced=0,
-            skipped=0,
-        )
+        audit = self._audits[piece.source]
+        audit.produced += judged.messages
+        audit.skipped += judged.tombstones
+        for table, more in zip(audit.tables, judged.tables, strict=True):
+            table.add(more)
 
     def _pieces(self, log: PartitionLog) -> Iterator[Piece]:
         begin = end = log.log_begin
@@ -513,10 +476,10 @@ class _Auditor:
                     group.reader.facts.table,
                     group.shards,
                     group.entries,
-                    self._dead(log.source, group, begin, end),
+                    _within(self._dead_letters, log.source, group, begin, end),
                     {name: log.empty[name] for name in group.entries if name in log.empty},
                     group.whose,
-                    self._duplicates(log, group, begin, end),
+                    _within(self._left_out, log.source, group, begin, end),
                     _told(log, group, begin, end),
                 )
                 for group in self._groups[log.source.topic]
@@ -524,29 +487,7 @@ class _Auditor:
             routes = self._routes[log.source.topic]
             yield Piece(log.source, begin, end, assigned, log.settled or 0, routes, tables)
 
-    def _duplicates(
-        self, log: PartitionLog, group: _Group, begin: int, end: int
-    ) -> NDArray[np.uint64]:
-        """Sorted offsets of the duplicates of all entries of the group."""
-        found = [np.zeros(0, np.uint64)]
-        for entry in group.entries:
-            offsets = self._left_out.get((log.source, entry))
-            if offsets is not None:
-                found.append(offsets[slice(*np.searchsorted(offsets, [begin, end]))])
-        return np.sort(np.concatenate(found))
-
-    def _dead(
-        self, source: TopicPartition, group: _Group, begin: int, end: int
-    ) -> NDArray[np.uint64]:
-        """Sorted offsets of the dead letters of all entries of the group."""
-        found = [np.zeros(0, np.uint64)]
-        for entry in group.entries:
-            offsets = self._dead_letters.get((source, entry))
-            if offsets is not None:
-                found.append(offsets[slice(*np.searchsorted(offsets, [begin, end]))])
-        return np.sort(np.concatenate(found))
-
-    def _outside(self, log: PartitionLog, group: _Group, tally: Tally) -> TableAudit:
+    def _add_outside(self, log: PartitionLog, group: _Group, table: TableAudit) -> None:
         """Add what lies outside the log. A row beyond the last stable offset may be of a message
         that came meanwhile, so the end is read again until it stands still or none is."""
         source, end = log.source, log.stable_end
@@ -557,20 +498,20 @@ class _Auditor:
                 break
             end = fresh
             outside = group.reader.outside(source, log.log_begin, end, group.whose)
-        if outside.above and len(tally.foreign_at) < EXAMPLES_MAX:
-            tally.foreign_at.append((end, outside.last + 1))
-        found = _table_audit(group, tally, tally.foreign + outside.above, outside.below)
+        if outside.above and len(table.foreign_at) < EXAMPLES_MAX:
+            table.foreign_at.append((end, outside.last + 1))
+        table.foreign += outside.above
+        table.unjudged = outside.below
         if group.sharding is not None:
-            found.misplaced = group.reader.misplaced(
+            table.misplaced = group.reader.misplaced(
                 source, log.log_begin, end, group.sharding, group.whose
             )
         if group.known is not None:
             others, first, last = group.reader.others(source, log.log_begin, group.known)
-            found.foreign += sum(others.values())
-            found.foreign_sources = others
-            if others and len(found.foreign_at) < EXAMPLES_MAX:
-                found.foreign_at.append((first, last))
-        return found
+            table.foreign += sum(others.values())
+            table.foreign_sources = others
+            if others and len(table.foreign_at) < EXAMPLES_MAX:
+                table.foreign_at.append((first, last))
 
     def _unknown_partitions(self) -> list[PartitionAudit]:
         """Rows of partitions that the topic does not have."""
@@ -582,11 +523,21 @@ class _Auditor:
                     source = TopicPartition(topic, number)
                     empty = PartitionAudit(self._connector, topic, number, 0, 0, None, 0, 0)
                     partition = found.setdefault(source, empty)
-                    table = _table_audit(group, Tally(), rows, 0)
+                    table = group.audit()
+                    table.foreign = rows
                     if group.known is not None:
                         table.foreign_sources, _, _ = group.reader.others(source, 0, group.known)
                     partition.tables.append(table)
         return [found[source] for source in sorted(found)]
+
+
+def _within(
+    found: DeadLetters, source: TopicPartition, group: _Group, begin: int, end: int
+) -> NDArray[np.uint64]:
+    """Those of these offsets of all entries of a group that lie in [begin, end), sorted."""
+    of_entries = (found.get((source, entry), _NO_OFFSETS) for entry in group.entries)
+    inside = [some[slice(*np.searchsorted(some, [begin, end]))] for some in of_entries]
+    return np.sort(np.concatenate(inside))
 
 
 def _piece_end(log: PartitionLog, begin: int, offsets: int) -> int:
@@ -605,23 +556,3 @@ def _told(log: PartitionLog, group: _Group, begin: int, end: int) -> tuple[Told,
     told = log.told.get(group.entries[0], ()) if len(group.entries) == 1 else ()
     inside = told[bisect_left(told, (begin,)) : bisect_left(told, (end,))]
     return tuple(each for each in inside if each.end <= end)
-
-
-def _table_audit(group: _Group, tally: Tally, foreign: int, unjudged: int) -> TableAudit:
-    return TableAudit(
-        entries=group.entries,
-        target=group.reader.target,
-        loaded=tally.loaded,
-        dead_lettered=tally.dead_lettered,
-        missing=tally.missing,
-        doubled=tally.doubled,
-        foreign=foreign,
-        unjudged=unjudged,
-        not_yet_loaded=tally.not_yet_loaded,
-        given_up=tally.given_up,
-        missing_at=tally.missing_at,
-        doubled_at=tally.doubled_at,
-        foreign_at=tally.foreign_at,
-        duplicates=tally.duplicates,
-        uncounted=tally.uncounted,
-    )

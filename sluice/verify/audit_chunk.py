@@ -55,32 +55,43 @@ class Told(NamedTuple):
 
 
 @dataclass(slots=True)
-class Tally:
-    """Counts over all chunks of a partition and a table, and where the findings are.
+class TableAudit:
+    """One partition's rows in one table: counts over all chunks, and where the findings are.
 
     Without findings: messages with a value = loaded + dead_lettered + not_yet_loaded +
     given_up + duplicates, for formats with a row a message.
 
-    :param foreign: rows and dead letters whose offset the log does not hold.
+    :param entries: the table entries that load into it.
+    :param foreign: rows and dead letters whose offset the log does not hold, and rows of others.
+    :param unjudged: rows of offsets below the log's begin: nobody can tell any more.
     :param not_yet_loaded: messages that are not settled yet and have no row.
     :param given_up: messages before the start, or that `sluice adopt` went past.
+    :param missing_at: the first intervals of offsets; likewise the others.
+    :param misplaced: rows in another shard than the sharding of now says: there once, but a
+        Distributed table that skips shards does not find them.
+    :param foreign_sources: foreign rows that others loaded, by what their `_source` says.
     :param duplicates: messages whose rows were left out, since others own their keys.
     :param uncounted: messages of any number of rows with some in the table, of which nothing says
         how many they have.
     """
 
+    entries: tuple[str, ...] = ()
+    target: str = ""
     loaded: int = 0
     dead_lettered: int = 0
     missing: int = 0
     doubled: int = 0
     foreign: int = 0
+    unjudged: int = 0
     not_yet_loaded: int = 0
     given_up: int = 0
-    duplicates: int = 0
-    uncounted: int = 0
     missing_at: list[Interval] = field(default_factory=list)
     doubled_at: list[Interval] = field(default_factory=list)
     foreign_at: list[Interval] = field(default_factory=list)
+    misplaced: int = 0
+    foreign_sources: dict[str, int] = field(default_factory=dict)
+    duplicates: int = 0
+    uncounted: int = 0
 
     def judge(
         self,
@@ -137,8 +148,8 @@ class Tally:
                 self.doubled -= lacking
                 _append(self.doubled_at, (each.begin, each.end))
 
-    def add(self, later: Tally) -> None:
-        """Add the tally of the offsets that follow."""
+    def add(self, later: TableAudit) -> None:
+        """Add what was counted of the offsets that follow."""
         for name in COUNTS:
             setattr(self, name, getattr(self, name) + getattr(later, name))
         for mine, more in (

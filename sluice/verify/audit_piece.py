@@ -20,7 +20,16 @@ from sluice.decode.routing import Routes
 from sluice.kafka.clients import KafkaAccess
 from sluice.kafka.errors import RangeVanishedError
 from sluice.kafka.reader import RangeReader
-from sluice.verify.audit_chunk import Chunk, Counts, Flags, Held, Tally, Told, counts_of, flags_of
+from sluice.verify.audit_chunk import (
+    Chunk,
+    Counts,
+    Flags,
+    Held,
+    TableAudit,
+    Told,
+    counts_of,
+    flags_of,
+)
 from sluice.verify.audit_tables import Loaders, TableReader
 
 _NO_LIMIT = 1 << 62
@@ -37,7 +46,7 @@ class PieceTable:
     :param duplicates: sorted offsets of messages that made no row since others own their keys, of
         all entries together.
     :param whose: rows count; None where rows do not say who loaded them.
-    :param told: see `Tally.judge`.
+    :param told: see `TableAudit.judge`.
     """
 
     database: str
@@ -73,12 +82,12 @@ class Piece:
 class Judged:
     """What a piece holds.
 
-    :param tallies: one for each of its tables, in their order.
+    :param tables: what was counted of each of its tables, in their order.
     """
 
     messages: int
     tombstones: int
-    tallies: tuple[Tally, ...]
+    tables: tuple[TableAudit, ...]
 
 
 class Judge:
@@ -115,16 +124,16 @@ class Judge:
         copies = [np.full(end - begin, len(table.entries), np.int32) for table in piece.tables]
         valued, messages, tombstones = self._read(piece, copies)
         chunk = Chunk(begin, valued, flags_of(begin, end - begin, list(piece.assigned)))
-        tallies = tuple(Tally() for _ in piece.tables)
-        for table, tally, future, wanted in zip(piece.tables, tallies, rows, copies, strict=True):
+        audits = tuple(TableAudit() for _ in piece.tables)
+        for table, audit, future, wanted in zip(piece.tables, audits, rows, copies, strict=True):
             found, different = future.result()
             held = Held(found, different, counts_of(begin, end - begin, table.dead))
             without = [flags_of(begin, end - begin, list(i)) for i in table.empty.values()]
             duplicates = counts_of(begin, end - begin, table.duplicates)
             own = wanted - sum(without) - duplicates
-            tally.judge(chunk, held, own, piece.settled, table.told)
-            tally.duplicates += int(duplicates[valued].sum())
-        return Judged(messages, tombstones, tallies)
+            audit.judge(chunk, held, own, piece.settled, table.told)
+            audit.duplicates += int(duplicates[valued].sum())
+        return Judged(messages, tombstones, audits)
 
     def _reader_of(self, table: PieceTable) -> TableReader:
         key = (table.database, table.table, table.shards)

@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Sequence
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
 from sluice.clickhouse.access import ClickHouseAccess
 from sluice.clickhouse.http import Server
 from sluice.clickhouse.probe import source_literal, why_not_in_sync
+from sluice.clickhouse.reactions import TerminalServerError
 from sluice.clickhouse.schema import TableFacts, describe_table
 from sluice.clickhouse.sql import OF_RANGE
 from sluice.clickhouse.vanishing import lacking_in_key
-from sluice.core.errors import TerminalError, TransientError
+from sluice.core.errors import TransientError
 from sluice.core.load_spec import SOURCE, Sharding
 from sluice.core.ranges import TopicPartition
 from sluice.decode.sharding.splitter import sharding_key
@@ -169,39 +172,21 @@ class TableReader:
         Rows of a message stand in one shard together, so the same ones in another are doubled."""
         found = np.zeros(end - begin, np.int32)
         different = np.zeros(end - begin, np.int32)
-        for server, facts in self._places:
-            has_row = any(column.name == "_row" for column in facts.columns)
-            query = _RUNS.replace("ROW", "toUInt64(_row)" if has_row else "toUInt64(0)")
-            query = _asked(facts, query, whose)
-            rows = server.query(
-                query,
-                {**_names(facts, source.topic), "partition": source.partition}
-                | {"begin": begin, "end": end},
-                self._settings,
-                timeout_seconds=_TIMEOUT_SECONDS,
-            )
-            for row in rows:
-                inside = _inside(begin, end, row["firsts"], row["lasts"])
-                found[inside] += int(row["found"])
-                different[inside] = np.maximum(different[inside], int(row["different"]))
+        where = {"partition": source.partition, "begin": begin, "end": end}
+        for row in self._rows(_RUNS, source.topic, whose, where):
+            inside = _inside(begin, end, row["firsts"], row["lasts"])
+            found[inside] += int(row["found"])
+            different[inside] = np.maximum(different[inside], int(row["different"]))
         return found, different
 
     def outside(
         self, source: TopicPartition, begin: int, end: int, whose: Loaders | None = None
     ) -> Outside:
         """Rows of the partition below begin, and from end on."""
-        below = above = last = 0
-        for server, facts in self._places:
-            row = server.query(
-                _asked(facts, _OUTSIDE, whose),
-                {**_names(facts, source.topic), "partition": source.partition}
-                | {"begin": begin, "end": end},
-                timeout_seconds=_TIMEOUT_SECONDS,
-            )[0]
-            below += int(row["below"])
-            above += int(row["above"])
-            last = max(last, int(row["last"]))
-        return Outside(below, above, last)
+        where = {"partition": source.partition, "begin": begin, "end": end}
+        rows = [*self._rows(_OUTSIDE, source.topic, whose, where)]
+        below, above = (sum(int(row[name]) for row in rows) for name in ("below", "above"))
+        return Outside(below, above, max(int(row["last"]) for row in rows))
 
     def others(
         self, source: TopicPartition, begin: int, known: Loaders
@@ -210,15 +195,11 @@ class TableReader:
         their offsets, and the last plus 1."""
         found: dict[str, int] = {}
         first, end = 1 << 64, 0
-        for server, facts in self._places:
-            for row in server.query(
-                _asked(facts, _OTHERS, Loaders(known.names, but=True)),
-                {**_names(facts, source.topic), "partition": source.partition, "begin": begin},
-                timeout_seconds=_TIMEOUT_SECONDS,
-            ):
-                who = str(row["who"])
-                found[who] = found.get(who, 0) + int(row["n"])
-                first, end = min(first, int(row["first"])), max(end, int(row["last"]) + 1)
+        where = {"partition": source.partition, "begin": begin}
+        for row in self._rows(_OTHERS, source.topic, Loaders(known.names, but=True), where):
+            who = str(row["who"])
+            found[who] = found.get(who, 0) + int(row["n"])
+            first, end = min(first, int(row["first"])), max(end, int(row["last"]) + 1)
         return found, first, end
 
     def misplaced(
@@ -232,42 +213,57 @@ class TableReader:
         """Rows of [begin, end) that stand in another shard than this sharding says; 0 where the
         server cannot tell.
         """
-        found = 0
-        for place, (server, facts) in enumerate(self._places):
-            query = _asked(facts, _MISPLACED, whose)
-            query = query.replace("KEY", sharding_key(sharding, facts.columns))
-            try:
-                row = server.query(
-                    query,
-                    {**_names(facts, source.topic), "partition": source.partition}
-                    | {"begin": begin, "end": end, "shards": len(self._places), "place": place},
-                    timeout_seconds=_TIMEOUT_SECONDS,
-                )[0]
-            except TerminalError as error:
-                _logger.warning("%s: whose shard a row is cannot be told: %s", self.target, error)
-                return 0
-            found += int(row["n"])
-        return found
+        where = {"partition": source.partition, "begin": begin, "end": end}
+        where["shards"] = len(self._places)
+        try:
+            return sum(
+                int(row["n"])
+                for row in self._rows(_MISPLACED, source.topic, whose, where, sharding)
+            )
+        except TerminalServerError as error:
+            _logger.warning("%s: whose shard a row is cannot be told: %s", self.target, error)
+            return 0
 
     def beyond(self, topic: str, count: int, whose: Loaders | None = None) -> dict[int, int]:
         """Rows by partition, for partitions from `count` on."""
         found: dict[int, int] = {}
-        for server, facts in self._places:
-            for row in server.query(
-                _asked(facts, _PARTITIONS, whose),
-                {**_names(facts, topic), "count": count},
-                timeout_seconds=_TIMEOUT_SECONDS,
-            ):
-                partition = int(row["partition"])
-                found[partition] = found.get(partition, 0) + int(row["n"])
+        for row in self._rows(_PARTITIONS, topic, whose, {"count": count}):
+            partition = int(row["partition"])
+            found[partition] = found.get(partition, 0) + int(row["n"])
         return found
 
+    def _rows(
+        self,
+        query: str,
+        topic: str,
+        whose: Loaders | None,
+        where: Mapping[str, int],
+        sharding: Sharding | None = None,
+    ) -> Iterator[dict[str, Any]]:
+        """What all shards answer; to each its place among them is told, too."""
+        for place, (server, facts) in enumerate(self._places):
+            yield from server.query(
+                _asked(facts, query, whose, sharding),
+                {**_names(facts, topic), **where, "place": place},
+                self._settings,
+                timeout_seconds=_TIMEOUT_SECONDS,
+            )
 
-def _asked(facts: TableFacts, query: str, whose: Loaders | None) -> str:
+
+def _asked(
+    facts: TableFacts, query: str, whose: Loaders | None, sharding: Sharding | None = None
+) -> str:
     """The query for this table. Where rows that come twice are one, it is asked for as such."""
     if not lacking_in_key(facts):
         query = query.replace("{table:Identifier}", "{table:Identifier} FINAL")
-    return query.replace("WHOSE", _whose(facts, whose))
+    has_row = any(column.name == "_row" for column in facts.columns)
+    words = {
+        "ROW": "toUInt64(_row)" if has_row else "toUInt64(0)",
+        "KEY": "" if sharding is None else sharding_key(sharding, facts.columns),
+        "WHOSE": _whose(facts, whose),
+    }
+    # All at once: who loads rows may be called like one of these words.
+    return re.sub(r"\b(?:ROW|KEY|WHOSE)\b", lambda found: words[found[0]], query)
 
 
 def _whose(facts: TableFacts, whose: Loaders | None) -> str:

@@ -25,7 +25,8 @@ from sluice.core.tokens import row_source, source_number
 from sluice.kafka.dead_letters import wrap
 from sluice.kafka.log import SourceLog
 from sluice.producer import SQLBatchRequest
-from sluice.verify.audit import AuditReport, TableAudit, audit
+from sluice.verify.audit import AuditReport, audit
+from sluice.verify.audit_chunk import TableAudit
 from tests.config.support import load_text
 from tests.support.kafka import Kafka, numbered
 

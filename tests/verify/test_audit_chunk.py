@@ -13,7 +13,7 @@ from sluice.verify.audit_chunk import (
     EXAMPLES_MAX,
     Chunk,
     Held,
-    Tally,
+    TableAudit,
     counts_of,
     flags_of,
     note,
@@ -32,9 +32,9 @@ BEGIN = 1000
 
 def judged(
     cases: list[tuple[bool, bool, tuple[int, int], int]], copies: int, settled: int, size: int
-) -> Tally:
+) -> TableAudit:
     """All cases as consecutive offsets, in chunks of a size."""
-    tally = Tally()
+    tally = TableAudit()
     for at in range(0, len(cases), size):
         part = cases[at : at + size]
         chunk = Chunk(

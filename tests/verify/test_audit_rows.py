@@ -11,13 +11,16 @@ import pytest
 
 from sluice.clickhouse.http import Server
 from sluice.core.ledger import LedgerEntry, encode_entries, receipt_entry, settled_entry
+from sluice.core.load_spec import Sharding
 from sluice.core.ranges import Range, TopicPartition
 from sluice.core.receipts import Loaded, Receipt
 from sluice.core.tokens import block_token
 from sluice.verify.audit import audit
-from sluice.verify.audit_chunk import Chunk, Held, Tally, Told
+from sluice.verify.audit_chunk import Chunk, Held, TableAudit, Told
 from sluice.verify.audit_source import STRETCH_OFFSETS, History, Recent, histories_of
+from sluice.verify.audit_tables import _MISPLACED, Loaders, _asked
 from sluice.verify.pace import Pace
+from tests.ops.doctor_facts import plain
 from tests.support.fixtures import fresh_database
 from tests.support.kafka import Kafka, numbered
 from tests.verify.test_audit import Scene, only
@@ -150,13 +153,20 @@ def test_what_receipts_say_of_a_range() -> None:
 
 def test_a_stretch_is_judged_beside_its_messages() -> None:
     """What is missing of a message without any row is not counted twice."""
-    tally = Tally()
+    tally = TableAudit()
     ones = np.ones(4, np.bool_)
     found = np.array([3, 0, 2, 3], np.int32)
     held = Held(found, found, np.zeros(4, np.int32))
     tally.judge(Chunk(100, ones, ones), held, 1, 104, [Told(100, 103, 9)])
     assert (tally.loaded, tally.missing, tally.doubled, tally.uncounted) == (8, 4, 0, 1)
     assert tally.missing_at == [(101, 102), (100, 103)]
-    tally = Tally()
+    tally = TableAudit()
     tally.judge(Chunk(100, ones, ones), held, 1, 104, [Told(100, 104, 7)])
     assert (tally.missing, tally.doubled, tally.doubled_at) == (1, 1, [(100, 104)])
+
+
+def test_a_pipeline_may_be_called_like_a_word_of_a_query() -> None:
+    loader = "KEY-ROW/dc1/topic/WHOSE/0"
+    query = _asked(plain(), _MISPLACED, Loaders((loader,)), Sharding("offset"))
+    assert query.endswith(f"AND _source IN ('{loader}')")
+    assert "(toUInt64(`_offset`)) % {shards:UInt64}" in query

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
-from typing import Any, TypeVar, cast
+from typing import Any
 
 from prometheus_client import CollectorRegistry, ProcessCollector, generate_latest
 from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4
@@ -43,10 +43,9 @@ from sluice.ops.driver_decisions import (
     resume,
     set_value,
 )
-from sluice.ops.http import bodies
+from sluice.ops.http import bodies, openapi
 from sluice.ops.http.bodies import Confirmed, first_wrong
 from sluice.ops.http.looking import look_at_dead_letters, look_at_history
-from sluice.ops.http.openapi import described
 from sluice.ops.http.planned import (
     NotConfirmedError,
     Plans,
@@ -94,8 +93,10 @@ _FILES = {
 #: What programs ask for that know a driver by an address, as the probes of Kubernetes do.
 PROBED = frozenset({"/live", "/ready", "/metrics"})
 
+#: A path, what answers, and what the OpenAPI document says of it: by which method, too.
+_Served = tuple[str, Callable[..., Any], dict[str, Any]]
 Decide = Callable[..., list[str]]
-_Body = TypeVar("_Body", bound=BaseModel)
+Look = Callable[[Configuration, Any], dict[str, Any]]
 
 #: What is no fault of the driver: it does not fit what is there, or cannot be done now.
 _REFUSED = (
@@ -188,13 +189,13 @@ class Decisions:
     async def look(
         self,
         request: Request,
-        look: Callable[[Configuration, _Body], dict[str, Any]],
-        question: type[_Body],
+        look: Look,
+        question: type[BaseModel],
     ) -> Response:
         """Read something; it changes nothing."""
 
         def do(by: str, asked: BaseModel) -> dict[str, Any]:
-            return look(self._today, cast(_Body, asked))
+            return look(self._today, asked)
 
         return await self._answer(request, question, self._alone(do))
 
@@ -347,7 +348,9 @@ def make_app(
     decisions = Decisions(configuration, runs, tokens)
     metrics = _metrics(configuration, runs, looks, proof)
 
-    def health(reasons: Callable[[Sequence[ConnectorNow]], list[str]], name: str) -> Response:
+    def health(
+        reasons: Callable[[Sequence[ConnectorNow]], list[str]], name: str, request: Request
+    ) -> Response:
         why_not = reasons(looks.now())
         return JSONResponse({name: not why_not, "reasons": why_not}, 503 if why_not else 200)
 
@@ -359,15 +362,23 @@ def make_app(
         }
         return JSONResponse(now | told)
 
+    def document(request: Request) -> Response:
+        paths = {path: said for path, _, said in served}
+        return JSONResponse(openapi.described(__version__, paths))
+
+    served: list[_Served] = [
+        *((path, _file(*named), openapi.read(path, named[1])) for path, named in _FILES.items()),
+        ("/metrics", metrics, openapi.read("/metrics", "text/plain")),
+        ("/live", partial(health, why_not_alive, "live"), openapi.health("/live", "live")),
+        ("/ready", partial(health, why_not_ready, "ready"), openapi.health("/ready", "ready")),
+        ("/status", status, openapi.read("/status", schema=openapi.STATUS)),
+        ("/openapi.json", document, openapi.read("/openapi.json")),
+        *_with_token(decisions, configuration),
+    ]
     return Starlette(
         routes=[
-            *(Route(path, _file(*named)) for path, named in _FILES.items()),
-            Route("/metrics", metrics),
-            Route("/live", lambda request: health(why_not_alive, "live")),
-            Route("/ready", lambda request: health(why_not_ready, "ready")),
-            Route("/status", status),
-            Route("/openapi.json", lambda request: JSONResponse(described(__version__))),
-            *_decision_routes(decisions, configuration),
+            Route(path, answer, methods=[method.upper() for method in said])
+            for path, answer, said in served
         ],
         middleware=[
             Middleware(_Headers),
@@ -376,7 +387,7 @@ def make_app(
     )
 
 
-def _decision_routes(decisions: Decisions, own: Configuration) -> Iterator[Route]:
+def _with_token(decisions: Decisions, own: Configuration) -> Iterator[_Served]:
     """Everything that needs a token.
 
     :param own: of the driver's own file.
@@ -402,7 +413,7 @@ def _decision_routes(decisions: Decisions, own: Configuration) -> Iterator[Route
     )
     for path, decide, body, answers in at_once:
         take = partial(decisions.take, decide=decide, body=body, answers=answers)
-        yield Route(path, take, methods=["POST"])
+        yield path, take, openapi.decision(path, body, answers)
     planned: tuple[tuple[str, Plans, type[BaseModel]], ...] = (
         ("/resolve", plan_partitions, bodies.Resolved),
         ("/adopt", plan_partitions, bodies.Adopted),
@@ -412,12 +423,14 @@ def _decision_routes(decisions: Decisions, own: Configuration) -> Iterator[Route
     )
     for path, plans, body in planned:
         take = partial(decisions.take_planned, plans=plans, body=body)
-        yield Route(path, take, methods=["POST"])
-    letters, history = bodies.DeadLettersQuestion, bodies.HistoryQuestion
-    yield Route(
-        "/dead-letters", partial(decisions.look, look=look_at_dead_letters, question=letters)
+        yield path, take, openapi.decision(path, body, is_planned=True)
+    looks: tuple[tuple[str, Look, type[BaseModel]], ...] = (
+        ("/dead-letters", look_at_dead_letters, bodies.DeadLettersQuestion),
+        ("/history", look_at_history, bodies.HistoryQuestion),
     )
-    yield Route("/history", partial(decisions.look, look=look_at_history, question=history))
+    for path, look, question in looks:
+        asked = partial(decisions.look, look=look, question=question)
+        yield path, asked, openapi.look(path, question)
 
 
 def _metrics(

@@ -1,107 +1,58 @@
-"""The OpenAPI document of the HTTP server."""
+"""The OpenAPI document of the HTTP server: what it says of a path, of each kind of them."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from pydantic import BaseModel
 
-from sluice.ops.http import bodies
-
 _JSON = "application/json"
 
 
-def described(version: str) -> dict[str, Any]:
-    """All paths; `tests/ops/http/test_app.py` holds that they are those which are served."""
+def described(version: str, paths: Mapping[str, Any]) -> dict[str, Any]:
+    """The document.
+
+    :param paths: of each path what `read`, `health`, `look` or `decision` says.
+    """
     return {
         "openapi": "3.1.0",
         "info": {"title": "Sluice", "version": version},
-        "paths": {
-            "/": _read("The status page.", "text/html"),
-            "/page.css": _read("Of the status page.", "text/css"),
-            "/page.js": _read("Of the status page.", "text/javascript"),
-            "/deciding.js": _read("Of the status page.", "text/javascript"),
-            "/closer.js": _read("Of the status page.", "text/javascript"),
-            "/metrics": _read("Metrics for Prometheus.", "text/plain"),
-            "/live": _health("Whether the driver should be left running.", "live"),
-            "/ready": _health(
-                "Whether every connector has partitions, and something of it moves.", "ready"
-            ),
-            "/status": _read(
-                "Of each connector, table entry and troubled partition a verdict with its reason.",
-                _JSON,
-                _STATUS,
-            ),
-            "/openapi.json": _read("This document.", _JSON),
-            **_decisions(),
-        },
+        "paths": paths,
         "components": {"securitySchemes": {"token": {"type": "http", "scheme": "bearer"}}},
     }
 
 
-def _decisions() -> dict[str, Any]:
-    """What needs a token."""
-    return {
-        "/freeze": _decision(
-            "Let a pipeline, a connector or a table entry stand still, or a replica or a data "
-            "center get no blocks.",
-            "frozen",
-            bodies.Frozen,
-        ),
-        "/resume": _decision(
-            "Let go on what was frozen with the same words.", "frozen", bodies.Frozen
-        ),
-        "/log-level": _decision(
-            "Let the driver log so much, also after a restart; null: as at the start.",
-            "settings",
-            bodies.Level,
-        ),
-        "/limits": _decision(
-            "Let so many ranges be out for a table on a replica, also after a restart; null: "
-            "as configured.",
-            "settings",
-            bodies.Limit,
-        ),
-        "/apply": _decision("Read the file again, and apply it.", "applied", bodies.Said),
-        "/drain": _decision("Settle what is out, and end the driver.", "drained", bodies.Said),
-        "/reload": _decision(
-            "Look at the tables' columns, at topics and at the replicas now.",
-            "reloaded",
-            bodies.Said,
-        ),
-        "/resolve": _decision(
-            "Say what became of ranges in doubt.", "done", bodies.Resolved, _PLANNED
-        ),
-        "/adopt": _decision(
-            "Let partitions go on from an offset.", "done", bodies.Adopted, _PLANNED
-        ),
-        "/rewind": _decision(
-            "Load again from an offset or a time.", "done", bodies.Rewound, _PLANNED
-        ),
-        "/dead-letters/replay": _decision(
-            "Put messages back into their topics, each once.",
-            "done",
-            bodies.Replayed,
-            _PLANNED,
-        ),
-        "/dead-letters/purge": _decision(
-            "Delete dead letters for good, from the oldest on.",
-            "done",
-            bodies.Purged,
-            _PLANNED,
-        ),
-        "/dead-letters": _look(
-            "Dead letters: how many of which table and reason, and the newest of them.",
-            bodies.DeadLettersQuestion,
-        ),
-        "/history": _look(
-            "The ledger's entries about a partition, or about the range with an offset.",
-            bodies.HistoryQuestion,
-        ),
-    }
-
-
-_STATUS = {
+_WHAT = {
+    "/": "The status page.",
+    "/page.css": "Of the status page.",
+    "/page.js": "Of the status page.",
+    "/deciding.js": "Of the status page.",
+    "/closer.js": "Of the status page.",
+    "/metrics": "Metrics for Prometheus.",
+    "/live": "Whether the driver should be left running.",
+    "/ready": "Whether every connector has partitions, and something of it moves.",
+    "/status": "Of each connector, table entry and troubled partition a verdict with its reason.",
+    "/openapi.json": "This document.",
+    "/freeze": "Let a pipeline, a connector or a table entry stand still, or a replica or a data "
+    "center get no blocks.",
+    "/resume": "Let go on what was frozen with the same words.",
+    "/log-level": "Let the driver log so much, also after a restart; null: as at the start.",
+    "/limits": "Let so many ranges be out for a table on a replica, also after a restart; null: "
+    "as configured.",
+    "/apply": "Read the file again, and apply it.",
+    "/drain": "Settle what is out, and end the driver.",
+    "/reload": "Look at the tables' columns, at topics and at the replicas now.",
+    "/resolve": "Say what became of ranges in doubt.",
+    "/adopt": "Let partitions go on from an offset.",
+    "/rewind": "Load again from an offset or a time.",
+    "/dead-letters/replay": "Put messages back into their topics, each once.",
+    "/dead-letters/purge": "Delete dead letters for good, from the oldest on.",
+    "/dead-letters": "Dead letters: how many of which table and reason, and the newest of them.",
+    "/history": "The ledger's entries about a partition, or about the range with an offset.",
+}
+#: Of `/status`.
+STATUS = {
     "type": "object",
     "required": ["pipeline", "version", "at_ms", "connectors", "proof"],
     "properties": {
@@ -131,11 +82,16 @@ def _answer(what: str, content_type: str = _JSON, schema: dict[str, Any] | None 
     return {"description": what, "content": {content_type: {"schema": schema or {}}}}
 
 
-def _read(what: str, content_type: str, schema: dict[str, Any] | None = None) -> dict[str, Any]:
+def read(
+    path: str, content_type: str = _JSON, schema: dict[str, Any] | None = None
+) -> dict[str, Any]:
+    """What anybody may read."""
+    what = _WHAT[path]
     return {"get": {"summary": what, "responses": {"200": _answer(what, content_type, schema)}}}
 
 
-def _health(what: str, name: str) -> dict[str, Any]:
+def health(path: str, name: str) -> dict[str, Any]:
+    """Whether it is so by this name, and why not."""
     schema = {
         "type": "object",
         "required": [name, "reasons"],
@@ -144,14 +100,15 @@ def _health(what: str, name: str) -> dict[str, Any]:
             "reasons": {"type": "array", "items": {"type": "string"}},
         },
     }
-    found = _read(what, _JSON, schema)
+    found = read(path, schema=schema)
     found["get"]["responses"]["503"] = _answer("No, and why.", _JSON, schema)
     return found
 
 
-def _look(what: str, question: type[BaseModel]) -> dict[str, Any]:
+def look(path: str, question: type[BaseModel]) -> dict[str, Any]:
+    """What is read with a token."""
     words = question.model_json_schema()["properties"]
-    found = _read(what, _JSON)
+    found = read(path)
     found["get"] |= {
         "security": [{"token": []}],
         "parameters": [
@@ -175,14 +132,21 @@ _REFUSED = {
 }
 
 
-def _decision(what: str, answers: str, body: type[BaseModel], planned: str = "") -> dict[str, Any]:
+def decision(
+    path: str, body: type[BaseModel], answers: str = "done", *, is_planned: bool = False
+) -> dict[str, Any]:
+    """What is changed with a token.
+
+    :param answers: the name of the lines that it is answered with.
+    :param is_planned: it is told before it is done.
+    """
     lines = {"type": "array", "items": {"type": "string"}}
-    told = {"planned": lines, "confirm": {"type": "string"}} if planned else {}
+    told = {"planned": lines, "confirm": {"type": "string"}} if is_planned else {}
     done = {"type": "object", "properties": {"by": {"type": "string"}, answers: lines, **told}}
     return {
         "post": {
-            "summary": what,
-            "description": planned,
+            "summary": _WHAT[path],
+            "description": _PLANNED if is_planned else "",
             "security": [{"token": []}],
             "requestBody": {"required": True, "content": {_JSON: {"schema": _schema(body)}}},
             "responses": {

@@ -23,7 +23,6 @@ from sluice.driver.loop import ConnectorLoop
 from sluice.kafka.errors import UnknownCommitError
 from sluice.ops.driver_decisions import DecisionRefusedError
 from sluice.ops.http import app, server
-from sluice.ops.http.openapi import described
 from sluice.ops.http.server import HttpServer, hosts_of
 from sluice.ops.http.tokens import Tokens
 from sluice.ops.metrics import RunningCollector
@@ -363,7 +362,6 @@ def test_paths_methods_and_headers(serve: Serve) -> None:
 def test_what_is_served_is_described(serve: Serve) -> None:
     served = serve()
     document = served.ask("/openapi.json").json()
-    assert document == described(document["info"]["version"])
     routes = app.make_app(served.configuration, [], None, ["*"]).routes  # type: ignore[arg-type]
     assert {(r.path, "POST" in r.methods) for r in routes} == {  # type: ignore[attr-defined]
         (path, "post" in methods) for path, methods in document["paths"].items()
