@@ -20,7 +20,7 @@ class VirtualEvent(threading.Event):
 
     def wait(self, timeout: float | None = None) -> bool:
         assert timeout is not None
-        if not self.is_set():
+        if timeout and not self.is_set():
             self._world.sleep(max(1, int(timeout * 1000)))
         return self.is_set()
 
