@@ -310,11 +310,11 @@ def read_place(text: bytes, at: int, end: int) -> tuple[tuple[int, ...], int] | 
 
     :returns: None: the bytes are no such place.
     """
+    view, wanted = memoryview(text)[:end], 1
     numbers: list[int] = []
-    wanted = 1
     while len(numbers) < wanted:
         try:
-            raw, at = read_varint(memoryview(text)[:end], at, 5)
+            raw, at = read_varint(view, at, 5)
         except (IndexError, ValueError):
             return None
         number = (raw >> 1) ^ -(raw & 1)
