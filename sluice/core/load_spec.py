@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
@@ -356,53 +356,29 @@ def parse_spec(canonical: str) -> LoadSpec:
             f"load spec version {raw.get('version')} was written by another Sluice",
             "Replay with the Sluice version that wrote it, or run `sluice resolve`.",
         )
-    tables = tuple(
-        TableSpec(
-            **{
-                **table,
-                "topics": tuple(table["topics"]),
-                "lineage": tuple(table["lineage"]),
-                "shards": tuple(table["shards"]),
-                "columns": tuple(Column(**column) for column in table["columns"]),
-                "options": tuple((name, value) for name, value in table.get("options", ())),
-                "route": Route(**table["route"]) if table.get("route") else None,
-                "mapping": tuple(Mapped(**column) for column in table.get("mapping", ())),
-                "fields": tuple((name, kind) for name, kind in table.get("fields", ())),
-                "require": tuple(table.get("require", ())),
-                "check": tuple(table.get("check", ())),
-                "dynamic": _dynamic(table.get("dynamic")),
-                "sharding": Sharding(**table["sharding"]) if table.get("sharding") else None,
-                "zookeeper_paths": tuple(
-                    (shard, path) for shard, path in table.get("zookeeper_paths", ())
-                ),
-                "quorums": tuple((shard, count) for shard, count in table.get("quorums", ())),
-                "schemas": _numbers(table.get("schemas")),
-                "uuids": tuple((shard, name, uuid) for shard, name, uuid in table.get("uuids", ())),
-                "deduplicate": _deduplicate(table.get("deduplicate")),
-                "key": _key(table.get("key")),
-            }
-        )
-        for table in raw.pop("tables")
-    )
+    tables = tuple(map(_table_of, _tuples(raw.pop("tables"))))
     return LoadSpec(tables=tables, **raw)
 
 
-def _deduplicate(raw: dict[str, Any] | None) -> Deduplicate | None:
-    return None if raw is None else Deduplicate(**{**raw, "key": tuple(raw["key"])})
+#: Of a table, where it has them.
+_PARTS: dict[str, Callable[..., Any]] = {
+    "route": Route,
+    "dynamic": DynamicColumns,
+    "sharding": Sharding,
+    "deduplicate": Deduplicate,
+    "key": KeyFormat,
+}
 
 
-def _key(raw: dict[str, Any] | None) -> KeyFormat | None:
-    if raw is None:
-        return None
-    return KeyFormat(raw["format"], tuple((name, value) for name, value in raw["options"]))
+def _table_of(raw: dict[str, Any]) -> TableSpec:
+    columns = tuple(Column(**column) for column in raw["columns"])
+    mapping = tuple(Mapped(**column) for column in raw.get("mapping", ()))
+    parts = {name: of(**raw[name]) for name, of in _PARTS.items() if raw.get(name)}
+    return TableSpec(**{**raw, **parts, "columns": columns, "mapping": mapping})
 
 
-def _numbers(raw: list[int] | None) -> tuple[int, ...] | None:
-    return None if raw is None else tuple(raw)
-
-
-def _dynamic(raw: dict[str, Any] | None) -> DynamicColumns | None:
-    if raw is None:
-        return None
-    names = {key: tuple(raw[key]) for key in ("allow", "deny", "passed_over")}
-    return DynamicColumns(columns_max=raw["columns_max"], **names)
+def _tuples(value: Any) -> Any:
+    """What JSON says, without lists."""
+    if isinstance(value, dict):
+        return {name: _tuples(each) for name, each in value.items()}
+    return tuple(map(_tuples, value)) if isinstance(value, list) else value
