@@ -149,7 +149,7 @@ class Budget:
         if any(target_shard not in self.windows for target_shard in target_shards):
             return False
         self.require_possible(target_shards, reservation, entry)
-        blocks = Counter(self._place(target_shard) for target_shard in target_shards)
+        blocks = Counter(map(self._place, target_shards))
         needed = {place: (reservation - held) * count for place, count in blocks.items()}
         if any(self._room(place).left < needs for place, needs in needed.items()):
             return False
@@ -164,18 +164,13 @@ class Budget:
 
         :raises WindowTooSmallError: names the narrowest window that could not.
         """
-        windows = [
-            (target_shard, self.windows[target_shard])
-            for target_shard in target_shards
-            if target_shard in self.windows
-        ]
+        known = [target_shard for target_shard in target_shards if target_shard in self.windows]
         # A range whose blocks go to one table by several ways makes the reservation once for each.
-        blocks = Counter(self._place(target_shard) for target_shard, _ in windows)
-        for target_shard, window in sorted(windows, key=lambda item: item[1].state.most):
-            if reservation * blocks[self._place(target_shard)] > window.state.most:
-                raise too_small(
-                    target_shard, reservation, window, entry, blocks[self._place(target_shard)]
-                )
+        blocks = Counter(map(self._place, known))
+        for target_shard in sorted(known, key=lambda each: self.windows[each].state.most):
+            window, count = self.windows[target_shard], blocks[self._place(target_shard)]
+            if reservation * count > window.state.most:
+                raise too_small(target_shard, reservation, window, entry, count)
 
     def take_again(
         self, target_shards: list[TargetShard], reservation: int, insert_counters: InsertCounters
@@ -191,19 +186,14 @@ class Budget:
             return False
         oldest: dict[_Place, int] = {}
         for target_shard in target_shards:
-            insert_counter = insert_counters.get(
-                target_shard.key, self.windows[target_shard].state.insert_counter
-            )
-            oldest[self._place(target_shard)] = min(
-                insert_counter, oldest.get(self._place(target_shard), insert_counter)
-            )
-        needed = {
-            place: reservation * count
-            for place, count in Counter(
-                self._place(target_shard) for target_shard in target_shards
-            ).items()
-        }
-        rooms = [(self._room(place), needs, oldest[place]) for place, needs in needed.items()]
+            place, state = self._place(target_shard), self.windows[target_shard].state
+            insert_counter = insert_counters.get(target_shard.key, state.insert_counter)
+            oldest[place] = min(insert_counter, oldest.get(place, insert_counter))
+        blocks = Counter(map(self._place, target_shards))
+        rooms = [
+            (self._room(place), reservation * count, oldest[place])
+            for place, count in blocks.items()
+        ]
         if any(each.left_alone(insert_counter) < needs for each, needs, insert_counter in rooms):
             return None
         if any(each.left_for(insert_counter) < needs for each, needs, insert_counter in rooms):
