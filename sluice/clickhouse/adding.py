@@ -14,6 +14,7 @@ from sluice.clickhouse.http import Server
 from sluice.clickhouse.reactions import ServerError
 from sluice.clickhouse.schema import read_structures
 from sluice.clickhouse.sql import identifier, qualified
+from sluice.clickhouse.system import said_of_table
 from sluice.core.dynamic import DynamicColumns, room_for_columns, type_of
 from sluice.core.errors import TerminalError, TransientError
 
@@ -81,11 +82,7 @@ def add_columns(
 
 
 def _is_replicated(server: Server, where: tuple[str, str]) -> bool:
-    rows = server.query(
-        "SELECT engine FROM system.tables "
-        "WHERE database = {database:String} AND name = {table:String}",
-        {"database": where[0], "table": where[1]},
-    )
+    rows = said_of_table(server, "SELECT engine FROM system.tables", *where)
     return bool(rows) and str(rows[0]["engine"]).startswith("Replicated")
 
 

@@ -19,6 +19,7 @@ from sluice.clickhouse.reactions import ServerError
 from sluice.clickhouse.schema import TableFacts, describe_table, known_uuid
 from sluice.clickhouse.sql import identifier, literal, qualified
 from sluice.clickhouse.statements import Statements
+from sluice.clickhouse.system import said_of_table
 from sluice.clickhouse.vanishing import CannotTellError
 from sluice.clickhouse.window import read_insert_counter, read_server_run
 from sluice.core.errors import InDoubtError, TerminalError
@@ -123,12 +124,8 @@ def read_parts(server: Server, database: str, table: str) -> list[PartFacts]:
 
     :raises ServerError: terminal or transient.
     """
-    rows = server.query(
-        "SELECT * FROM system.parts WHERE database = {database:String} AND table = {table:String}",
-        {"database": database, "table": table},
-    )
     found = []
-    for row in rows:
+    for row in said_of_table(server, "SELECT * FROM system.parts", database, table):
         name = str(row["name"])
         partition, _, number, level = name.split("_")[:4]
         content = str(row.get("hash_of_all_files", ""))
@@ -243,11 +240,7 @@ def add_columns_of(server: Server, facts: TableFacts, database: str, name: str) 
     :param facts: of the target, as it is now.
     :raises ServerError: terminal or transient.
     """
-    rows = server.query(
-        "SELECT name FROM system.columns "
-        "WHERE database = {database:String} AND table = {table:String}",
-        {"database": database, "table": name},
-    )
+    rows = said_of_table(server, "SELECT name FROM system.columns", database, name)
     known = {str(row["name"]) for row in rows}
     added, after = [], "FIRST"
     for column in facts.columns:

@@ -12,6 +12,7 @@ from sluice.clickhouse.http import Server
 from sluice.clickhouse.reactions import other_query_id
 from sluice.clickhouse.schema import TableFacts
 from sluice.clickhouse.sql import OF_RANGE, literal, range_parameters
+from sluice.clickhouse.system import children, said_of_table
 from sluice.clickhouse.vanishing import CannotTellError
 from sluice.clickhouse.window import block_numbers
 from sluice.core.load_spec import SOURCE
@@ -108,11 +109,7 @@ def _soon(look: Callable[[], str]) -> str:
 def _why_behind(server: Server, facts: TableFacts, log_end: int) -> str:
     """Why a replica cannot be believed, or has not read the replication log to there."""
     where = f"{facts.target} on {server.url}"
-    rows = server.query(
-        "SELECT * FROM system.replicas "
-        "WHERE database = {database:String} AND table = {table:String}",
-        {"database": facts.database, "table": facts.table},
-    )
+    rows = said_of_table(server, "SELECT * FROM system.replicas", facts.database, facts.table)
     if not rows:
         return f"{where} is not in system.replicas"
     row = rows[0]
@@ -129,10 +126,11 @@ def _why_behind(server: Server, facts: TableFacts, log_end: int) -> str:
 
 def _queued_inserts(server: Server, facts: TableFacts) -> frozenset[str]:
     """The names of the queue's entries of parts that others have inserted."""
-    rows = server.query(
-        "SELECT node_name FROM system.replication_queue WHERE database = {database:String} "
-        "AND table = {table:String} AND type IN ('GET_PART', 'ATTACH_PART', 'REPLACE_RANGE')",
-        {"database": facts.database, "table": facts.table},
+    rows = said_of_table(
+        server,
+        "SELECT node_name FROM system.replication_queue",
+        *(facts.database, facts.table),
+        "AND type IN ('GET_PART', 'ATTACH_PART', 'REPLACE_RANGE')",
     )
     return frozenset(str(row["node_name"]) for row in rows)
 
@@ -148,17 +146,9 @@ def _inactive(server: Server, row: Mapping[str, Any]) -> str:
     if int(row["active_replicas"]) >= int(row["total_replicas"]):
         return ""
     path = f"{row['zookeeper_path']}/replicas"
-    names = _children(server, path)
-    away = [name for name in names if "is_active" not in _children(server, f"{path}/{name}")]
+    names = children(server, path)
+    away = [name for name in names if "is_active" not in children(server, f"{path}/{name}")]
     return f", without {', '.join(away)}" if away else ""
-
-
-def _children(server: Server, path: str) -> list[str]:
-    rows = server.query(
-        "SELECT name FROM system.zookeeper WHERE path = {path:String} ORDER BY name",
-        {"path": path},
-    )
-    return [str(row["name"]) for row in rows]
 
 
 def _log_end(server: Server, facts: TableFacts) -> int:

@@ -7,10 +7,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 from sluice.clickhouse.http import Server
-from sluice.clickhouse.sql import Parameter, qualified
+from sluice.clickhouse.sql import qualified
+from sluice.clickhouse.system import children, said_of_table
 from sluice.core.quorum import (
     OwnView,
     PendingQuorum,
@@ -20,7 +22,6 @@ from sluice.core.quorum import (
     parse_status,
 )
 
-_TABLE = "WHERE database = {database:String} AND table = {table:String}"
 #: A part has so many pieces at most in what is shown.
 _PIECES_MAX = 3
 
@@ -56,34 +57,30 @@ def read_zookeeper(server: Server, path: str) -> InZooKeeper:
     :raises ServerError: transient without a session with ZooKeeper; terminal where Sluice's
         user may not read system.zookeeper.
     """
-    nodes = {str(row["name"]): row for row in _children(server, f"{path}/quorum")}
+    nodes = {str(row["name"]): row for row in _nodes(server, f"{path}/quorum")}
     pending = [_pending("status", nodes["status"])] if "status" in nodes else []
     if "parallel" in nodes:
-        below = _children(server, f"{path}/quorum/parallel")
+        below = _nodes(server, f"{path}/quorum/parallel")
         pending += [_pending(f"parallel/{row['name']}", row) for row in below]
-    failed = _names(server, f"{path}/quorum/failed_parts") if "failed_parts" in nodes else []
+    failed = children(server, f"{path}/quorum/failed_parts") if "failed_parts" in nodes else []
     known = [each for each in pending if each is not None]
     if known:
-        blocks = _children(server, f"{path}/blocks")
+        blocks = _nodes(server, f"{path}/blocks")
         known = [
             replace(each, block_ids=tuple(sorted(_ids_of(blocks, each.part)))) for each in known
         ]
     parts = [each.part for each in known]
     return InZooKeeper(
         tuple(known),
-        tuple(sorted(failed)),
-        tuple(_replica(server, path, name, parts) for name in sorted(_replicas(server, path))),
+        tuple(failed),
+        tuple(_replica(server, path, name, parts) for name in children(server, f"{path}/replicas")),
     )
-
-
-def _replicas(server: Server, path: str) -> list[str]:
-    return _names(server, f"{path}/replicas")
 
 
 def _replica(server: Server, path: str, name: str, parts: Sequence[str]) -> Replica:
     below = f"{path}/replicas/{name}"
-    is_active = "is_active" in _names(server, below)
-    there = _names(server, f"{below}/parts") if parts else []
+    is_active = "is_active" in children(server, below)
+    there = children(server, f"{below}/parts") if parts else []
     found = {part for part in parts if any(covers(other, part) for other in there)}
     return Replica(name, "", is_active, frozenset(found))
 
@@ -93,8 +90,7 @@ def read_identity(server: Server, database: str, table: str) -> Identity | None:
 
     :raises ServerError: it does not answer.
     """
-    where = {"database": database, "table": table}
-    rows = server.query(f"SELECT * FROM system.replicas {_TABLE}", where)
+    rows = said_of_table(server, "SELECT * FROM system.replicas", database, table)
     if not rows:
         return None
     return Identity(str(rows[0]["replica_name"]), str(rows[0]["zookeeper_path"]), rows[0])
@@ -109,17 +105,16 @@ def read_own_view(
     :param parts: that wait for their quorum.
     :raises ServerError: it does not answer.
     """
-    where: dict[str, Parameter] = {"database": database, "table": table, "parts": list(parts)}
-    queue = f"SELECT * FROM system.replication_queue {_TABLE}"
+    ask = partial(said_of_table, server, database=database, table=table)
+    queue = "SELECT * FROM system.replication_queue"
     entries: list[dict[str, Any]] = []
     stored: list[dict[str, Any]] = []
     if parts:
-        entries = server.query(f"{queue} AND has({{parts:Array(String)}}, new_part_name)", where)
-        stored = server.query(f"SELECT name FROM system.parts {_TABLE}", where)
-    trouble = server.query(
-        f"{queue} AND (last_exception != '' OR postpone_reason != '') ORDER BY create_time LIMIT 1",
-        where,
-    )
+        named = "AND has({parts:Array(String)}, new_part_name)"
+        entries = ask(queue, more=named, parts=list(parts))
+        stored = ask("SELECT name FROM system.parts")
+    in_trouble = "AND (last_exception != '' OR postpone_reason != '')"
+    trouble = ask(queue, more=f"{in_trouble} ORDER BY create_time LIMIT 1")
     read = int(row["log_pointer"])
     return OwnView(
         is_readonly=bool(row["is_readonly"]),
@@ -156,10 +151,8 @@ def rows_of_part(server: Server, database: str, table: str, part: str) -> str:
 
     :raises ServerError: it does not answer.
     """
-    columns = server.query(
-        f"SELECT name FROM system.columns {_TABLE} AND name IN ('_topic', '_partition', '_offset')",
-        {"database": database, "table": table},
-    )
+    wanted = "AND name IN ('_topic', '_partition', '_offset')"
+    columns = said_of_table(server, "SELECT name FROM system.columns", database, table, wanted)
     if len(columns) < 3:
         return ""
     rows = server.query(
@@ -184,21 +177,12 @@ def _ids_of(blocks: Sequence[dict[str, Any]], part: str) -> list[str]:
     return [str(row["name"]) for row in blocks if str(row["value"]).strip() == part]
 
 
-def _names(server: Server, path: str) -> list[str]:
-    rows = server.query("SELECT name FROM system.zookeeper WHERE path = {path:String}", _at(path))
-    return [str(row["name"]) for row in rows]
-
-
-def _children(server: Server, path: str) -> list[dict[str, Any]]:
+def _nodes(server: Server, path: str) -> list[dict[str, Any]]:
     return server.query(
         "SELECT name, value, toInt64(toUInt32(now())) - toInt64(toUInt32(ctime)) AS age "
         "FROM system.zookeeper WHERE path = {path:String}",
-        _at(path),
+        {"path": path},
     )
-
-
-def _at(path: str) -> dict[str, str]:
-    return {"path": path}
 
 
 def _short(text: object) -> str:

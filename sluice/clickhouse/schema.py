@@ -16,6 +16,7 @@ from typing import Any, get_args
 
 from sluice.clickhouse.http import Server
 from sluice.clickhouse.sql import literal, qualified
+from sluice.clickhouse.system import said_of_table
 from sluice.core.errors import TerminalError, TransientError
 from sluice.core.load_spec import Column, ColumnKind
 
@@ -219,18 +220,8 @@ def _read_facts(
     )
 
 
-_BY_NAME = "WHERE database = {database:String} AND {key:Identifier} = {table:String}"
-
-
-def _rows(server: Server, source: str, key: str, database: str, table: str) -> list[dict[str, Any]]:
-    return server.query(
-        f"SELECT * FROM system.{source} {_BY_NAME}",
-        {"database": database, "table": table, "key": key},
-    )
-
-
 def _table_row(server: Server, database: str, table: str, via: str) -> dict[str, Any]:
-    rows = _rows(server, "tables", "name", database, table)
+    rows = said_of_table(server, "SELECT * FROM system.tables", database, table)
     if rows:
         return rows[0]
     name = qualified(database, table)
@@ -257,12 +248,12 @@ def _table_row(server: Server, database: str, table: str, via: str) -> dict[str,
 
 
 def _replica_row(server: Server, database: str, table: str) -> dict[str, Any]:
-    rows = _rows(server, "replicas", "table", database, table)
+    rows = said_of_table(server, "SELECT * FROM system.replicas", database, table)
     return rows[0] if rows else {}
 
 
 def _columns(server: Server, database: str, table: str) -> tuple[Column, ...]:
-    rows = _rows(server, "columns", "table", database, table)
+    rows = said_of_table(server, "SELECT * FROM system.columns", database, table)
     rows.sort(key=lambda row: int(row.get("position", 0)))  # 18.16 has none and keeps the order
     return tuple(
         Column(
@@ -364,7 +355,7 @@ def _dependents(
     names = sorted(zip(row["dependencies_database"], row["dependencies_table"], strict=True))
     dependents, unseen = [], []
     for database, name in names:
-        view = _rows(server, "tables", "name", database, name)
+        view = said_of_table(server, "SELECT * FROM system.tables", database, name)
         if not view or view[0]["engine"] != "MaterializedView":
             unseen.append(f"{database}.{name}")
             continue

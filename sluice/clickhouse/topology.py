@@ -7,8 +7,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from sluice.clickhouse.http import Server
-from sluice.clickhouse.schema import TableFacts
-from sluice.clickhouse.sql import literal, qualified
+from sluice.clickhouse.schema import TableFacts, one_of
+from sluice.clickhouse.sql import qualified
 from sluice.core.errors import ConfigurationError, TerminalError, TransientError
 from sluice.core.load_spec import TableSpec
 from sluice.core.replicas import Condition
@@ -62,16 +62,13 @@ def read_condition(server: Server, tables: Iterable[tuple[str, str]], *, counts:
         some times for each table; what else is read, it knows.
     :raises ServerError: terminal or transient.
     """
-    wanted = " OR ".join(
-        f"(database = {literal(database)} AND table = {literal(table)})"
-        for database, table in sorted(set(tables))
-    )
+    wanted = sorted(set(tables))
     if not wanted:
         return Condition()
     more = ", active_replicas, total_replicas" if counts else ""
     rows = server.query(
         "SELECT is_readonly, is_session_expired, absolute_delay, queue_size"
-        f"{more} FROM system.replicas WHERE {wanted}"
+        f"{more} FROM system.replicas WHERE {one_of(wanted, 'table')}"
     )
     fewest = (
         min(

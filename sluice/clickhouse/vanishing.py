@@ -14,6 +14,7 @@ from sluice.clickhouse.http import Server
 from sluice.clickhouse.reactions import TerminalServerError
 from sluice.clickhouse.schema import TableFacts, table_setting
 from sluice.clickhouse.sql import literal
+from sluice.clickhouse.system import said_of_table
 from sluice.core.errors import TerminalError, TransientError
 from sluice.core.load_spec import LINEAGE_TYPES
 
@@ -285,11 +286,8 @@ class _Part:
 
 
 def _parts(server: Server, facts: TableFacts) -> list[_Part]:
-    rows = server.query(
-        "SELECT name, rows, active FROM system.parts "
-        "WHERE database = {database:String} AND table = {table:String}",
-        {"database": facts.database, "table": facts.table},
-    )
+    select = "SELECT name, rows, active FROM system.parts"
+    rows = said_of_table(server, select, facts.database, facts.table)
     return [
         _Part(str(row["name"]), int(row["rows"]), bool(row["active"]))
         for row in rows
@@ -303,11 +301,12 @@ def require_unchanged(server: Server, facts: TableFacts, since_ms: int) -> None:
     :raises CannotTellError: a mutation did, or may have.
     """
     since = max(0, since_ms // 1000 - _CLOCKS_APART_SECONDS)
-    rows = server.query(
+    rows = said_of_table(
+        server,
         "SELECT mutation_id, command, toUnixTimestamp(create_time) AS created, is_done "
-        "FROM system.mutations WHERE database = {database:String} AND table = {table:String} "
+        "FROM system.mutations",
+        *(facts.database, facts.table),
         "ORDER BY created",
-        {"database": facts.database, "table": facts.table},
     )
     later = [row for row in rows if int(row["created"]) >= since]
     where = f"{facts.target} on {server.url}"

@@ -14,6 +14,7 @@ from sluice.clickhouse.http import Server
 from sluice.clickhouse.password import REFUSED_CODES
 from sluice.clickhouse.reactions import TerminalServerError
 from sluice.clickhouse.schema import TableFacts, table_setting
+from sluice.clickhouse.system import said_of_table
 from sluice.core.budget import HISTORY_GONE
 from sluice.core.errors import TerminalError, TransientError
 from sluice.core.server_runs import server_run
@@ -70,11 +71,8 @@ def read_insert_counter(server: Server, facts: TableFacts) -> int:
     """
     if facts.replicated:
         return _numbers_handed_out(server, facts)
-    rows = server.query(
-        "SELECT max(max_block_number) AS insert_counter, count() AS parts FROM system.parts "
-        "WHERE database = {database:String} AND table = {table:String}",
-        {"database": facts.database, "table": facts.table},
-    )
+    select = "SELECT max(max_block_number) AS insert_counter, count() AS parts FROM system.parts"
+    rows = said_of_table(server, select, facts.database, facts.table)
     return int(rows[0]["insert_counter"]) if int(rows[0]["parts"]) else 0
 
 
@@ -150,10 +148,7 @@ def _crowding(server: Server, facts: TableFacts) -> float:
     limit = table_setting(server, facts, "parts_to_delay_insert")
     if limit < 1:
         return 0.0  # this server never delays
-    rows = server.query(
-        "SELECT max(parts) AS parts FROM (SELECT count() AS parts FROM system.parts "
-        "WHERE database = {database:String} AND table = {table:String} AND active "
-        "GROUP BY partition)",
-        {"database": facts.database, "table": facts.table},
-    )
+    select = "SELECT max(parts) AS parts FROM (SELECT count() AS parts FROM system.parts"
+    active = "AND active GROUP BY partition)"
+    rows = said_of_table(server, select, facts.database, facts.table, active)
     return int(rows[0]["parts"]) / limit

@@ -19,6 +19,7 @@ from sluice.clickhouse.access import ClickHouseAccess
 from sluice.clickhouse.http import Server
 from sluice.clickhouse.insert import QUERY_ID_PREFIX
 from sluice.clickhouse.probe import running_query_ids
+from sluice.clickhouse.system import said_of_table
 from sluice.core.errors import TransientError
 from sluice.core.load_spec import LoadSpec, TableSpec, parse_spec
 from sluice.driver.children import own_process
@@ -210,9 +211,6 @@ def _configured(access: ClickHouseAccess, table: TableSpec) -> list[str]:
 
 
 def _looks_filled(server: Server, database: str, table: str) -> bool:
-    found = server.query(
-        "SELECT 1 AS found FROM system.parts WHERE database = {database:String} "
-        "AND table = {table:String} AND active AND rows > 0 LIMIT 1",
-        {"database": database, "table": table},
-    )
+    filled = "AND active AND rows > 0 LIMIT 1"
+    found = said_of_table(server, "SELECT 1 AS found FROM system.parts", database, table, filled)
     return bool(found or running_query_ids(server, QUERY_ID_PREFIX))

@@ -12,6 +12,7 @@ from sluice.claims.stores import open_store
 from sluice.clickhouse.access import ClickHouseAccess
 from sluice.clickhouse.http import Server
 from sluice.clickhouse.schema import TableFacts
+from sluice.clickhouse.system import said_of_table
 from sluice.clickhouse.vanishing import why_rows_go
 from sluice.config import Configuration, TableConfiguration
 from sluice.core.claim_notes import other_leases
@@ -141,18 +142,16 @@ def _recent_rows(
 ) -> int:
     """Rows in parts that are younger than an entry's window."""
     assert entry.deduplicate is not None
-    where: dict[str, str | int] = {
-        "database": entry.database,
-        "table": entry.table,
-        "window": entry.deduplicate.window_seconds,
-    }
+    window_seconds = entry.deduplicate.window_seconds
 
     def ask(server: Server) -> int:
-        rows = server.query(
-            "SELECT sum(rows) AS n FROM system.parts WHERE database = {database:String} "
-            "AND table = {table:String} AND active "
+        rows = said_of_table(
+            server,
+            "SELECT sum(rows) AS n FROM system.parts",
+            *(entry.database, entry.table),
+            "AND active "
             "AND toUnixTimestamp(modification_time) > toUnixTimestamp(now()) - {window:UInt64}",
-            where,
+            window=window_seconds,
         )
         return int(rows[0]["n"] or 0)
 

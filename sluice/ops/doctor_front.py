@@ -20,7 +20,7 @@ from sluice.clickhouse.insert import plan_insert, query_id_of
 from sluice.clickhouse.probe import running_query_ids
 from sluice.clickhouse.reactions import QUERY_ID_REPLACED, TerminalServerError
 from sluice.clickhouse.schema import TableFacts
-from sluice.clickhouse.sql import literal
+from sluice.clickhouse.system import said_of_table
 from sluice.ops.doctor_findings import Examination, Finding
 
 #: A balancer sends connections, or requests, to its servers in turn: with three servers, and two of
@@ -137,10 +137,8 @@ def _check_balancer(
 
 def _path_of(server: Server, table: TableFacts) -> str:
     """Which table it is in ZooKeeper; "" for one that is not replicated."""
-    rows = server.query(
-        "SELECT zookeeper_path FROM system.replicas WHERE "
-        f"database = {literal(table.database)} AND table = {literal(table.table)}"
-    )
+    select = "SELECT zookeeper_path FROM system.replicas"
+    rows = said_of_table(server, select, table.database, table.table)
     return str(rows[0]["zookeeper_path"]) if rows else ""
 
 

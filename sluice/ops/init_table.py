@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from sluice.clickhouse.capabilities import Capabilities, read_capabilities
 from sluice.clickhouse.http import Server
 from sluice.clickhouse.sql import identifier, literal, qualified
+from sluice.clickhouse.system import said_of_table
 from sluice.core.errors import TerminalError, TransientError
 from sluice.core.load_spec import Delivery, lineage_types
 from sluice.ops.init_types import SampledColumn
@@ -60,10 +61,7 @@ def ask_server(
     """
     capabilities = read_capabilities(server)
     databases = server.query(f"SELECT name FROM system.databases WHERE name = {literal(database)}")
-    tables = server.query(
-        "SELECT name FROM system.tables"
-        f" WHERE database = {literal(database)} AND name = {literal(table)}"
-    )
+    tables = said_of_table(server, "SELECT name FROM system.tables", database, table)
     replica = _replica(server, capabilities, database, table)
     if replica is None and not capabilities.tokens and delivery == "block":
         raise TerminalError(

@@ -11,6 +11,7 @@ from sluice.clickhouse.insert import query_id_prefix
 from sluice.clickhouse.probe import present_offsets, running_query_ids
 from sluice.clickhouse.reactions import ServerError
 from sluice.clickhouse.sql import literal
+from sluice.clickhouse.system import said_of_table
 from sluice.core.errors import SluiceError, TerminalError
 from sluice.core.ranges import Range, TopicPartition
 from sluice.prove.findings import Seen, judged, not_applicable
@@ -112,12 +113,7 @@ def _merge(scratch: Scratch, table: str) -> None:
 
     def is_one() -> bool:
         server.execute(f"OPTIMIZE TABLE {scratch.named(table)} FINAL")
-        (row,) = server.query(
-            "SELECT count() AS n FROM system.parts "
-            "WHERE active AND database = {database:String} AND table = {table:String}",
-            {"database": scratch.database, "table": table},
-        )
-        return int(row["n"]) <= 1
+        return len(scratch.parts(table, among="active")) <= 1
 
     scratch.wait(_MERGE_SECONDS, is_one)
 
@@ -178,9 +174,6 @@ def deletes(scratch: Scratch) -> Seen:
 
 
 def _mutations(scratch: Scratch, table: str) -> int:
-    rows = scratch.first.server.query(
-        "SELECT count() AS n FROM system.mutations "
-        "WHERE database = {database:String} AND table = {table:String}",
-        {"database": scratch.database, "table": table},
-    )
+    select = "SELECT count() AS n FROM system.mutations"
+    rows = said_of_table(scratch.first.server, select, scratch.database, table)
     return int(rows[0]["n"])

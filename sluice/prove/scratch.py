@@ -20,6 +20,7 @@ from sluice.clickhouse.insert import plan_insert, query_id_of
 from sluice.clickhouse.reactions import ServerError
 from sluice.clickhouse.schema import TableFacts, describe_table, merge_tree_defaults
 from sluice.clickhouse.sql import identifier, qualified
+from sluice.clickhouse.system import said_of_table
 from sluice.core.errors import ConfigurationError, InDoubtError, SluiceError, TerminalError
 from sluice.decode.engine.native import column_head, repeated_texts
 from sluice.producer.wire import varint
@@ -273,11 +274,8 @@ class Scratch:
 
         :param among: a condition that they meet.
         """
-        rows = self.first.server.query(
-            f"SELECT {what} AS what FROM system.parts "
-            f"WHERE database = {{database:String}} AND table = {{table:String}} AND {among}",
-            {"database": self.database, "table": table},
-        )
+        select = f"SELECT {what} AS what FROM system.parts"
+        rows = said_of_table(self.first.server, select, self.database, table, f"AND {among}")
         return [str(row["what"]) for row in rows]
 
     def wait(self, seconds: float, reached: Callable[[], bool] = lambda: False) -> bool:

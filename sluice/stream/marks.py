@@ -22,6 +22,7 @@ from sluice.clickhouse.moving import TABLE_EXISTS, UNKNOWN_TABLE, names_like
 from sluice.clickhouse.reactions import ServerError
 from sluice.clickhouse.sql import literal, qualified
 from sluice.clickhouse.statements import Statements
+from sluice.clickhouse.system import said_of_table
 from sluice.core.errors import InDoubtError, TransientError
 from sluice.stream.names import home_name, mark_name, mark_number
 
@@ -196,11 +197,8 @@ class Marks:
         return None if comment is None else parse_mark(comment)
 
     def _comment(self, name: str) -> str | None:
-        rows = self.server.query(
-            "SELECT comment FROM system.tables WHERE database = {database:String} "
-            "AND name = {name:String}",
-            {"database": self.database, "name": name},
-        )
+        select = "SELECT comment FROM system.tables"
+        rows = said_of_table(self.server, select, self.database, name)
         return str(rows[0]["comment"]) if rows else None
 
 

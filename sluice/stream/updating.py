@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from sluice.clickhouse.http import Server
 from sluice.clickhouse.schema import describe_table
+from sluice.clickhouse.system import said_of_table
 from sluice.clickhouse.vanishing import key_elements
 from sluice.core.errors import ConfigurationError, TerminalError
 from sluice.stream.marks import Marks
@@ -77,11 +78,8 @@ def check_table(server: Server, sink: SinkOptions) -> None:
             "Make it a ReplacingMergeTree, ordered by the keys of the aggregation.",
         )
     key = key_elements(facts.sorting_key)
-    rows = server.query(
-        "SELECT name FROM system.columns WHERE database = {database:String} "
-        "AND table = {table:String} AND is_in_partition_key",
-        {"database": sink.database, "table": sink.table},
-    )
+    select = "SELECT name FROM system.columns"
+    rows = said_of_table(server, select, sink.database, sink.table, "AND is_in_partition_key")
     outside = [name for row in rows if (name := str(row["name"])) not in key]
     if outside:
         raise TerminalError(

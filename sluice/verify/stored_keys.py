@@ -20,6 +20,7 @@ from sluice.clickhouse.insert import QUERY_ID_PREFIX
 from sluice.clickhouse.probe import running_query_ids
 from sluice.clickhouse.schema import TableFacts, describe_table
 from sluice.clickhouse.sql import identifier
+from sluice.clickhouse.system import said_of_table
 from sluice.clickhouse.vanishing import CannotTellError, not_in, require_all_rows, seeing_all
 from sluice.core.errors import TransientError
 from sluice.core.load_spec import TableSpec
@@ -106,15 +107,12 @@ _QUERY_BYTES = 200_000
 
 def old_parts(server: Server, facts: TableFacts, age_seconds: int) -> list[str]:
     """The parts that have been as they are for longer, by the server's own clock."""
-    rows = server.query(
-        "SELECT name FROM system.parts "
-        "WHERE database = {database:String} AND table = {table:String} AND active "
-        "AND toUnixTimestamp(modification_time) < toUnixTimestamp(now()) - {age:UInt64}",
-        {
-            "database": facts.database,
-            "table": facts.table,
-            "age": age_seconds + _MARGIN_SECONDS,
-        },
+    rows = said_of_table(
+        server,
+        "SELECT name FROM system.parts",
+        *(facts.database, facts.table),
+        "AND active AND toUnixTimestamp(modification_time) < toUnixTimestamp(now()) - {age:UInt64}",
+        age=age_seconds + _MARGIN_SECONDS,
     )
     return [str(row["name"]) for row in rows]
 
