@@ -285,7 +285,7 @@ def unwrap(message: ck.Message) -> DeadLetter:
 
     :raises KeyError, ValueError: the message is none.
     """
-    own = _own_headers(message)
+    own = own_headers(message)
     letter = DeadLetter(
         topic=own["sluice.topic"].decode(),
         partition=int(own["sluice.partition"]),
@@ -357,7 +357,8 @@ def _read_number(text: bytes) -> int | None:
     return int(text) if text else None
 
 
-def _own_headers(message: ck.Message) -> dict[str, bytes]:
+def own_headers(message: ck.Message) -> dict[str, bytes]:
+    """What Sluice says of a dead letter or a mark, without the message's own headers."""
     return {
         name: content or b""
         for name, content in headers_of(message)
@@ -455,7 +456,7 @@ def _is_mark(message: ck.Message) -> bool:
 def _parsed(message: ck.Message, low: int) -> StoredDeadLetter | Replayed | Purged:
     partition, offset = message.partition(), message.offset()
     try:
-        own = _own_headers(message)
+        own = own_headers(message)
         mark = read_mark(partition, low, own, message.value())
         if mark is not None:
             return mark

@@ -210,6 +210,8 @@ def _own_topics(configuration: Configuration) -> Iterator[_Kafka]:
         is_letters = name == configuration.dead_letters_topic
         looks = "" if is_letters else DOCTOR  # a driver asks how large its messages may be
         yield "topic", name, ("DescribeConfigs",), "its settings", False, looks
+        if name == configuration.parking_topic and configuration.http is not None:
+            yield "topic", name, ("Read",), "a metric counts what nobody replayed", False, DOCTOR
 
 
 def _fleet(configuration: Configuration) -> Iterator[_Kafka]:

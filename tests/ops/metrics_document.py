@@ -19,6 +19,7 @@ from sluice.ops.metrics import (
     ProofCollector,
     RunningCollector,
 )
+from sluice.ops.parked import ParkedCollector
 from tests.ops import ebay_metrics
 
 _NOTHING = "Nothing by itself."
@@ -73,6 +74,10 @@ NORMAL: dict[str, tuple[str, str]] = {
     ),
     "sluice_frozen": ("0.", "Ask who froze it; `sluice resume`."),
     "sluice_parked": ("0.", "Mend the table, then `sluice dead-letters replay --parked`."),
+    "sluice_parked_waiting_messages": (
+        "0.",
+        "Once `sluice_parked` is 0: `sluice dead-letters replay --parked`.",
+    ),
     # Continuous proof
     "sluice_proof_problems": (
         "0, always.",
@@ -302,6 +307,7 @@ def families() -> dict[str, Metric]:
         *LoopCollector([]).collect(),
         *RunningCollector(list, "p").collect(),
         *ProofCollector(None, "p").collect(),
+        *ParkedCollector(None).collect(),
         *ProcessCollector(registry=None).collect(),
         *(GaugeMetricFamily(n, text, labels=LABELS) for n, text in PARTITION_GAUGES.items()),
         GaugeMetricFamily(RATIO, RATIO_HELP, labels=[*LABELS, "table"]),

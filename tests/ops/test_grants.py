@@ -11,7 +11,7 @@ import pytest
 import sluice
 from sluice.clickhouse.schema import Dependent
 from sluice.config import Configuration
-from sluice.ops.grants import clickhouse_rights, kafka_rights, literal_begin
+from sluice.ops.grants import DOCTOR, clickhouse_rights, kafka_rights, literal_begin
 from tests.config.support import MINIMAL, changed, load_text
 from tests.ops.doctor_facts import FACTS, plain
 
@@ -85,6 +85,22 @@ def test_the_least_on_kafka(tmp_path: Path) -> None:
     assert ("topic", "orders", "Read", False) not in found
     assert ("group", "old", "Describe", False) in found
     assert ("topic", "sluice.orders.parking", "Write", False) in found
+
+
+def test_who_serves_metrics_reads_the_parking_topic(tmp_path: Path) -> None:
+    """Without the right it loads all the same, and the doctor warns."""
+    parks = f'{MINIMAL}on_error = "park"\n'
+
+    def reads(text: str) -> bool:
+        configuration = load_text(tmp_path, text)
+        (connector,) = configuration.connectors
+        return any(
+            (right.name, right.command) == ("sluice.orders.parking", DOCTOR)
+            and "Read" in right.operations
+            for right in kafka_rights(configuration, connector)
+        )
+
+    assert reads(f'{parks}[http]\nlisten = "127.0.0.1:0"\n') and not reads(parks)
 
 
 def test_a_member_of_a_fleet_reports_and_reads(tmp_path: Path) -> None:

@@ -56,6 +56,7 @@ from sluice.ops.http.planned import (
 )
 from sluice.ops.http.tokens import Rate, Tokens
 from sluice.ops.metrics import LoopCollector, ProofCollector, RunningCollector, partition_text
+from sluice.ops.parked import ParkedCollector
 from sluice.ops.partition_decisions import ChangedSinceError, LeaseRunsError
 from sluice.ops.proof import Proof
 from sluice.ops.running import ConnectorNow, Rates, look_at, why_not_alive, why_not_ready
@@ -442,6 +443,7 @@ def _metrics(
     registry.register(LoopCollector([partial(_loop_of, run) for run in runs]))
     registry.register(RunningCollector(looks.now, configuration.pipeline))
     registry.register(ProofCollector(proof, configuration.pipeline))
+    registry.register(ParkedCollector(configuration))
     ProcessCollector(registry=registry)
 
     def answer(request: Request) -> Response:

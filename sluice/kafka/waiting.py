@@ -1,0 +1,70 @@
+"""How many dead letters of a topic nobody has replayed, counted on and on."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping
+
+import confluent_kafka as ck
+
+from sluice.kafka.clients import KafkaAccess, make_consumer
+from sluice.kafka.dead_letters import KIND_HEADER, own_headers
+from sluice.kafka.errors import kafka_error
+from sluice.kafka.tail import log_ends, messages_below
+
+
+class Waiting:
+    """Those of one connector, by source topic and table entry. A mark stands in the partition of
+    its dead letter, behind it, and there is one for each that was replayed: so each look goes on
+    where the one before ended, and nothing is kept but the counts. Where the log was cut, as by a
+    purge, its partition is counted anew.
+
+    Connectors of one cluster that load one topic into one table are not told apart by marks.
+    """
+
+    def __init__(self, access: KafkaAccess, topic: str, connector: str) -> None:
+        self._access, self._topic, self._connector = access, topic, connector
+        #: By partition: where its log began, up to where it was read, and the counts.
+        self._read: dict[int, tuple[int, int, Counter[tuple[str, str]]]] = {}
+
+    def look(self, through: Callable[[Iterable[ck.Message]], Iterable[ck.Message]]) -> None:
+        """Count what came since the last look.
+
+        :param through: gives all of them, with rests in between.
+        :raises SluiceError: the topic cannot be read.
+        """
+        consumer, topic = make_consumer(self._access), self._topic
+        try:
+            found = consumer.list_topics(topic, timeout=15).topics.get(topic)
+            for partition in () if found is None else sorted(found.partitions):
+                where, what = ck.TopicPartition(topic, partition), f"{topic}[{partition}]"
+                low, end = log_ends(consumer, where, what)
+                before, where.offset, counts = self._read.get(partition, (low, low, Counter()))
+                if before != low:
+                    where.offset, counts = low, Counter()
+                for message in through(messages_below(consumer, where, end, what)):
+                    self._take(own_headers(message), low, counts)
+                self._read[partition] = low, end, counts
+        except ck.KafkaException as error:
+            raise kafka_error(f"reading {topic}", error) from None
+        finally:
+            consumer.close()
+
+    def _take(self, own: Mapping[str, bytes], low: int, counts: Counter[tuple[str, str]]) -> None:
+        kind = own.get(KIND_HEADER)
+        key = own.get("sluice.topic", b"").decode(), own.get("sluice.table", b"").decode()
+        if kind is None:
+            if own.get("sluice.lane", b"").decode() in ("", self._connector):
+                counts[key] += 1
+        elif kind == b"replayed" and counts[key]:
+            _, offset = own["sluice.letter"].split(b"/")
+            # Of one that was cut off since, the mark may still be there.
+            counts[key] -= int(offset) >= low
+
+    def by_table(self) -> Counter[str]:
+        """How many of each table entry, as the last look found them."""
+        found = Counter[str]()
+        for _, _, counts in self._read.values():
+            for (_, table), count in counts.items():
+                found[table] += count
+        return found

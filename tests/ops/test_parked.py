@@ -1,0 +1,82 @@
+"""Parked messages that nobody has replayed yet are a metric, whatever is started again."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import confluent_kafka as ck
+import pytest
+from prometheus_client import CollectorRegistry
+
+from sluice.kafka.waiting import Waiting
+from sluice.ops.dead_letters import DeadLetterSelection
+from sluice.ops.dead_letters_purging import plan_purge, purge
+from sluice.ops.parked import ParkedCollector
+from tests.ops.dead_letters import DeadLetters
+from tests.support.kafka import Kafka
+from tests.support.world import wait_for
+
+
+@pytest.fixture
+def pipeline(kafka: Kafka, tmp_path: Path) -> DeadLetters:
+    return DeadLetters(kafka, tmp_path)
+
+
+def test_parked_messages_count_until_they_are_replayed(pipeline: DeadLetters) -> None:
+    """The topic of dead letters plays that of the parked ones: both hold the same."""
+
+    def counted(waiting: Waiting) -> dict[str, int]:
+        read: list[ck.Message] = []
+
+        def through(messages: object) -> object:
+            for message in messages:  # type: ignore[attr-defined]
+                read.append(message)
+                yield message
+
+        waiting.look(through)  # type: ignore[arg-type]
+        reads.append(len(read))
+        return dict(waiting.by_table())
+
+    reads: list[int] = []
+    name = f"{pipeline.pipeline}.dc1"
+    access = pipeline.kafka.access()
+    running = Waiting(access, pipeline.dead_letters, name)
+    assert counted(running) == {}
+    pipeline.write(0, 1, 2, table="orders")
+    pipeline.write(3, table="clicks")
+    pipeline.write(4, connector="another.dc1")
+    assert counted(running) == {"orders": 3, "clicks": 1}
+    assert counted(running) == {"orders": 3, "clicks": 1} and reads[-1] == 0
+    only = DeadLetterSelection(offset=1)
+    assert pipeline.replay(only).replayed == 1
+    assert counted(running) == {"orders": 2, "clicks": 1} and reads[-1] == 1
+    started = Waiting(access, pipeline.dead_letters, name)
+    assert counted(started) == {"orders": 2, "clicks": 1}
+    # Those that stand first go, the one whose mark stays among them.
+    first = DeadLetterSelection(table="orders")
+    purge(pipeline.configuration, first, plan_purge(pipeline.configuration, first), why="a test")
+    assert counted(running) == counted(Waiting(access, pipeline.dead_letters, name))
+    assert counted(running) == {"clicks": 1}
+
+
+def test_the_metric_is_there_from_the_first_look_on(pipeline: DeadLetters) -> None:
+    configuration = pipeline.configuration
+    (table,) = configuration.tables
+    parking = replace(
+        configuration,
+        tables=(replace(table, on_error="park"),),
+        parking_topic=pipeline.dead_letters,
+    )
+    registry = CollectorRegistry()
+    registry.register(ParkedCollector(parking))
+    labels = {"connector": f"{pipeline.pipeline}.dc1", "table": table.name}
+
+    def value() -> float | None:
+        return registry.get_sample_value("sluice_parked_waiting_messages", labels)
+
+    pipeline.write(0, 1, table=table.name)
+    wait_for(lambda: value() == 2, 30, "the count")
+    silent = CollectorRegistry()
+    silent.register(ParkedCollector(configuration))
+    assert silent.get_sample_value("sluice_parked_waiting_messages", labels) is None
