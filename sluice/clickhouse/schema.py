@@ -39,6 +39,7 @@ class TableFacts:
     """Facts of one table on one server.
 
     :param engine_full: the engine with keys and SETTINGS.
+    :param drops_empty_parts: parts that merged to no row are taken away.
     :param zookeeper_name: of the auxiliary ensemble that has the path; "": it is the server's own.
     :param replicas_total: 1 for a table that is not replicated.
     :param window_blocks: entries that the table's deduplication window keeps; 0 is none.
@@ -74,6 +75,7 @@ class TableFacts:
     fed_unseen: tuple[str, ...] = ()
     takes_patches: bool = False
     zookeeper_name: str = ""
+    drops_empty_parts: bool = False
 
     @property
     def target(self) -> str:
@@ -215,6 +217,7 @@ def _read_facts(
         fed_unseen=unseen,
         create_table_query=str(row.get("create_table_query", "")),
         takes_patches=all(_is_on(settings, name) for name in _PATCHED),
+        drops_empty_parts=_is_on(settings, "remove_empty_parts"),
         zookeeper_name="" if ensemble == "default" else ensemble,
     )
 
@@ -295,7 +298,8 @@ def _settings(server: Server, engine: str, replicated: bool, engine_full: str) -
     own = table_settings(engine_full)
     if not engine.endswith("MergeTree"):
         return own
-    names = (*(_REPLICATED_WINDOW if replicated else (_OWN_WINDOW,)), *_PATCHED, "async_insert")
+    window = _REPLICATED_WINDOW if replicated else (_OWN_WINDOW,)
+    names = (*window, *_PATCHED, "async_insert", "remove_empty_parts")
     missing = [name for name in names if name not in own]
     return {**merge_tree_defaults(server, replicated, missing), **own}
 

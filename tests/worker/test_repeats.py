@@ -32,13 +32,15 @@ def loader(embedded_server: ClickHouse) -> Iterator[Loader]:
             server.execute(f"DROP TABLE {table}")
 
 
-def make_loader(running: ClickHouse, window: int = 100) -> Loader:
+def make_loader(running: ClickHouse, window: int = 100, behind: str = "MergeTree") -> Loader:
+    """:param behind: the engine of the table that the view writes to."""
     table = f"t{uuid.uuid4().hex[:8]}"
     columns = "id UInt64, _topic String, _partition UInt32, _offset UInt64, _row UInt32"
     with Server(running.url) as server:
-        for name, more in ((table, ""), (f"{table}_sums", "PARTITION BY id % 10")):
+        sums = f"{behind} PARTITION BY id % 10"
+        for name, engine in ((table, "MergeTree"), (f"{table}_sums", sums)):
             server.execute(
-                f"CREATE TABLE {name} ({columns}) ENGINE = MergeTree {more} ORDER BY id "
+                f"CREATE TABLE {name} ({columns}) ENGINE = {engine} ORDER BY id "
                 f"SETTINGS non_replicated_deduplication_window = {window}"
             )
         server.execute(
@@ -79,6 +81,23 @@ def test_a_repeat_is_not_sent_once_the_window_of_a_view_moved(loader: Loader) ->
     loader.is_first = True
     loader.insert()
     assert stored(loader) == (ROWS, 60 + ROWS)
+
+
+def test_a_repeat_is_not_sent_where_a_merge_may_have_taken_what_a_window_knows(
+    embedded_server: ClickHouse,
+) -> None:
+    made = make_loader(embedded_server, behind="SummingMergeTree")
+    sums = f"{made.table}_sums"
+    with Server(embedded_server.url) as server:
+        server.execute(f"ALTER TABLE {sums} ADD COLUMN amount Int64")
+        with pytest.raises(ForgottenError, match=f"{sums} is a SummingMergeTree, .* not remember"):
+            made.insert()
+        assert stored(made)[0] == 0
+        server.execute(f"ALTER TABLE {sums} MODIFY SETTING remove_empty_parts = 0")
+        made.insert()
+        assert stored(made)[0] == ROWS
+        for table in (f"{made.table}_view", sums, made.table):
+            server.execute(f"DROP TABLE {table}")
 
 
 def test_seconds_count_in_the_worker_too(loader: Loader, monkeypatch: pytest.MonkeyPatch) -> None:
