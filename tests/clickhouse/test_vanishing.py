@@ -8,7 +8,6 @@ from collections.abc import Iterator, Mapping
 
 import pytest
 
-from sluice.clickhouse.connection import Request
 from sluice.clickhouse.http import Server
 from sluice.clickhouse.probe import PresentOffsets, present_offsets
 from sluice.clickhouse.schema import TableFacts, describe_table
@@ -22,7 +21,7 @@ from sluice.clickhouse.vanishing import (
 )
 from sluice.clickhouse.window import read_insert_counter
 from sluice.core.ranges import Range, TopicPartition
-from tests.clickhouse.helpers import count, insert
+from tests.clickhouse.helpers import ProfiledServer, count, insert
 from tests.support.world import wait_for
 
 NAMES = ["_topic", "_partition", "_offset", "_row", "_source"]
@@ -165,15 +164,6 @@ def test_a_column_that_forgets(embedded: Server, scratch: str) -> None:
         embedded.execute(f"CREATE TABLE {scratch}.t{column} ({columns}) {ENGINE}")
         why = why_rows_go(describe_table(embedded, scratch, f"t{column}"))
         assert (why is not None) == forgets, why
-
-
-class ProfiledServer(Server):
-    """A user whose profile has these settings."""
-
-    profile: Mapping[str, str] = {}
-
-    def _statement(self, text: str, settings: Mapping[str, str] | None) -> Request:
-        return super()._statement(text, {**self.profile, **(settings or {})})
 
 
 @pytest.mark.parametrize(

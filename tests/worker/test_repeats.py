@@ -18,7 +18,8 @@ from sluice.core.errors import InDoubtError
 from sluice.core.server_runs import is_same_run
 from sluice.testbed.local.running import ClickHouse, running_clickhouse
 from sluice.worker import inserting
-from sluice.worker.errors import ForgottenError, NeedsReservationError
+from sluice.worker.errors import BlockRefusedError, ForgottenError, NeedsReservationError
+from tests.clickhouse.helpers import ProfiledServer
 from tests.support.block_loader import ROWS, Loader
 
 
@@ -98,6 +99,39 @@ def test_a_repeat_is_not_sent_where_a_merge_may_have_taken_what_a_window_knows(
         assert stored(made)[0] == ROWS
         for table in (f"{made.table}_view", sums, made.table):
             server.execute(f"DROP TABLE {table}")
+
+
+def refused_by_its_view(loader: Loader) -> BlockRefusedError:
+    """What the first attempt at a block is told whose view throws for a value of it."""
+    with Server(loader.urls[0]) as server:
+        server.execute(
+            f"ALTER TABLE {loader.table}_view MODIFY QUERY "
+            f"SELECT * REPLACE (id + throwIf(id >= 0) AS id) FROM {loader.table}"
+        )
+    loader.is_first = True
+    with pytest.raises(BlockRefusedError, match="the server answered the same block 3") as refused:
+        loader.insert()
+    assert stored(loader) == (ROWS, 0)
+    return refused.value
+
+
+def test_a_refused_block_whose_rows_a_profile_hides_is_not_unstored(loader: Loader) -> None:
+    """It would be parked, and its replay would double the rows."""
+    user = loader.cache.servers[loader.urls[0]] = ProfiledServer(loader.urls[0])
+    user.profile = {
+        "additional_table_filters": f"{{'default.{loader.table}': '_offset > 1000000000'}}"
+    }
+    refused = refused_by_its_view(loader)
+    assert not refused.is_unstored and f"has {ROWS} rows of" in str(refused)
+
+
+def test_a_refusal_is_final_where_rows_cannot_be_counted(
+    loader: Loader, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In a large table that is not sorted by lineage it takes too long each time."""
+    monkeypatch.setattr(inserting, "PRESENT_TIMEOUT_SECONDS", 1e-6)
+    refused = refused_by_its_view(loader)
+    assert not refused.is_unstored and "nobody knows what" in str(refused)
 
 
 def test_seconds_count_in_the_worker_too(loader: Loader, monkeypatch: pytest.MonkeyPatch) -> None:
