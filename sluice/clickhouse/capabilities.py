@@ -67,7 +67,8 @@ _OVERFLOWS = (
 )
 
 #: A profile may set these; an insert, and what its views select, must not inherit them: they end
-#: early without a word, or leave something out (#111196 for the first).
+#: early without a word, or leave something out (#111196 for the first). Sent whatever Sluice's
+#: user has: a view with a definer selects under the definer's profile and what an insert says.
 _NEVER = {
     "max_execution_time": "0",
     "limit": "0",
@@ -178,12 +179,7 @@ def insert_settings(
         remembers it (R22).
     :raises ConfigurationError: a quorum is wanted and the server cannot wait for one.
     """
-    wanted = dict(_ALWAYS) if deduplicates else {**_ALWAYS, **_PAST_WINDOWS}
-    wanted |= {
-        name: value
-        for name, value in _NEVER.items()
-        if capabilities.settings.get(name, value) != value
-    }
+    wanted = {**_ALWAYS, **_NEVER, **({} if deduplicates else _PAST_WINDOWS)}
     if quorum > 1:
         if "insert_quorum" not in capabilities.settings:
             raise ConfigurationError(
