@@ -154,11 +154,22 @@ def known_settings(server: Server, names: Iterable[str]) -> list[dict[str, Any]]
     """The rows of `system.settings` for those of these settings that the server knows.
 
     :raises ServerError: terminal or transient.
+    :raises ConfigurationError: the server does not show all of them.
     """
-    return server.query(
-        "SELECT * FROM system.settings WHERE has({names:Array(String)}, name)",
-        {"names": [*names]},
+    # A profile with `limit` would make settings look unknown.
+    for settings in ({}, {"limit": "0"}):
+        rows = server.query(
+            f"SELECT *, (SELECT count() {_KNOWN}) AS known {_KNOWN}", {"names": [*names]}, settings
+        )
+        if rows and len(rows) == int(rows[0]["known"]):
+            return rows
+    raise ConfigurationError(
+        f"{server.url} does not show all of its settings to Sluice's user",
+        "Take limits of results out of that user's profile.",
     )
+
+
+_KNOWN = "FROM system.settings WHERE has({names:Array(String)}, name)"
 
 
 def insert_settings(

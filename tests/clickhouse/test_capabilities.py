@@ -11,7 +11,7 @@ from sluice.clickhouse.http import Server
 from sluice.clickhouse.schema import zone_of
 from sluice.core.errors import ConfigurationError, InDoubtError
 from sluice.testbed.local.running import running_program
-from tests.clickhouse.helpers import count, insert, native
+from tests.clickhouse.helpers import ProfiledServer, count, insert, native
 from tests.support.guarded import GuardedClickHouse
 
 
@@ -48,6 +48,17 @@ def test_embedded(embedded: Server) -> None:
         "deduplicate_blocks_in_dependent_materialized_views": "1",
     }
     assert wanted.items() <= settings.items()
+
+
+@pytest.mark.parametrize("limit", ["1", "3"])
+def test_a_profile_that_limits_results_makes_no_setting_look_unknown(
+    embedded: Server, limit: str
+) -> None:
+    """Blocks went without tokens."""
+    with ProfiledServer(embedded.url) as user:
+        user.profile = {"limit": limit}
+        found = read_capabilities(user)
+    assert found.tokens and found.settings.keys() == read_capabilities(embedded).settings.keys()
 
 
 def test_a_profile_with_a_time_limit_is_overruled() -> None:
