@@ -95,6 +95,8 @@ class Capabilities:
     :param version: e.g. (18, 16, 1).
     :param settings: those of Sluice's settings that it knows, with the values that its user has.
     :param locked: settings that this user may not change.
+    :param hashes: `insert_deduplication_version`, by which of several hashes it knows a block; ""
+        before 26.2.
     """
 
     url: str
@@ -103,6 +105,7 @@ class Capabilities:
     host_name: str
     settings: Mapping[str, str]
     locked: frozenset[str]
+    hashes: str = ""
 
     @property
     def tokens(self) -> bool:
@@ -138,7 +141,10 @@ def read_capabilities(server: Server) -> Capabilities:
     :raises ServerError: terminal or transient.
     """
     zone = zone_of(server)
-    facts = server.query(f"SELECT {zone} AS time_zone, hostName() AS host_name")[0]
+    hashes = _HASHES if server.version() >= _KNOWS_HASHES else "''"
+    facts = server.query(
+        f"SELECT {zone} AS time_zone, hostName() AS host_name, {hashes} AS hashes"
+    )[0]
     rows = known_settings(server, _ASKED)
     return Capabilities(
         url=server.url,
@@ -147,6 +153,7 @@ def read_capabilities(server: Server) -> Capabilities:
         host_name=str(facts["host_name"]),
         settings={str(row["name"]): str(row["value"]) for row in rows},
         locked=frozenset(str(row["name"]) for row in rows if row.get("readonly")),
+        hashes=str(facts["hashes"]),
     )
 
 
@@ -169,6 +176,11 @@ def known_settings(server: Server, names: Iterable[str]) -> list[dict[str, Any]]
     )
 
 
+#: Each of a shard's servers has its own, until it is started again with another one.
+_KNOWS_HASHES = (26, 2)
+_HASHES = (
+    "(SELECT any(value) FROM system.server_settings WHERE name = 'insert_deduplication_version')"
+)
 _KNOWN = "FROM system.settings WHERE has({names:Array(String)}, name)"
 
 

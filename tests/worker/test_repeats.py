@@ -10,17 +10,28 @@ from pathlib import Path
 
 import pytest
 
+from sluice.clickhouse.access import ClickHouseAccess
 from sluice.clickhouse.http import Server
 from sluice.clickhouse.reactions import error_from_reply, reply_lost
 from sluice.clickhouse.schema import describe_table
 from sluice.clickhouse.window import read_server_run
 from sluice.core.errors import InDoubtError
 from sluice.core.server_runs import is_same_run
-from sluice.testbed.local.running import ClickHouse, running_clickhouse
+from sluice.kafka.clients import KafkaAccess
+from sluice.testbed.local.running import ClickHouse, running_clickhouse, running_program
 from sluice.worker import inserting
-from sluice.worker.errors import BlockRefusedError, ForgottenError, NeedsReservationError
+from sluice.worker.assignment import TaskEnvironment
+from sluice.worker.errors import (
+    BlockRefusedError,
+    ForgottenError,
+    NeedsReservationError,
+    OtherVersionError,
+)
+from sluice.worker.failover import FailoverAttempt
+from sluice.worker.worker_cache import WorkerCache
 from tests.clickhouse.helpers import ProfiledServer
 from tests.support.block_loader import ROWS, Loader
+from tests.support.guarded import GuardedClickHouse
 
 
 @pytest.fixture
@@ -217,3 +228,22 @@ def test_an_error_that_may_lack_a_part_is_reported_whatever_becomes_of_the_block
         with pytest.raises(InDoubtError):
             loader.insert()
         assert loader.cache.may_lack_part is may_lack_part
+
+
+def test_servers_that_know_blocks_by_other_hashes_have_other_profiles(tmp_path: Path) -> None:
+    """So a block in doubt at one of them is not offered to the other, of one version."""
+    program = GuardedClickHouse(tmp_path / "clickhouse" / "data")
+    told = []
+    for hashes in ("old_separate_hashes", "new_unified_hash"):
+        program.more = f"<insert_deduplication_version>{hashes}</insert_deduplication_version>"
+        with running_program(program) as own:
+            access = ClickHouseAccess({"s1": (own.url,)}, "default", "", "single")
+            environment = TaskEnvironment("p", KafkaAccess("dc1", "127.0.0.1:1"), access, {})
+            profile = WorkerCache().profile(environment, own.url, 1, deduplicates=True)
+            assert str(profile) == f"{profile.version} with tokens and {hashes}"
+        told.append(str(profile))
+    attempt = FailoverAttempt(30.0)
+    attempt.admit("http://a", told[0])
+    attempt.doubt = InDoubtError("no answer")
+    with pytest.raises(OtherVersionError, match="new_unified_hash"):
+        attempt.admit("http://b", told[1])

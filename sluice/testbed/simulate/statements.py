@@ -93,7 +93,7 @@ def _version(parts: Parts, host: Host, sql: str) -> Rows:
 
 
 def _server_facts(parts: Parts, host: Host, sql: str) -> Rows:
-    return [{"time_zone": "UTC", "host_name": host.url}]
+    return [{"time_zone": "UTC", "host_name": host.url, "hashes": ""}]
 
 
 def _settings(parts: Parts, host: Host, sql: str) -> Rows:
