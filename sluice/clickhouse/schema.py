@@ -42,7 +42,7 @@ class TableFacts:
     :param drops_empty_parts: parts that merged to no row are taken away.
     :param zookeeper_name: of the auxiliary ensemble that has the path; "": it is the server's own.
     :param replicas_total: 1 for a table that is not replicated.
-    :param window_blocks: entries that the table's deduplication window keeps; 0 is none.
+    :param window_blocks: entries that the table's deduplication window surely keeps; 0 is none.
     :param window_seconds: how long it keeps them; None where time does not count.
     :param async_insert: the table setting, of its own or from the server's configuration, which is
         OR-ed to the one of an insert.
@@ -194,6 +194,8 @@ def _read_facts(
     ensemble = str(replica.get("zookeeper_name", ""))
     settings = _settings(server, engine, replicated, str(row["engine_full"]))
     blocks, seconds = _window(engine, replicated, settings)
+    if not replicated and _TWO_ENTRIES_SINCE <= server.version() < _ONE_ENTRY_SINCE:
+        blocks //= 2
     dependents, unseen = _dependents(server, row, path | {(database, table)})
     return TableFacts(
         url=server.url,
@@ -289,6 +291,9 @@ def _column_kind(text: str) -> ColumnKind:
 
 _REPLICATED_WINDOW = ("replicated_deduplication_window", "replicated_deduplication_window_seconds")
 _OWN_WINDOW = "non_replicated_deduplication_window"
+#: Between these a plain table may keep two entries for each block (`compatible_double_hashes`, the
+#: default then, as its source says), so that a window remembers half as many.
+_TWO_ENTRIES_SINCE, _ONE_ENTRY_SINCE = (26, 2), (26, 6)
 #: Without both no row can be named by a patch part.
 _PATCHED = ("enable_block_number_column", "enable_block_offset_column")
 
