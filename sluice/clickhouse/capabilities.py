@@ -67,7 +67,8 @@ _OVERFLOWS = (
 )
 
 #: A profile may set these; an insert, and what its views select, must not inherit them: they end
-#: early without a word, or leave something out (#111196 for the first).
+#: early without a word, or leave something out (#111196 for the first). Sent whatever Sluice's
+#: user has: a view with a definer selects under the definer's profile and what an insert says.
 _NEVER = {
     "max_execution_time": "0",
     "limit": "0",
@@ -94,6 +95,8 @@ class Capabilities:
     :param version: e.g. (18, 16, 1).
     :param settings: those of Sluice's settings that it knows, with the values that its user has.
     :param locked: settings that this user may not change.
+    :param hashes: `insert_deduplication_version`, by which of several hashes it knows a block; ""
+        before 26.2.
     """
 
     url: str
@@ -102,6 +105,7 @@ class Capabilities:
     host_name: str
     settings: Mapping[str, str]
     locked: frozenset[str]
+    hashes: str = ""
 
     @property
     def tokens(self) -> bool:
@@ -137,7 +141,10 @@ def read_capabilities(server: Server) -> Capabilities:
     :raises ServerError: terminal or transient.
     """
     zone = zone_of(server)
-    facts = server.query(f"SELECT {zone} AS time_zone, hostName() AS host_name")[0]
+    hashes = _HASHES if server.version() >= _KNOWS_HASHES else "''"
+    facts = server.query(
+        f"SELECT {zone} AS time_zone, hostName() AS host_name, {hashes} AS hashes"
+    )[0]
     rows = known_settings(server, _ASKED)
     return Capabilities(
         url=server.url,
@@ -146,6 +153,7 @@ def read_capabilities(server: Server) -> Capabilities:
         host_name=str(facts["host_name"]),
         settings={str(row["name"]): str(row["value"]) for row in rows},
         locked=frozenset(str(row["name"]) for row in rows if row.get("readonly")),
+        hashes=str(facts["hashes"]),
     )
 
 
@@ -153,11 +161,27 @@ def known_settings(server: Server, names: Iterable[str]) -> list[dict[str, Any]]
     """The rows of `system.settings` for those of these settings that the server knows.
 
     :raises ServerError: terminal or transient.
+    :raises ConfigurationError: the server does not show all of them.
     """
-    return server.query(
-        "SELECT * FROM system.settings WHERE has({names:Array(String)}, name)",
-        {"names": [*names]},
+    # A profile with `limit` would make settings look unknown.
+    for settings in ({}, {"limit": "0"}):
+        rows = server.query(
+            f"SELECT *, (SELECT count() {_KNOWN}) AS known {_KNOWN}", {"names": [*names]}, settings
+        )
+        if rows and len(rows) == int(rows[0]["known"]):
+            return rows
+    raise ConfigurationError(
+        f"{server.url} does not show all of its settings to Sluice's user",
+        "Take limits of results out of that user's profile.",
     )
+
+
+#: Each of a shard's servers has its own, until it is started again with another one.
+_KNOWS_HASHES = (26, 2)
+_HASHES = (
+    "(SELECT any(value) FROM system.server_settings WHERE name = 'insert_deduplication_version')"
+)
+_KNOWN = "FROM system.settings WHERE has({names:Array(String)}, name)"
 
 
 def insert_settings(
@@ -178,12 +202,7 @@ def insert_settings(
         remembers it (R22).
     :raises ConfigurationError: a quorum is wanted and the server cannot wait for one.
     """
-    wanted = dict(_ALWAYS) if deduplicates else {**_ALWAYS, **_PAST_WINDOWS}
-    wanted |= {
-        name: value
-        for name, value in _NEVER.items()
-        if capabilities.settings.get(name, value) != value
-    }
+    wanted = {**_ALWAYS, **_NEVER, **({} if deduplicates else _PAST_WINDOWS)}
     if quorum > 1:
         if "insert_quorum" not in capabilities.settings:
             raise ConfigurationError(

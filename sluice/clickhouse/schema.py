@@ -40,9 +40,10 @@ class TableFacts:
     """Facts of one table on one server.
 
     :param engine_full: the engine with keys and SETTINGS.
+    :param drops_empty_parts: parts that merged to no row are taken away.
     :param zookeeper_name: of the auxiliary ensemble that has the path; "": it is the server's own.
     :param replicas_total: 1 for a table that is not replicated.
-    :param window_blocks: entries that the table's deduplication window keeps; 0 is none.
+    :param window_blocks: entries that the table's deduplication window surely keeps; 0 is none.
     :param window_seconds: how long it keeps them; None where time does not count.
     :param async_insert: the table setting, of its own or from the server's configuration, which is
         OR-ed to the one of an insert.
@@ -75,6 +76,7 @@ class TableFacts:
     fed_unseen: tuple[str, ...] = ()
     takes_patches: bool = False
     zookeeper_name: str = ""
+    drops_empty_parts: bool = False
 
     @property
     def target(self) -> str:
@@ -193,6 +195,8 @@ def _read_facts(
     ensemble = str(replica.get("zookeeper_name", ""))
     settings = _settings(server, engine, replicated, str(row["engine_full"]))
     blocks, seconds = _window(engine, replicated, settings)
+    if not replicated and _TWO_ENTRIES_SINCE <= server.version() < _ONE_ENTRY_SINCE:
+        blocks //= 2
     dependents, unseen = _dependents(server, row, path | {(database, table)})
     return TableFacts(
         url=server.url,
@@ -216,6 +220,7 @@ def _read_facts(
         fed_unseen=unseen,
         create_table_query=str(row.get("create_table_query", "")),
         takes_patches=all(_is_on(settings, name) for name in _PATCHED),
+        drops_empty_parts=_is_on(settings, "remove_empty_parts"),
         zookeeper_name="" if ensemble == "default" else ensemble,
     )
 
@@ -277,6 +282,9 @@ def _column_kind(text: str) -> ColumnKind:
 
 _REPLICATED_WINDOW = ("replicated_deduplication_window", "replicated_deduplication_window_seconds")
 _OWN_WINDOW = "non_replicated_deduplication_window"
+#: Between these a plain table may keep two entries for each block (`compatible_double_hashes`, the
+#: default then, as its source says), so that a window remembers half as many.
+_TWO_ENTRIES_SINCE, _ONE_ENTRY_SINCE = (26, 2), (26, 6)
 #: Without both no row can be named by a patch part.
 _PATCHED = ("enable_block_number_column", "enable_block_offset_column")
 
@@ -286,7 +294,8 @@ def _settings(server: Server, engine: str, replicated: bool, engine_full: str) -
     own = table_settings(engine_full)
     if not engine.endswith("MergeTree"):
         return own
-    names = (*(_REPLICATED_WINDOW if replicated else (_OWN_WINDOW,)), *_PATCHED, "async_insert")
+    window = _REPLICATED_WINDOW if replicated else (_OWN_WINDOW,)
+    names = (*window, *_PATCHED, "async_insert", "remove_empty_parts")
     missing = [name for name in names if name not in own]
     return {**merge_tree_defaults(server, replicated, missing), **own}
 

@@ -80,16 +80,21 @@ def _numbers_handed_out(server: Server, facts: TableFacts) -> int:
     numbers, counted, forgotten = 0, -1, _forgotten(server, facts)
     # One that is forgotten while the numbers are summed up may be in the sum or not.
     while forgotten != counted:
-        rows = _nodes(server, f"{facts.zookeeper_path}/block_numbers")
-        numbers = sum((int(row["changes"]) + int(row["children"]) + 1) // 2 for row in rows)
+        # Summed there, since a profile may limit how many rows are shown.
+        row = _shown(server, facts, f"sum({_MADE}) AS numbers", "/block_numbers")
+        numbers = int(row["numbers"])
         counted, forgotten = forgotten, _forgotten(server, facts)
     return forgotten * HISTORY_GONE + numbers
 
 
 def _forgotten(server: Server, facts: TableFacts) -> int:
     """How many ClickHouse partitions were ever forgotten."""
-    row = block_numbers(server, facts)
-    return (int(row["changes"]) - int(row["children"])) // 2
+    return int(block_numbers(server, facts)["forgotten"])
+
+
+#: Of a ZooKeeper node: how many children it was ever given, and how many were removed.
+_MADE = "intDiv(toInt64(cversion) + toInt64(numChildren) + 1, 2)"
+_REMOVED = "intDiv(toInt64(cversion) - toInt64(numChildren), 2)"
 
 
 def block_numbers(server: Server, facts: TableFacts) -> dict[str, Any]:
@@ -100,36 +105,39 @@ def block_numbers(server: Server, facts: TableFacts) -> dict[str, Any]:
         server's own, where another table may have the path.
     :raises TransientError: the server does not show it.
     """
-    where = f"{facts.target} on {facts.url}"
     if facts.zookeeper_name:
         raise TerminalError(
-            f"{where} is in the auxiliary ensemble {facts.zookeeper_name} of ZooKeeper: its "
-            "deduplication window cannot be observed",
+            f"{facts.target} on {facts.url} is in the auxiliary ensemble {facts.zookeeper_name} of "
+            "ZooKeeper: its deduplication window cannot be observed",
             "Load into a table whose path is in the server's own ensemble.",
         )
-    rows = _nodes(server, facts.zookeeper_path, "AND name = 'block_numbers'")
-    if not rows:
-        raise TransientError(
-            f"{where}: ZooKeeper shows no {facts.zookeeper_path}/block_numbers, so its "
-            "deduplication window cannot be observed",
-            "See system.replicas there. A table in an auxiliary ensemble cannot be loaded.",
-        )
-    return rows[0]
+    return _shown(server, facts, f"{_REMOVED} AS forgotten", "", "AND name = 'block_numbers'")
 
 
-def _nodes(server: Server, path: str, named: str = "") -> list[dict[str, Any]]:
-    """How often children of each child of a ZooKeeper node were made or removed, and how many of
-    them are there."""
+def _shown(
+    server: Server, facts: TableFacts, what: str, below: str, named: str = ""
+) -> dict[str, Any]:
+    """What ZooKeeper shows of the children of a node.
+
+    :param what: of which there is one row.
+    :param below: under the table's path.
+    """
     try:
-        return server.query(
-            "SELECT toInt64(cversion) AS changes, toInt64(numChildren) AS children "
-            f"FROM system.zookeeper WHERE path = {{path:String}} {named}",
-            {"path": path},
+        rows = server.query(
+            f"SELECT {what} FROM system.zookeeper WHERE path = {{path:String}} {named}",
+            {"path": f"{facts.zookeeper_path}{below}"},
         )
     except TerminalServerError as error:
         if error.code not in REFUSED_CODES:
             error.hint = "GRANT SELECT ON system.zookeeper to Sluice's user."
         raise
+    if not rows:
+        raise TransientError(
+            f"{facts.target} on {facts.url}: ZooKeeper shows no {facts.zookeeper_path}"
+            "/block_numbers, so its deduplication window cannot be observed",
+            "See system.replicas there. A table in an auxiliary ensemble cannot be loaded.",
+        )
+    return rows[0]
 
 
 def crowding(server: Server, facts: TableFacts) -> float:

@@ -11,10 +11,10 @@ from dataclasses import dataclass, replace
 from itertools import combinations
 
 from sluice.clickhouse.capabilities import Capabilities
-from sluice.clickhouse.schema import TableFacts, table_settings
+from sluice.clickhouse.schema import TableFacts
 from sluice.clickhouse.sql import qualified
 from sluice.clickhouse.staging import why_not_staged
-from sluice.clickhouse.vanishing import why_rows_go
+from sluice.clickhouse.vanishing import cleanup_settings, why_rows_go, why_tokens_go
 from sluice.config import Configuration, Durability, TableConfiguration
 from sluice.core.budget import WINDOW_SHARE
 from sluice.core.dynamic import room_for_columns
@@ -104,6 +104,9 @@ def _check_windows(
     for table, view in _with_views(facts):
         _check_blocks(found, table, view, capabilities, needs)
         _check_seconds(found, table, view, capabilities, needs)
+        if why := why_tokens_go(table):
+            fix = set_table(table, capabilities, "remove_empty_parts", 0)
+            found.error("window", f"{why}. A repeat would be stored again{view}", fix)
     window = f"{facts.window_blocks} blocks"
     if facts.window_seconds is not None:
         window += f" for {facts.window_seconds} s"
@@ -281,9 +284,7 @@ def _after_restart(facts: TableFacts) -> str:
 
 def _check_cleanup(found: Examination, facts: TableFacts, needs: TableNeeds) -> None:
     """Merges that take deleted keys out for good: an older row that comes again brings one back."""
-    settings = table_settings(facts.engine_full)
-    on = [name for name in settings if "replacing_merge_with_cleanup" in name]
-    if any(settings[name] not in ("0", "false") for name in on):
+    if on := cleanup_settings(facts):
         found.warning(
             "cleanup",
             f"{facts.target} takes deleted keys out for good by itself ({', '.join(on)}): a "

@@ -417,6 +417,7 @@ def _system_tables(
     yield "parts", "insert counters, how many parts there are"
     yield "processes", "whether an insert still runs"
     yield "merge_tree_settings", "the tables' windows"
+    yield "server_settings", "by which hash it knows a block (from 26.2 on)"
     yield "replicas", "how replicas are doing"
     yield "mutations", "whether rows were deleted since"
     if any(each is None or each.replicated for each in tables):

@@ -15,6 +15,7 @@ from sluice.clickhouse.access import ClickHouseAccess
 from sluice.clickhouse.comparing import zone_matters
 from sluice.clickhouse.http import InsertReply, Server
 from sluice.clickhouse.insert import InsertPlan, plan_insert, query_id_of
+from sluice.clickhouse.probe import PRESENT_TIMEOUT_SECONDS
 from sluice.clickhouse.reactions import (
     ANALYSIS_CODES,
     DATA_CODES,
@@ -28,6 +29,7 @@ from sluice.clickhouse.schema import TableFacts, check_header, describe_table
 from sluice.clickhouse.sql import OF_RANGE, range_parameters
 from sluice.clickhouse.statements import wait_for_earlier
 from sluice.clickhouse.topology import refuse_other_table
+from sluice.clickhouse.vanishing import require_all_rows, seeing_all, why_tokens_go
 from sluice.clickhouse.window import read_insert_counter, read_server_run, tables_with_windows
 from sluice.core.budget import TargetShard, WindowState, still_remembered, still_young
 from sluice.core.bundles import replica_number
@@ -308,18 +310,32 @@ def _rows_of(server: Server, table: TableSpec, bundle: Bundle) -> _Rows:
     if not set(table.lineage) >= {"_topic", "_partition", "_offset"}:
         return _Rows(f"without lineage columns nobody knows what is stored; {behind}", False)
     ranges = [member.block_range for member in bundle.members]
-    count = sum(_count_of(server, table, block_range) for block_range in ranges)
+    try:
+        count = _count_of(server, facts, ranges)
+    except SluiceError as error:
+        return _Rows(f"nobody knows what {table.target} has of {bundle}: {error}; {behind}", False)
     words = f"{table.target} has {count or 'no'} rows of {bundle}; {behind}"
     return _Rows(words, count == 0 and len(views) <= 1)
 
 
-def _count_of(server: Server, table: TableSpec, block_range: Range) -> int:
-    """The rows that a table has of a range, by its lineage columns."""
-    (found,) = server.query(
-        f"SELECT count() AS n {OF_RANGE}",
-        range_parameters(table.database, table.table, block_range),
-    )
-    return int(found["n"])
+def _count_of(server: Server, facts: TableFacts, ranges: Iterable[Range]) -> int:
+    """The rows that a table has of ranges, by its lineage columns.
+
+    :raises SluiceError: they cannot be counted, or none is shown and some may be hidden.
+    """
+    settings = seeing_all(server)
+    count = 0
+    for block_range in ranges:
+        (found,) = server.query(
+            f"SELECT count() AS n {OF_RANGE}",
+            range_parameters(facts.database, facts.table, block_range),
+            settings,
+            PRESENT_TIMEOUT_SECONDS,
+        )
+        count += int(found["n"])
+    if not count:
+        require_all_rows(server, facts, settings)
+    return count
 
 
 def quorum_of(environment: TaskEnvironment, table: TableSpec, shard: str) -> int:
@@ -368,6 +384,8 @@ def _require_remembered(
         return  # it never deduplicates, and runs for a benchmark only
     now_ms = time.time_ns() // 1_000_000
     for target, there in tables_with_windows(facts):
+        if why := why_tokens_go(there):
+            raise ForgottenError(f"{why}, so {server.url} may not remember it{doubt}")
         insert_counter = bundle.insert_counters.get(replace(own, target=target).key, 0)
         window = WindowState(there.window_blocks, read_insert_counter(server, there))
         is_young = still_young(there.window_seconds, bundle.since_ms, now_ms)

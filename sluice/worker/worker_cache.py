@@ -37,15 +37,18 @@ class ServerProfile:
     :param settings: of every insert.
     :param tokens: it knows a block by its token; else by the rows.
     :param one_by_one: it refuses an insert into a table while another waits for its quorum.
+    :param hashes: see `Capabilities`.
     """
 
     version: str
     settings: dict[str, str]
     tokens: bool
     one_by_one: bool = False
+    hashes: str = ""
 
     def __str__(self) -> str:
-        return f"{self.version} {'with' if self.tokens else 'without'} tokens"
+        hashes = f" and {self.hashes}" if self.hashes else ""
+        return f"{self.version} {'with' if self.tokens else 'without'} tokens{hashes}"
 
 
 class OtherDecoderError(TerminalError):
@@ -223,6 +226,7 @@ class WorkerCache:
                 insert_settings(capabilities, quorum, seconds, deduplicates=deduplicates),
                 capabilities.tokens,
                 one_by_one=quorum > 1 and not capabilities.parallel_quorums,
+                hashes=capabilities.hashes,
             )
         return self.profiles[key]
 

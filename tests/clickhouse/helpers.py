@@ -3,16 +3,28 @@
 from __future__ import annotations
 
 import uuid
-from urllib.request import Request, urlopen
+from collections.abc import Mapping
+from urllib.request import Request as UrlRequest
+from urllib.request import urlopen
 
 from sluice.clickhouse.capabilities import insert_settings, read_capabilities
+from sluice.clickhouse.connection import Request
 from sluice.clickhouse.http import InsertReply, Server
 from sluice.clickhouse.insert import plan_insert, query_id_of
 
 
+class ProfiledServer(Server):
+    """A user whose profile has these settings."""
+
+    profile: Mapping[str, str] = {}
+
+    def _statement(self, text: str, settings: Mapping[str, str] | None) -> Request:
+        return super()._statement(text, {**self.profile, **(settings or {})})
+
+
 def native(server: Server, select: str) -> bytes:
     """The result of a SELECT as Native."""
-    request = Request(server.url, f"{select} FORMAT Native".encode(), method="POST")
+    request = UrlRequest(server.url, f"{select} FORMAT Native".encode(), method="POST")
     with urlopen(request, timeout=30) as response:
         body: bytes = response.read()
         return body

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from sluice.clickhouse.capabilities import Capabilities, insert_settings, read_capabilities
 from sluice.clickhouse.http import Server
 from sluice.clickhouse.schema import zone_of
-from sluice.core.errors import ConfigurationError
-from tests.clickhouse.helpers import count, insert, native
+from sluice.core.errors import ConfigurationError, InDoubtError
+from sluice.testbed.local.running import running_program
+from tests.clickhouse.helpers import ProfiledServer, count, insert, native
+from tests.support.guarded import GuardedClickHouse
 
 
 def make(**settings: str) -> Capabilities:
@@ -46,8 +50,18 @@ def test_embedded(embedded: Server) -> None:
     assert wanted.items() <= settings.items()
 
 
+@pytest.mark.parametrize("limit", ["1", "3"])
+def test_a_profile_that_limits_results_makes_no_setting_look_unknown(
+    embedded: Server, limit: str
+) -> None:
+    """Blocks went without tokens."""
+    with ProfiledServer(embedded.url) as user:
+        user.profile = {"limit": limit}
+        found = read_capabilities(user)
+    assert found.tokens and found.settings.keys() == read_capabilities(embedded).settings.keys()
+
+
 def test_a_profile_with_a_time_limit_is_overruled() -> None:
-    assert "max_execution_time" not in insert_settings(make(max_execution_time="0"))
     limited = insert_settings(make(max_execution_time="60"))
     assert limited["max_execution_time"] == "0"
 
@@ -65,8 +79,27 @@ def test_a_profile_with_a_time_limit_is_overruled() -> None:
     ],
 )
 def test_what_a_profile_would_leave_out_is_overruled(name: str, default: str, other: str) -> None:
-    assert insert_settings(make(**{name: default})) == {}
     assert insert_settings(make(**{name: other})) == {name: default}
+
+
+def test_a_view_leaves_nothing_out_by_its_definers_profile(tmp_path: Path) -> None:
+    """Sluice's own profile is as it should be, and 134,591 of the rows were missing behind the
+    view. What an insert says counts for the definer, too."""
+    program = GuardedClickHouse(tmp_path / "clickhouse" / "data")
+    program.profiles = {"writer": {"max_rows_in_set": "5", "set_overflow_mode": "break"}}
+    window = "SETTINGS non_replicated_deduplication_window = 100"
+    with running_program(program) as own, Server(own.url) as client:
+        for table in "tv":
+            client.execute(
+                f"CREATE TABLE default.{table} (a UInt64) ENGINE = MergeTree ORDER BY a {window}"
+            )
+        client.execute(
+            "CREATE MATERIALIZED VIEW default.w TO default.v DEFINER = writer SQL SECURITY DEFINER "
+            "AS SELECT a FROM default.t WHERE a IN (SELECT number FROM numbers(200000))"
+        )
+        with pytest.raises(InDoubtError, match="Limit for IN-set exceeded"):
+            insert(client, "default.t", ["a"], "SELECT number AS a FROM numbers(200000)", "token")
+        assert count(client, "default.v") == 0
 
 
 def test_the_zone_of_a_profiles_sessions_is_overruled(embedded: Server) -> None:

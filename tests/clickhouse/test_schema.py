@@ -49,6 +49,25 @@ def test_embedded_window_uuid_and_async_insert(embedded: Server, embedded_databa
     assert len(facts.uuid) == 36
 
 
+@pytest.mark.parametrize(
+    ("version", "blocks"),
+    [((26, 1, 9), 77), ((26, 2), 38), ((26, 5, 3), 38), ((26, 6), 77), ((22, 2), 77)],
+)
+def test_versions_that_keep_two_entries_of_each_block(
+    embedded: Server,
+    embedded_database: str,
+    monkeypatch: pytest.MonkeyPatch,
+    version: tuple[int, ...],
+    blocks: int,
+) -> None:
+    embedded.execute(
+        f"CREATE TABLE {embedded_database}.t (id UInt64) ENGINE = MergeTree ORDER BY id "
+        "SETTINGS non_replicated_deduplication_window = 77"
+    )
+    monkeypatch.setattr(embedded, "version", lambda: version)
+    assert describe_table(embedded, embedded_database, "t").window_blocks == blocks
+
+
 def test_tables_that_a_servers_configuration_lets_queue_inserts(tmp_path: Path) -> None:
     """Such a table's own description says nothing of it."""
     program = GuardedClickHouse(tmp_path / "clickhouse" / "data")

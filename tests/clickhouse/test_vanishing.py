@@ -8,7 +8,6 @@ from collections.abc import Iterator, Mapping
 
 import pytest
 
-from sluice.clickhouse.connection import Request
 from sluice.clickhouse.http import Server
 from sluice.clickhouse.probe import PresentOffsets, present_offsets
 from sluice.clickhouse.schema import TableFacts, describe_table
@@ -18,9 +17,11 @@ from sluice.clickhouse.vanishing import (
     require_unchanged,
     seeing_all,
     why_rows_go,
+    why_tokens_go,
 )
+from sluice.clickhouse.window import read_insert_counter
 from sluice.core.ranges import Range, TopicPartition
-from tests.clickhouse.helpers import insert
+from tests.clickhouse.helpers import ProfiledServer, count, insert
 from tests.support.world import wait_for
 
 NAMES = ["_topic", "_partition", "_offset", "_row", "_source"]
@@ -101,21 +102,68 @@ def test_newer_ways_to_go(embedded: Server, scratch: str, engine: str, why: str 
     assert (said is None) if why is None else (said is not None and why in said), said
 
 
+@pytest.mark.parametrize(
+    ("engine", "goes"),
+    [
+        ("MergeTree ORDER BY n", False),
+        ("AggregatingMergeTree ORDER BY n", False),
+        ("CollapsingMergeTree(s) ORDER BY n", True),
+        ("CollapsingMergeTree(s) ORDER BY n SETTINGS remove_empty_parts = 0", False),
+        ("VersionedCollapsingMergeTree(s, n) ORDER BY _offset", True),
+        ("SummingMergeTree ORDER BY n", True),
+        ("SummingMergeTree ORDER BY (n, s)", False),
+        ("ReplacingMergeTree(n) ORDER BY _offset", False),
+        (
+            "ReplacingMergeTree(n, gone) ORDER BY _offset SETTINGS "
+            "allow_experimental_replacing_merge_with_cleanup = 1, "
+            "enable_replacing_merge_with_cleanup_for_min_age_to_force_merge = 1",
+            True,
+        ),
+        ("MergeTree ORDER BY n TTL d + INTERVAL 90 DAY", False),
+    ],
+)
+def test_tables_that_forget_what_their_windows_know(
+    embedded: Server, scratch: str, engine: str, goes: bool
+) -> None:
+    embedded.execute(f"CREATE TABLE {scratch}.t ({COLUMNS}, gone UInt8) ENGINE = {engine}")
+    why = why_tokens_go(describe_table(embedded, scratch, "t"))
+    assert (why is not None) == goes, why
+
+
+def test_a_block_is_forgotten_with_a_part_that_merged_to_no_row(
+    embedded: Server, scratch: str
+) -> None:
+    """What is sent again then stays alone. The insert counter says nothing of it."""
+    names = [f"{scratch}.keeps", f"{scratch}.forgets"]
+    rows = "SELECT number AS n, toInt8({}) AS s FROM numbers(5)"
+    for name in names:
+        own = ", remove_empty_parts = 0" if name == names[0] else ""
+        embedded.execute(
+            f"CREATE TABLE {name} (n UInt64, s Int8) ENGINE = CollapsingMergeTree(s) ORDER BY n "
+            f"SETTINGS non_replicated_deduplication_window = 100, old_parts_lifetime = 1{own}"
+        )
+        for sign in (1, -1):
+            insert(embedded, name, ["n", "s"], rows.format(sign), f"{name} {sign}")
+        embedded.execute(f"OPTIMIZE TABLE {name} FINAL")
+    active = (
+        "SELECT count() AS n FROM system.parts WHERE database = {d:String} AND table = 'forgets' "
+        "AND active"
+    )
+    wait_for(lambda: embedded.query(active, {"d": scratch}) == [{"n": 0}], 90, "its removal")
+    for name in names:
+        insert(embedded, name, ["n", "s"], rows.format(-1), f"{name} -1")
+    assert [count(embedded, name) for name in names] == [0, 5]
+    facts = [describe_table(embedded, *name.split(".")) for name in names]
+    assert [why_tokens_go(each) is None for each in facts] == [True, False]
+    assert max(read_insert_counter(embedded, each) for each in facts) < 5
+
+
 def test_a_column_that_forgets(embedded: Server, scratch: str) -> None:
     for column, forgets in (("n", False), ("_offset", True)):
         columns = COLUMNS.replace(f"{column} UInt64", f"{column} UInt64 TTL d + INTERVAL 1 DAY")
         embedded.execute(f"CREATE TABLE {scratch}.t{column} ({columns}) {ENGINE}")
         why = why_rows_go(describe_table(embedded, scratch, f"t{column}"))
         assert (why is not None) == forgets, why
-
-
-class ProfiledServer(Server):
-    """A user whose profile has these settings."""
-
-    profile: Mapping[str, str] = {}
-
-    def _statement(self, text: str, settings: Mapping[str, str] | None) -> Request:
-        return super()._statement(text, {**self.profile, **(settings or {})})
 
 
 @pytest.mark.parametrize(

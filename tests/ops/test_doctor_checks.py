@@ -112,6 +112,19 @@ def test_a_good_table() -> None:
         (
             replace(
                 FACTS,
+                engine="ReplicatedCollapsingMergeTree",
+                sorting_key="_topic, _partition, _offset",
+                drops_empty_parts=True,
+            ),
+            NEW,
+            {},
+            "window",
+            "error",
+            "MODIFY SETTING remove_empty_parts = 0",
+        ),
+        (
+            replace(
+                FACTS,
                 engine="ReplicatedReplacingMergeTree",
                 sorting_key="_topic, _partition, _offset",
             ),

@@ -115,7 +115,14 @@ def test_the_least_on_clickhouse(tmp_path: Path) -> None:
         tmp_path, changed("[clickhouse]\n", '[clickhouse]\ndatabase = "shop"\n')
     )
     name = "`shop`.`orders`"
-    system = {"parts", "processes", "merge_tree_settings", "replicas", "mutations"}
+    system = {
+        "parts",
+        "processes",
+        "merge_tree_settings",
+        "server_settings",
+        "replicas",
+        "mutations",
+    }
     columns = "`_offset`, `_partition`, `_row`, `_source`, `_topic`, `_part`"
     least = {("INSERT", name), (f"SELECT({columns})", name)}
     least |= {("SELECT", f"system.{table}") for table in system}

@@ -165,14 +165,14 @@ class GuardedClickHouse(ClickHouse):
     """Users of these names have the rights of these statements; `default` may do all.
 
     `roles`: GRANT statements without a grantee, by user; those of its next start.
-    `profile`: settings of all users.
+    `profiles`: settings by user; beside `default`, these may do all, too.
     `more`: of the server's configuration.
     """
 
     def __init__(self, data: Path) -> None:
         super().__init__(data)
         self.roles: Mapping[str, Iterable[str]] = {}
-        self.profile: Mapping[str, str] = {}
+        self.profiles: Mapping[str, Mapping[str, str]] = {}
         self.more = ""
 
     @property
@@ -181,11 +181,11 @@ class GuardedClickHouse(ClickHouse):
         users = self.data.parent / "users.xml"
         everybody = "".join(f"<query>GRANT {name}</query>" for name in ("everything", *self.roles))
         roles = "".join(map(_role, self.roles, self.roles.values()))
+        profiles = {"default": {}, **self.profiles}
+        written = "".join(map(_profile, profiles, profiles.values()))
         users.write_text(
-            f"<clickhouse><profiles><default>{_elements(self.profile)}</default></profiles><quotas>"
-            "<default/></quotas><users><default>"
-            "<password></password><networks><ip>::/0</ip></networks><profile>default</profile>"
-            f"<quota>default</quota><grants>{everybody}</grants></default></users><roles>"
+            f"<clickhouse><profiles>{written}</profiles><quotas><default/></quotas>"
+            f"<users>{''.join(_user(name, everybody) for name in profiles)}</users><roles>"
             f"{_role('everything', ['GRANT ALL ON *.*'])}{roles}</roles></clickhouse>"
         )
         file = self.data.parent / "configuration.xml"
@@ -193,8 +193,16 @@ class GuardedClickHouse(ClickHouse):
         return {CONFIGURATION_VARIABLE: str(file)}
 
 
-def _elements(values: Mapping[str, str]) -> str:
-    return "".join(f"<{name}>{value}</{name}>" for name, value in values.items())
+def _profile(name: str, values: Mapping[str, str]) -> str:
+    own = "".join(f"<{setting}>{value}</{setting}>" for setting, value in values.items())
+    return f"<{name}>{own}</{name}>"
+
+
+def _user(name: str, grants: str) -> str:
+    return (
+        f"<{name}><password></password><networks><ip>::/0</ip></networks><profile>{name}</profile>"
+        f"<quota>default</quota><grants>{grants}</grants></{name}>"
+    )
 
 
 def _role(name: str, statements: Iterable[str]) -> str:

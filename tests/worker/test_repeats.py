@@ -10,16 +10,28 @@ from pathlib import Path
 
 import pytest
 
+from sluice.clickhouse.access import ClickHouseAccess
 from sluice.clickhouse.http import Server
 from sluice.clickhouse.reactions import error_from_reply, reply_lost
 from sluice.clickhouse.schema import describe_table
 from sluice.clickhouse.window import read_server_run
 from sluice.core.errors import InDoubtError
 from sluice.core.server_runs import is_same_run
-from sluice.testbed.local.running import ClickHouse, running_clickhouse
+from sluice.kafka.clients import KafkaAccess
+from sluice.testbed.local.running import ClickHouse, running_clickhouse, running_program
 from sluice.worker import inserting
-from sluice.worker.errors import ForgottenError, NeedsReservationError
+from sluice.worker.assignment import TaskEnvironment
+from sluice.worker.errors import (
+    BlockRefusedError,
+    ForgottenError,
+    NeedsReservationError,
+    OtherVersionError,
+)
+from sluice.worker.failover import FailoverAttempt
+from sluice.worker.worker_cache import WorkerCache
+from tests.clickhouse.helpers import ProfiledServer
 from tests.support.block_loader import ROWS, Loader
+from tests.support.guarded import GuardedClickHouse
 
 
 @pytest.fixture
@@ -32,13 +44,15 @@ def loader(embedded_server: ClickHouse) -> Iterator[Loader]:
             server.execute(f"DROP TABLE {table}")
 
 
-def make_loader(running: ClickHouse, window: int = 100) -> Loader:
+def make_loader(running: ClickHouse, window: int = 100, behind: str = "MergeTree") -> Loader:
+    """:param behind: the engine of the table that the view writes to."""
     table = f"t{uuid.uuid4().hex[:8]}"
     columns = "id UInt64, _topic String, _partition UInt32, _offset UInt64, _row UInt32"
     with Server(running.url) as server:
-        for name, more in ((table, ""), (f"{table}_sums", "PARTITION BY id % 10")):
+        sums = f"{behind} PARTITION BY id % 10"
+        for name, engine in ((table, "MergeTree"), (f"{table}_sums", sums)):
             server.execute(
-                f"CREATE TABLE {name} ({columns}) ENGINE = MergeTree {more} ORDER BY id "
+                f"CREATE TABLE {name} ({columns}) ENGINE = {engine} ORDER BY id "
                 f"SETTINGS non_replicated_deduplication_window = {window}"
             )
         server.execute(
@@ -79,6 +93,56 @@ def test_a_repeat_is_not_sent_once_the_window_of_a_view_moved(loader: Loader) ->
     loader.is_first = True
     loader.insert()
     assert stored(loader) == (ROWS, 60 + ROWS)
+
+
+def test_a_repeat_is_not_sent_where_a_merge_may_have_taken_what_a_window_knows(
+    embedded_server: ClickHouse,
+) -> None:
+    made = make_loader(embedded_server, behind="SummingMergeTree")
+    sums = f"{made.table}_sums"
+    with Server(embedded_server.url) as server:
+        server.execute(f"ALTER TABLE {sums} ADD COLUMN amount Int64")
+        with pytest.raises(ForgottenError, match=f"{sums} is a SummingMergeTree, .* not remember"):
+            made.insert()
+        assert stored(made)[0] == 0
+        server.execute(f"ALTER TABLE {sums} MODIFY SETTING remove_empty_parts = 0")
+        made.insert()
+        assert stored(made)[0] == ROWS
+        for table in (f"{made.table}_view", sums, made.table):
+            server.execute(f"DROP TABLE {table}")
+
+
+def refused_by_its_view(loader: Loader) -> BlockRefusedError:
+    """What the first attempt at a block is told whose view throws for a value of it."""
+    with Server(loader.urls[0]) as server:
+        server.execute(
+            f"ALTER TABLE {loader.table}_view MODIFY QUERY "
+            f"SELECT * REPLACE (id + throwIf(id >= 0) AS id) FROM {loader.table}"
+        )
+    loader.is_first = True
+    with pytest.raises(BlockRefusedError, match="the server answered the same block 3") as refused:
+        loader.insert()
+    assert stored(loader) == (ROWS, 0)
+    return refused.value
+
+
+def test_a_refused_block_whose_rows_a_profile_hides_is_not_unstored(loader: Loader) -> None:
+    """It would be parked, and its replay would double the rows."""
+    user = loader.cache.servers[loader.urls[0]] = ProfiledServer(loader.urls[0])
+    user.profile = {
+        "additional_table_filters": f"{{'default.{loader.table}': '_offset > 1000000000'}}"
+    }
+    refused = refused_by_its_view(loader)
+    assert not refused.is_unstored and f"has {ROWS} rows of" in str(refused)
+
+
+def test_a_refusal_is_final_where_rows_cannot_be_counted(
+    loader: Loader, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In a large table that is not sorted by lineage it takes too long each time."""
+    monkeypatch.setattr(inserting, "PRESENT_TIMEOUT_SECONDS", 1e-6)
+    refused = refused_by_its_view(loader)
+    assert not refused.is_unstored and "nobody knows what" in str(refused)
 
 
 def test_seconds_count_in_the_worker_too(loader: Loader, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -164,3 +228,22 @@ def test_an_error_that_may_lack_a_part_is_reported_whatever_becomes_of_the_block
         with pytest.raises(InDoubtError):
             loader.insert()
         assert loader.cache.may_lack_part is may_lack_part
+
+
+def test_servers_that_know_blocks_by_other_hashes_have_other_profiles(tmp_path: Path) -> None:
+    """So a block in doubt at one of them is not offered to the other, of one version."""
+    program = GuardedClickHouse(tmp_path / "clickhouse" / "data")
+    told = []
+    for hashes in ("old_separate_hashes", "new_unified_hash"):
+        program.more = f"<insert_deduplication_version>{hashes}</insert_deduplication_version>"
+        with running_program(program) as own:
+            access = ClickHouseAccess({"s1": (own.url,)}, "default", "", "single")
+            environment = TaskEnvironment("p", KafkaAccess("dc1", "127.0.0.1:1"), access, {})
+            profile = WorkerCache().profile(environment, own.url, 1, deduplicates=True)
+            assert str(profile) == f"{profile.version} with tokens and {hashes}"
+        told.append(str(profile))
+    attempt = FailoverAttempt(30.0)
+    attempt.admit("http://a", told[0])
+    attempt.doubt = InDoubtError("no answer")
+    with pytest.raises(OtherVersionError, match="new_unified_hash"):
+        attempt.admit("http://b", told[1])

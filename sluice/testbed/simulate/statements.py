@@ -93,12 +93,13 @@ def _version(parts: Parts, host: Host, sql: str) -> Rows:
 
 
 def _server_facts(parts: Parts, host: Host, sql: str) -> Rows:
-    return [{"time_zone": "UTC", "host_name": host.url}]
+    return [{"time_zone": "UTC", "host_name": host.url, "hashes": ""}]
 
 
 def _settings(parts: Parts, host: Host, sql: str) -> Rows:
     known = {**_SETTINGS, **(_TOKENS if parts.world.plan.tokens else {})}
-    return [{"name": name, "value": value, "readonly": 0} for name, value in known.items()]
+    told = {"readonly": 0, "known": len(known)}
+    return [{"name": name, "value": value, **told} for name, value in known.items()]
 
 
 def _tables(parts: Parts, host: Host, sql: str) -> Rows:
@@ -201,15 +202,14 @@ def _newest_block(parts: Parts, host: Host, sql: str) -> Rows:
 
 
 def _block_numbers(parts: Parts, host: Host, sql: str) -> Rows:
-    """ZooKeeper counts each number twice: made, and removed."""
     table = _at_path(host, sql)
     if table is not None:
         parts.invariants.looks.insert_counter_answered(table)
-    return [] if table is None else [{"changes": 2 * table.insert_counter, "children": 0}]
+    return [] if table is None else [{"numbers": table.insert_counter}]
 
 
 def _partitions_forgotten(parts: Parts, host: Host, sql: str) -> Rows:
-    return [{"changes": 0, "children": 0}]
+    return [{"forgotten": 0}]
 
 
 def _log_end(parts: Parts, host: Host, sql: str) -> Rows:
@@ -391,11 +391,11 @@ STATEMENTS = (
     Statement("FROM system.processes", "processes", _processes),
     Statement("max(max_block_number)", "window insert counter", _newest_block, True),
     Statement("AND name = 'block_numbers'", "", _partitions_forgotten, True),
-    Statement("toInt64(cversion)", "window insert counter", _block_numbers, True),
+    Statement("AS numbers FROM system.zookeeper", "window insert counter", _block_numbers, True),
     Statement("max(name) AS last", "replicas", _log_end),
     Statement("SELECT 'column' AS what", "structures", _structures, True),
     Statement("SELECT '' AS in_database", "identities", _identities, True),
-    Statement("SELECT * FROM system.settings", "capabilities", _settings, True),
+    Statement("AS known FROM system.settings", "capabilities", _settings, True),
     Statement("SELECT * FROM system.tables", "describe table", _tables, True),
     Statement("SELECT * FROM system.columns", "", _columns),
     Statement("SELECT * FROM system.replicas", "", _replicas),
