@@ -156,8 +156,9 @@ class FleetMember(Background):
         #: The first report of each that was read; and a later start of this name that goes on.
         self._first: dict[str, int] = {}
         self.later = ""
-        #: Partitions that nobody who reports has, as the last look at all of them found.
-        self.unowned = 0
+        #: Partitions that nobody who reports has, and that other members have, as the last look at
+        #: all of them found.
+        self.unowned = self.elsewhere = 0
         #: The number of the report that the loop is asked for, as the thread and the loop know it;
         #: and the one that the loop has made, with when.
         self._asked = self._wanted = 0
@@ -297,7 +298,8 @@ class FleetMember(Background):
     def took(self, read: SharesRead) -> None:
         """What a look found is among the loop's states and holds; see `SharesRead`."""
         since = (self._asked or self._sent) + 1
-        self._inherits, self.unowned = read.inherits, read.unowned
+        self._inherits = read.inherits
+        self.unowned, self.elsewhere = read.unowned, read.elsewhere
         self._counting.took(
             read.inherited, self._announced, since, read.alive, read.orphans, read.view
         )

@@ -46,9 +46,9 @@ class SharesRead:
     :param alive: ids that records named when it began, but for those that are dead; `orphans`:
         those that records have come to name of late though they report no more.
     :param view: number of the view with which it began.
-    :param unowned: partitions that no member which reports had when it began.
-    :param sources: all partitions of the connector; none: nobody could tell. `elsewhere`: how many
-        of them other members own that report.
+    :param unowned: partitions that no member which reports had when it began; `elsewhere`: that
+        other members had which do.
+    :param sources: all partitions of the connector; none: nobody could tell.
     :param error: a bug; nothing that may happen.
     """
 
@@ -60,8 +60,8 @@ class SharesRead:
     orphans: frozenset[str] = frozenset()
     view: int = 0
     unowned: int = 0
-    sources: tuple[TopicPartition, ...] = ()
     elsewhere: int = 0
+    sources: tuple[TopicPartition, ...] = ()
     error: Exception | None = None
 
 
@@ -146,15 +146,14 @@ class Heir:
             given = [s for s in sources if self._is_given(s, found[s], held)]
             # What stopped here names the dead as long as nobody decides.
             left = {owner_in(at) for s, at in found.items() if self._is_new(s, at)}
-            living = {self._own, *(each.owner for each in view.living)}
-            others = living - {self._own}
+            others = {each.owner for each in view.living} - {self._own}
             read = SharesRead(
                 alive=self._owners.alive(view),
                 orphans=self._owners.orphans(view, left),
                 view=view.number,
-                unowned=sum(owner_in(at) not in living for at in found.values()),
-                sources=tuple(sorted(sources)),
+                unowned=sum(owner_in(at) not in {self._own, *others} for at in found.values()),
                 elsewhere=sum(owner_in(at) in others for at in found.values()),
+                sources=tuple(sorted(sources)),
             )
             named = {owner_in(at) for at in found.values()}
             dead = frozenset(

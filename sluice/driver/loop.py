@@ -147,7 +147,7 @@ class ConnectorLoop:
         share = partial(share_of, limits_of=planner.limits_of)
         self._dispatcher = Dispatcher(name, parts, share, schema, self._round_planner, counters)
         self.abandon = self._dispatcher.cancel_all
-        self.sharing = Sharing(name, parts, self.states, self.freezing, self._pending.file)
+        self._sharing = Sharing(name, parts, self.states, self.freezing, self._pending.file)
         #: Nobody notices whether a message that waits so long was seen a tenth of it later.
         every_ms = planner.limits.delay_ms_max // OBSERVE_DELAY_SHARE
         self._observe_every_ms = max(OBSERVE_EVERY_MS, min(every_ms, OBSERVE_EVERY_MS_MAX))
@@ -166,7 +166,7 @@ class ConnectorLoop:
             self._notice_clock(now_ms)
             if self.stopping.is_set():
                 grace_until_ms = grace_until_ms or now_ms + int(grace_seconds * 1000)
-                if self.sharing.leave(now_ms, self._reached({})) or now_ms >= grace_until_ms:
+                if self._sharing.leave(now_ms, self._reached({})) or now_ms >= grace_until_ms:
                     return
             elif targets is not None and self._reached(targets):
                 return
@@ -211,7 +211,7 @@ class ConnectorLoop:
             self._parts.claims.see(self.states.values(), self.holds, of.spec, of.spec_of, now_ms)
         if self._parts.staging is not None:
             self._parts.staging.see(self.states.values(), now_ms)
-        self.sharing.step(self.holds, self.counters.rows, now_ms, self.batch, stopping=stopping)
+        self._sharing.step(self.holds, self.counters.rows, now_ms, self.batch, stopping=stopping)
         under_way = self._pending.under_way(now_ms)
         self.planner.batch = self._recorder.batch + 1
         planned = self._round_planner.plan(under_way, now_ms, flush=flush, stopping=stopping)
@@ -303,10 +303,10 @@ class ConnectorLoop:
                 case ClusterRead(access):
                     self._use(access)
                 case SharesRead():
-                    self._apply(self.sharing.looked(event))
+                    self._apply(self._sharing.looked(event))
                     for started in event.started:
                         self._join(started)
-                    self.sharing.took(event)
+                    self._sharing.took(event)
                 case NewPartitionsRead(sources, take_over):
                     if not self.stopping.is_set():
                         self._topics.take_in(sources, partial(self._take_in, take_over))

@@ -54,8 +54,6 @@ class Sharing:
         #: Why partitions are to go, as far as anything has changed.
         self._why = ""
         self._sources: Collection[TopicPartition] = ()
-        #: How many partitions other members have; read by other threads, too.
-        self.elsewhere = 0
         #: When each partition came, and the time of the last round.
         self._came: dict[TopicPartition, int] = {}
         self._now_ms = 0
@@ -121,7 +119,6 @@ class Sharing:
 
     def took(self, read: SharesRead) -> None:
         """What the look found is taken in."""
-        self.elsewhere = read.elsewhere
         if self._fleet is not None:
             self._fleet.took(read)
         came = {state.source: self._now_ms for each in read.started for state in each.states}

@@ -479,19 +479,19 @@ def _of_loop(look: Look, member: FleetMember | None) -> tuple[Verdict, str] | No
     if silent_ms > ROUND_PATIENCE_MS:
         return "waits", f"has made no round for {silent_ms / 1000:.0f} s"
     if not loop.states:
-        return _without_partitions(loop, member)
+        return _without_partitions(member)
     whole = loop.freezing.hold(())
     return ("frozen", whole[0].line()) if whole else None
 
 
-def _without_partitions(loop: ConnectorLoop, member: FleetMember | None) -> tuple[Verdict, str]:
+def _without_partitions(member: FleetMember | None) -> tuple[Verdict, str]:
     """A member of a fleet that hears of the others may have none for good: a standby."""
     if member is None or member.why_alone:
         return "waits", "has no partitions: none of its topics has any yet"
     silent = member.report_age_seconds
     if silent * 1000 > ROUND_PATIENCE_MS:
         return "waits", f"has no partitions, and has not heard of its fleet for {silent:.0f} s"
-    if loop.sharing.elsewhere:
+    if member.elsewhere:
         return "idle", "has no partitions: other members have them"
     return "waits", "has no partitions, and no other member has any yet"
 

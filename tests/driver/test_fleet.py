@@ -176,7 +176,8 @@ def test_nobody_is_alone_before_it_has_looked_who_has_records(kafka: Kafka, topi
     try:
         wait_for(lambda: first.member.view().number >= 3, 20, "three reports")
         assert first.share is not None and first.share.floor is None
-        first.member.took(SharesRead(alive=frozenset({"run-9"})))
+        first.member.took(SharesRead(alive=frozenset({"run-9"}), unowned=2, elsewhere=3))
+        assert (first.member.unowned, first.member.elsewhere) == (2, 3)
         number = first.member.view().number
         wait_for(lambda: first.member.view().number >= number + 2, 20, "two reports")
         assert first.share is not None and first.share.floor is None

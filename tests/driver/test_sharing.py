@@ -6,7 +6,6 @@ import logging
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import partial
-from itertools import groupby
 from typing import Any
 
 import pytest
@@ -190,16 +189,6 @@ def given(world: World, source: TopicPartition, batch: int) -> PartitionState:
     state = world.settled(source)
     state.record = world.group[source] = replace(state.record, batch=batch, begin=5, end=5)
     return state
-
-
-def test_the_loop_knows_how_many_partitions_others_have(world: World) -> None:
-    """As each look finds them."""
-    loop, seen = run(world), list[int]()
-    shares(world).found = SharesRead(elsewhere=len(ITS))
-    for after_ms in range(0, 5_000, 100):
-        world.at(after_ms, lambda: seen.append(loop.sharing.elsewhere))
-    run_for(world, 5_000, loop)
-    assert [number for number, _ in groupby(seen)] == [0, len(ITS), 0]
 
 
 def test_what_came_goes_on_from_its_record_in_later_batches(world: World) -> None:

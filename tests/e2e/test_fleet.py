@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import time
+import urllib.error
+import urllib.request
+from typing import Any
 
 import pytest
 
@@ -14,10 +18,11 @@ from sluice.core.fleet.view import Member
 from sluice.core.ranges import TopicPartition
 from sluice.testbed.local.processes import descendants
 from tests.support.driver import Driver
-from tests.support.fleet import owners, produced, shared_by, start_member
+from tests.support.fleet import members, owners, produced, shared_by, start_member
 from tests.support.world import Truth, World, assert_exact, wait_for
 
 PARTITIONS = 16
+PATIENCE = 180.0
 RANGE, BACKLOG_PARTITIONS, BACKLOG = 1_000, 32, 320_000
 #: What a view behind the table takes for each block: waiting is what limits a driver, and no core.
 INSERT_SECONDS = 2.0
@@ -49,6 +54,51 @@ def test_partitions_change_hands_and_rows_are_exact(world: World) -> None:
         assert first.wait() == 0, first.text()[-4000:]
     wait_for(lambda: world.count("shared") >= truth.rows, 120, f"all {truth.rows} rows")
     assert_exact(world, "shared", truth)
+
+
+def connector_of(driver: Driver, url: list[str]) -> dict[str, Any]:
+    """What a driver says of its connector, and whether it is ready."""
+    if not url:
+        logged = [json.loads(line) for line in driver.text().splitlines() if '"http"' in line]
+        url += [each["url"] for each in logged]
+    try:
+        with urllib.request.urlopen(f"{url[0]}/ready", timeout=10) as answer:
+            is_ready = answer.status == 200
+    except urllib.error.HTTPError as error:
+        is_ready = False
+        error.close()
+    with urllib.request.urlopen(f"{url[0]}/status", timeout=10) as answer:
+        (told,) = json.load(answer)["connectors"]
+    return {"is_ready": is_ready, **told}
+
+
+@pytest.mark.long
+def test_a_member_without_partitions_is_ready_and_takes_over(world: World) -> None:
+    truth = Truth()
+    world.create_topic("orders-standby", 1)
+    world.create_table("stood_by")
+    base = world.configure({"stood_by": ["orders-standby"]}, lease='"20s"')
+    base.write_text(base.read_text() + '[http]\nlisten = "127.0.0.1:0"\n')
+    drivers = {name: start_member(world, base, name) for name in "ab"}
+    shares: dict[str, int] = {}
+
+    def one_has_it() -> bool:
+        shares.update({name: each.partitions for name, each in members(world, base).items()})
+        return sorted(shares.get(name, 0) for name in "ab") == [0, 1]
+
+    wait_for(one_has_it, PATIENCE, "an owner")
+    owner, standby = sorted(drivers, key=lambda name: -shares.get(name, 0))
+    url: list[str] = []
+    wait_for(lambda: connector_of(drivers[standby], url)["is_ready"], PATIENCE, "a ready standby")
+    told = connector_of(drivers[standby], url)
+    assert (told["verdict"], told["is_moving"]) == ("idle", True)
+    assert told["reason"] == "has no partitions: other members have them"
+    drivers[owner].kill()
+    world.produce("orders-standby", 500, truth, partitions=1)
+    world.wait_for_rows("stood_by", 500, drivers[standby], PATIENCE)
+    told = connector_of(drivers[standby], url)
+    assert told["is_ready"] and told["reason"] != "has no partitions: other members have them"
+    assert_exact(world, "stood_by", truth)
 
 
 @pytest.mark.long

@@ -96,6 +96,7 @@ def test_a_member_without_partitions_is_ready_while_others_have_them() -> None:
     world = World([])
     loop = run(world)
     facts = {"unreadable": 0, "busy_partitions": 0, "view": lambda: Fold("run-1").view()}
+    facts |= {"unowned": 1, "elsewhere": 0}
     member = SimpleNamespace(why_alone="", report_age_seconds=1.0, **facts)
 
     def found(fleet: object) -> tuple[str, bool, str]:
@@ -108,7 +109,7 @@ def test_a_member_without_partitions_is_ready_while_others_have_them() -> None:
     assert found(None) == topics
     nobody = "has no partitions, and no other member has any yet"
     assert found(member) == ("waits", False, nobody)
-    loop.sharing.elsewhere = 4
+    member.elsewhere = 4
     assert found(member) == ("idle", True, "has no partitions: other members have them")
     member.report_age_seconds = 61.0
     unheard = "has no partitions, and has not heard of its fleet for 61 s"

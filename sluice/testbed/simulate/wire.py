@@ -16,7 +16,7 @@ from urllib.parse import parse_qsl, urlencode
 
 from sluice.clickhouse.connection import Address, Reply, Request
 from sluice.clickhouse.http import InsertReply, Server
-from sluice.clickhouse.insert import InsertPlan
+from sluice.clickhouse.insert import QUERY_ID_PREFIX, InsertPlan
 from sluice.core.lease import LeaseOverError
 from sluice.testbed.simulate import faults
 from sluice.testbed.simulate.inserters import Inserter
@@ -128,13 +128,10 @@ class Connection:
         keys = _parsed(request.path.partition("?")[2])
         if keys.get("query", "").startswith("INSERT"):
             reply = self._insert(request, keys, timeout_seconds)
+        elif keys.get("query_id", "").startswith(QUERY_ID_PREFIX):
+            reply = self._stage(bytes(request.body[0]).decode(), keys, timeout_seconds)
         else:
-            sql = bytes(request.body[0]).decode()
-            # The look at what runs has a query id, too.
-            if "query_id" not in keys or sql.startswith("SELECT"):
-                reply = self._ask(sql, timeout_seconds)
-            else:
-                reply = self._stage(sql, keys, timeout_seconds)
+            reply = self._ask(bytes(request.body[0]).decode(), timeout_seconds)
         self._used_at = self._world.now
         return reply
 
