@@ -379,6 +379,7 @@ class ConnectorLoop:
         self.states.update({state.source: state for state in started.states})
         for state in started.states:
             self._pending.file(state)
+        self._topics.joined()
 
 
 def _waits(loop: ConnectorLoop, parts: LoopParts, is_answered: bool, failures: int) -> Waits:
