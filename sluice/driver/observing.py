@@ -12,7 +12,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
 
-from sluice.core.errors import SluiceError, TransientError
+from sluice.core.errors import SluiceError
 from sluice.core.lease import has_expired
 from sluice.core.ranges import EPOCH_UNKNOWN, EpochOffset, TopicPartition
 from sluice.driver.beginning import StartRefusedError
@@ -21,7 +21,7 @@ from sluice.driver.ports import ConfigurationRead, FindCuts, SourceOffsets, Topi
 from sluice.driver.start import ReadAhead, Started
 from sluice.driver.state import PartitionState
 from sluice.driver.stopped import PartitionStoppedError, begin_lost, cut_below
-from sluice.kafka.errors import recreated
+from sluice.kafka.errors import PASSING, recreated
 from sluice.kafka.log import TopicMissingError
 from sluice.spark.jobs import Inbox
 
@@ -119,7 +119,7 @@ class TopicObserver:
                 }
             )
             yield from self._drop_unverified(ends)
-        except TransientError:
+        except PASSING:
             self.is_answered = False
             raise
         self.is_answered = True
@@ -162,7 +162,7 @@ class TopicObserver:
         if not unseen:
             return
         begins: Mapping[TopicPartition, int] = {}
-        with suppress(TransientError):  # their leaders are gone again
+        with suppress(*PASSING):  # their leaders are gone again
             begins = self._offsets.begins(unseen, partial=True)
         for source in unseen:
             state = self._states[source]
@@ -283,7 +283,7 @@ class TopicObserver:
         try:
             if asked:
                 self._take_in(asked, take_over)
-        except TransientError as error:
+        except PASSING as error:
             _logger.warning("new partitions cannot be taken over yet: %s", error)
 
     def _take_in(
