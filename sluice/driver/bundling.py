@@ -93,7 +93,7 @@ def again_together(
     if not is_whole_bundle(members) or _leaves(members):
         return _dissolved(members, again, probe, owner, now_ms), False
     unrecorded = [refresh(state) for state in members if state.is_unrecorded]
-    if unrecorded or any(now_ms < state.retry_at_ms for state in members):
+    if unrecorded or any(state.rests(now_ms) for state in members):
         return unrecorded, False
     if any(isinstance(state.stage, ToProbe) for state in members):
         return _dissolved(members, again, probe, owner, now_ms), False

@@ -586,6 +586,8 @@ class _Assembly:
         topics, sources = self._topics_and_sources(self.log)
         parts = self._start_parts(self.recorder, self.log)
         started = take_over(parts, sources)
+        if self.run.until_caught_up and len(started.states) < len(sources):
+            raise TransientError("no leader tells of a partition that was never loaded")
         leaving = retired(self.recorder, self.log, topics, started.elsewhere)
         if leaving:
             started.add(take_over(parts, leaving, started.batch, retiring=True))

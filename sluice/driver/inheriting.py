@@ -91,6 +91,8 @@ class Heir:
         self._owners = Owners()
         #: What was found of partitions that stopped here: they are tried again when that changes.
         self._tried: CommittedOffsets = {}
+        #: Those that no leader told of, and that were left as they are, by the number of the view.
+        self._left: dict[TopicPartition, int] = {}
         #: Ids that were announced, and of which not all is known to be the loop's.
         self._inherits = frozenset[str]()
         #: Ids that are fenced, with the number of the view.
@@ -138,6 +140,7 @@ class Heir:
         gone: list[TopicPartition] = []
         read = replace(self._named, view=0)
         inherited = frozenset[str]()
+        self._left = {s: at for s, at in self._left.items() if view.number - at < _FENCED_REPORTS}
         with _looking_again():
             sources = self._sources()
             found = self._recorder.look(sources)
@@ -203,6 +206,8 @@ class Heir:
         return fenced_at is None or view.number - fenced_at >= _FENCED_REPORTS
 
     def _is_new(self, source: TopicPartition, at: CommittedOffset | None) -> bool:
+        if source in self._left:
+            return False
         return source not in self._tried or self._tried[source] != at
 
     def _is_given(
@@ -284,6 +289,8 @@ class Heir:
             _logger.warning("%s: %d partitions of %s are taken over", connector, count, names)
             producers = dict(taken.producers)
             first = first_records(self._parts, taken, ledger, batch)
+            states = {state.source for state in first.states}
+            self._left |= dict.fromkeys(taken.found.keys() - states, view.number)
             started.append(self._remembered(taken, first))
             taken.producers.update(producers)
         if leaving:
@@ -325,7 +332,8 @@ class Heir:
 
 
 _NOBODYS = object()
-#: Whoever is fenced is fenced again after so many reports, if it still counts.
+#: Whoever is fenced is fenced again after so many reports, if it still counts; and so is what was
+#: left since no leader told of it.
 _FENCED_REPORTS = 15
 
 

@@ -20,7 +20,6 @@ from typing import Protocol
 
 from sluice.clickhouse.access import ClickHouseAccess
 from sluice.core.budget import TargetShard
-from sluice.core.errors import TransientError
 from sluice.core.flights import InFlight
 from sluice.core.load_spec import LoadSpec
 from sluice.core.ranges import TopicPartition
@@ -56,6 +55,7 @@ from sluice.driver.round_planner import RoundPlanner
 from sluice.driver.sharing import Sharing
 from sluice.driver.start import Started
 from sluice.driver.state import Holds, PartitionState
+from sluice.kafka.errors import PASSING
 from sluice.spark.jobs import JobResult, SparkGoneError
 from sluice.worker.assignment import TaskEnvironment
 
@@ -351,7 +351,7 @@ class ConnectorLoop:
                     self._apply(self._topics.look(now_ms))
             pause_ms = min((OBSERVE_SHARE - 1) * took_ms, OBSERVE_PAUSE_MS_MAX)
             self._observe_again_at_ms = now_ms + max(self._observe_every_ms, took_ms + pause_ms)
-        except TransientError as error:
+        except PASSING as error:
             self._observe_again_at_ms = self._parts.now_ms() + 2000
             _logger.warning("connector %s: %s", self.name, error)
 
@@ -379,6 +379,7 @@ class ConnectorLoop:
         self.states.update({state.source: state for state in started.states})
         for state in started.states:
             self._pending.file(state)
+        self._topics.joined()
 
 
 def _waits(loop: ConnectorLoop, parts: LoopParts, is_answered: bool, failures: int) -> Waits:

@@ -9,9 +9,10 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass
 
-from sluice.core.errors import SluiceError, TransientError
+from sluice.core.errors import SluiceError
 from sluice.core.lease import has_expired
 from sluice.core.ranges import EPOCH_UNKNOWN, EpochOffset, TopicPartition
 from sluice.driver.beginning import StartRefusedError
@@ -19,8 +20,8 @@ from sluice.driver.effects import Effect, LetGo, StopPartition
 from sluice.driver.ports import ConfigurationRead, FindCuts, SourceOffsets, Topics
 from sluice.driver.start import ReadAhead, Started
 from sluice.driver.state import PartitionState
-from sluice.driver.stopped import PartitionStoppedError, cut_below
-from sluice.kafka.errors import recreated
+from sluice.driver.stopped import PartitionStoppedError, begin_lost, cut_below
+from sluice.kafka.errors import PASSING, recreated
 from sluice.kafka.log import TopicMissingError
 from sluice.spark.jobs import Inbox
 
@@ -29,6 +30,8 @@ _logger = logging.getLogger("sluice.loop")
 LOOK_EVERY_MS = 30_000
 #: A last stable offset below what is recorded, for so long, is a truncated log.
 SHORT_LOG_MS = 10_000
+#: For so long others of a bundle wait for a partition whose log no leader tells of.
+UNSEEN_MS = 60_000
 
 
 class TopicObserver:
@@ -87,6 +90,10 @@ class TopicObserver:
         """Look soon; called from any thread."""
         self._is_wanted = True
 
+    def joined(self) -> None:
+        """Partitions have joined the loop: what is told of them may have been told before."""
+        self._known = {}
+
     def clock_went_back(self, now_ms: int) -> None:
         """Do not wait until the clock has caught up."""
         self._looked_at_ms = now_ms
@@ -112,11 +119,12 @@ class TopicObserver:
                 }
             )
             yield from self._drop_unverified(ends)
-        except TransientError:
+        except PASSING:
             self.is_answered = False
             raise
         self.is_answered = True
         for source, end in ends.items():
+            states[source].is_unseen = False
             states[source].see_end(end, now_ms)
             self._changed(states[source])
             yield from self._notice_short_log(states[source], end.offset, now_ms)
@@ -130,6 +138,7 @@ class TopicObserver:
 
         :raises TransientError: that cannot be found out now.
         """
+        yield from self._see_begins(ends)
         points: dict[TopicPartition, EpochOffset] = {}
         for source, end in list(ends.items()):
             state = self._states[source]
@@ -145,6 +154,24 @@ class TopicObserver:
             del ends[source]
             cut = cut_below(source, state.record.log_end, where, self._connector)
             yield StopPartition(source, cut)
+
+    def _see_begins(self, ends: dict[TopicPartition, EpochOffset]) -> Iterator[Effect]:
+        """Of those that a leader tells of for the first time since they were taken over, the log
+        must hold what is to be loaded next."""
+        unseen = [source for source in ends if self._states[source].is_unseen]
+        if not unseen:
+            return
+        begins: Mapping[TopicPartition, int] = {}
+        with suppress(*PASSING):  # their leaders are gone again
+            begins = self._offsets.begins(unseen, partial=True)
+        for source in unseen:
+            state = self._states[source]
+            position = state.record.begin
+            if source not in begins:
+                del ends[source]
+            elif begins[source] > position:
+                at = begins[source], ends.pop(source).offset, position
+                yield StopPartition(source, begin_lost(source, *at, self._connector))
 
     def _notice_short_log(self, state: PartitionState, end: int, now_ms: int) -> Iterator[Effect]:
         """A log that ends before what is recorded was truncated, or is another topic's."""
@@ -181,6 +208,8 @@ class TopicObserver:
             self._asked.update(new)
             self._ask(new)
         for state in self._states.values():
+            if state.is_unseen and now_ms - state.committed_at_ms > UNSEEN_MS:
+                state.alone = True  # the others of its bundle do not wait for its leader
             if state.out and has_expired(state.record.deadline_ms, now_ms):
                 _logger.warning(
                     "%s: its task has not come back, and its lease ended %d s ago; does Spark "
@@ -254,7 +283,7 @@ class TopicObserver:
         try:
             if asked:
                 self._take_in(asked, take_over)
-        except TransientError as error:
+        except PASSING as error:
             _logger.warning("new partitions cannot be taken over yet: %s", error)
 
     def _take_in(
@@ -272,6 +301,7 @@ class TopicObserver:
                 self._take_in([source for source in sources if source.topic == topic], take_over)
             return
         self._refused.difference_update(topics)
+        new &= {source.topic for source in self._states}
         if new:
             _logger.warning("new topics are loaded from now on: %s", ", ".join(sorted(new)))
 

@@ -66,6 +66,11 @@ class SourceOffsets(Protocol):
         """The same, with the epoch of the leader that told. A mapping that was given out never
         changes; the same object may come again while nothing has changed."""
 
+    def begins(
+        self, sources: Iterable[TopicPartition], *, partial: bool = False
+    ) -> dict[TopicPartition, int]:
+        """First offset that each log still holds; missing as in `stable_ends`."""
+
     def leader_of(self, source: TopicPartition) -> int:
         """The id of the broker that leads a partition, -1 where it is not known."""
 

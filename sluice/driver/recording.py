@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
-from sluice.core.errors import ForeignHandsError, TransientError
+from sluice.core.errors import ForeignHandsError
 from sluice.core.lease import has_expired
 from sluice.core.ledger import Commit, LedgerEntry, checkpoint_entries, record_entry, spec_entry
 from sluice.core.ranges import TopicPartition
@@ -18,6 +18,7 @@ from sluice.driver.record_updates import RecordUpdate, bounded
 from sluice.driver.report_handler import backoff_ms
 from sluice.driver.start import Started
 from sluice.driver.state import Holds, PartitionState
+from sluice.kafka.errors import PASSING
 
 #: A start reads about as much of the ledger as is written meanwhile.
 CHECKPOINT_EVERY_MS = 600_000
@@ -182,7 +183,7 @@ class RoundRecorder:
         except ForeignHandsError as error:
             _logger.warning("connector %s: %s", self._name, error)
             return []
-        except TransientError as error:
+        except PASSING as error:
             self.failures += 1
             delay = backoff_ms(self.failures)
             self.again_at_ms = now_ms + delay

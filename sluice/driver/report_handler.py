@@ -48,6 +48,7 @@ from sluice.driver.unknown_schemas import (
     UnknownSchemaError,
     stored_in_part,
 )
+from sluice.kafka.errors import PASSING
 from sluice.spark.jobs import JobResult, SparkGoneError
 from sluice.worker.errors import StructureChangedError, took_too_long
 
@@ -299,7 +300,7 @@ class ReportHandler:
         pause_ms_max: int = BACKOFF_MS_MAX,
     ) -> list[Effect]:
         self._count(error)
-        if isinstance(error, TerminalError):
+        if isinstance(error, TerminalError) and not isinstance(error, PASSING):
             if not _is_refused_for_columns(error) or state.refusals >= REFUSALS_MAX:
                 return self._failed_for_good(state, error)
             # A look at the table says more: what it was, what it is, and who has to stop.

@@ -237,7 +237,7 @@ class RoundPlanner:
         """A range in doubt that is not out: its next update, and whether it may run as it is."""
         if state.is_unrecorded:
             return refresh(state), False
-        if state.has_to_be_probed or now_ms < state.retry_at_ms or self._is_disputed(state):
+        if state.has_to_be_probed or state.rests(now_ms) or self._is_disputed(state):
             return None, False
         match state.stage:
             case Answered(TooHeavy(end=end)) if not _may_shorten(state, self.spec_of(state)):

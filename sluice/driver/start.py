@@ -11,6 +11,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
+from typing import TypeVar
 
 from sluice.config import Start
 from sluice.core.errors import OwnerChangedError, SluiceError, TerminalError, TransientError
@@ -50,6 +51,7 @@ from sluice.kafka.recorder import Recorder, TakeOver
 
 _logger = logging.getLogger("sluice.loop")
 
+_Told = TypeVar("_Told")
 
 #: See `StartParts`.
 WhyNoProbe = Callable[[LoadSpec, str, bool], str | None]
@@ -199,17 +201,18 @@ def first_records(
     retiring: bool = False,
     keeps: bool = False,
 ) -> Started:
-    """Steps 3 and 4, for all that a take-over has found.
+    """Steps 3 and 4, for all that a take-over has found. Where no leader tells of a log, a
+    partition goes on by its record, and nothing of it is sent until one does; without a record it
+    is left as it is, with all others of a topic that has none.
 
     :param keeps: they name this owner already: nothing is written, and each keeps its record.
     """
     parts = replace(parts, why_no_probe=_asked_once(parts.why_no_probe))
-    sources = list(taken.found)
     started = Started(batch=batch)
-    if view.recorded is not None:
-        started.recorded = view.recorded.union(sources)
     _load_specs(parts, view, started)
-    observed = _observe(parts, taken, view, sources)
+    observed = _observe(parts, taken, view)
+    if view.recorded is not None:
+        started.recorded = view.recorded.union(item.source for item in observed)
     started.batch = 1 + max([batch, *(o.record.batch for o in observed if o.record)])
     begins = beginnings(parts.start, parts.log, parts.ask_group, _new(observed, view))
     records: dict[TopicPartition, Record] = {}
@@ -339,13 +342,11 @@ def _load_specs(parts: StartParts, view: LedgerView, started: Started) -> None:
         started.canonical[digest] = view.specs[digest]
 
 
-def _observe(
-    parts: StartParts, taken: TakeOver, view: LedgerView, sources: list[TopicPartition]
-) -> list[Observed]:
+def _observe(parts: StartParts, taken: TakeOver, view: LedgerView) -> list[Observed]:
+    sources = list(taken.found)
     # First: what is told after that of a topic that was made anew is not loaded under its old id.
     topics = parts.log.topics({source.topic for source in sources})
-    begins = parts.log.begins(sources)
-    ends = parts.log.epoch_ends(sources)
+    begins, ends = _told(parts.log.begins, sources), _told(parts.log.epoch_ends, sources)
     records: dict[TopicPartition, Record] = {}
     for source, found in taken.found.items():
         try:
@@ -355,7 +356,11 @@ def _observe(
             _logger.warning("%s: %s", source, error)
     # As long as one leader leads, it cuts nothing.
     cuts = parts.find_cuts(
-        {s: r.log_end for s, r in records.items() if r.epoch not in (EPOCH_UNKNOWN, ends[s].epoch)}
+        {
+            s: r.log_end
+            for s, r in records.items()
+            if s in ends and r.epoch not in (EPOCH_UNKNOWN, ends[s].epoch)
+        }
     )
     known: dict[str, set[str]] = {}
     for source, record in records.items():
@@ -363,7 +368,16 @@ def _observe(
     for source, entry in view.records.items():
         known.setdefault(source.topic, set()).add(str(entry["metadata"]).split("|")[8])
     observed = []
+    untold = {s for s in sources if not (s in begins and s in ends)}
+    left = untold - records.keys()
+    left |= {s for s in sources if s.topic not in known and s.topic in {t.topic for t in left}}
+    for source, record in records.items():
+        if source in untold:
+            begins[source], ends[source] = record.begin, record.log_end
+    _tell_untold(untold - left, left)
     for source in sources:
+        if source in left:
+            continue
         topic_id = topics[source.topic][0]
         own = records.get(source)
         ids = {own.topic_id} if own is not None else known.get(source.topic, set())
@@ -378,9 +392,39 @@ def _observe(
                 begins[source],
                 ends[source],
                 cuts.get(source, ""),
+                is_told=source not in untold,
             )
         )
     return observed
+
+
+def _told(
+    ask: Callable[..., Mapping[TopicPartition, _Told]], sources: list[TopicPartition]
+) -> dict[TopicPartition, _Told]:
+    """What the leaders tell that there are.
+
+    :raises TerminalError: one of them refuses.
+    """
+    try:
+        return dict(ask(sources))
+    except TransientError as error:
+        _logger.warning("%s", error)
+    try:
+        return dict(ask(sources, partial=True))
+    except TransientError:
+        return {}
+
+
+def _tell_untold(waiting: set[TopicPartition], left: set[TopicPartition]) -> None:
+    told = (
+        (waiting, "nothing of it is loaded until one tells"),
+        (left, "it is not begun, nor is a topic of which nothing was loaded yet"),
+    )
+    for sources, what in told:
+        if sources:
+            more = f" and {len(sources) - 1} others" if len(sources) > 1 else ""
+            first = min(sources)
+            _logger.warning("no leader tells of the log of %s%s; %s", first, more, what)
 
 
 def _decide(
@@ -401,6 +445,7 @@ def _decide(
         stable_end=item.stable_end,
         committed_at_ms=now_ms,
         epoch=item.end.epoch,
+        is_unseen=not item.is_told,
     )
     facts, why = _facts(parts, item, view, started, state, now_ms)
     decision = decide(facts)
@@ -428,7 +473,7 @@ def _decide(
         record = replace(record, kind=Kind.RENEW, owner=parts.planner.owner)
         state.probe()
         _logger.warning("%s is in doubt and %s; it is probed", state.block_range, why)
-    if record.epoch == EPOCH_UNKNOWN and record.end <= item.stable_end:
+    if record.epoch == EPOCH_UNKNOWN and item.is_told and record.end <= item.stable_end:
         # A record from before there were any: what its leader has now counts from now on.
         record = replace(record, epoch=item.end.epoch)
     state.record = replace(record, batch=started.batch)

@@ -110,6 +110,7 @@ class PartitionState:
     :param retiring: its topic is not configured any more: it is let go once it is settled.
     :param hands_to: the owner id that it goes to once it is settled (R25); "": it stays.
     :param held_until_ms: until then something of it that is settled may still be inserted.
+    :param is_unseen: no leader has told of its log since it was taken over: nothing of it is sent.
     """
 
     source: TopicPartition
@@ -142,6 +143,7 @@ class PartitionState:
     retiring: bool = False
     hands_to: str = ""
     held_until_ms: int = 0
+    is_unseen: bool = False
 
     @property
     def block_range(self) -> Range:
@@ -181,6 +183,10 @@ class PartitionState:
             and not (self.out or self.retiring or self.hands_to or self.stopped is not None)
             and (not self.record.in_doubt or self.loaded is not None)
         )
+
+    def rests(self, now_ms: int) -> bool:
+        """Whether its range is not sent again yet."""
+        return self.is_unseen or now_ms < self.retry_at_ms
 
     def goes_to(self, now_ms: int) -> str:
         """The owner id that its next record hands it over to; "": to nobody."""
@@ -274,6 +280,7 @@ class PartitionState:
             and end.epoch in (self.epoch, EPOCH_UNKNOWN)
             and end.offset >= self.record.end
             and self.short_since_ms is None
+            and not self.is_unseen
         )
 
     def see_end(self, end: EpochOffset, now_ms: int) -> None:

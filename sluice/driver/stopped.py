@@ -25,6 +25,7 @@ class Observed:
     """Everything that was read about one partition.
 
     :param cut: where its log was cut below what is recorded, in words; "": nowhere.
+    :param is_told: False: its leader has told nothing; what its record says is taken to be there.
     """
 
     source: TopicPartition
@@ -35,6 +36,7 @@ class Observed:
     log_begin: int
     end: EpochOffset
     cut: str = ""
+    is_told: bool = True
 
     @property
     def stable_end(self) -> int:
@@ -97,6 +99,17 @@ def cut_below(
     )
 
 
+def begin_lost(
+    source: TopicPartition, log_begin: int, stable_end: int, position: int, connector: str
+) -> PartitionStoppedError:
+    """A log begins after the next offset that is to be loaded."""
+    return PartitionStoppedError(
+        f"{source}: the log holds [{log_begin}, {stable_end}), but {position} is the next offset "
+        "to load; messages expired before they were loaded",
+        f"`sluice adopt CONFIG {_which(connector, source)} --offset {log_begin}` accepts the loss.",
+    )
+
+
 def resolved_together(connector: str, sources: Iterable[TopicPartition]) -> list[str]:
     """What a person is told of partitions that wait for his word: for each topic, the one command
     that decides all of them."""
@@ -151,11 +164,6 @@ def stop_error(
             f"{where}: the topic was deleted and created again (its id is {item.topic_id} now)",
             f"`sluice adopt CONFIG {which} --offset 0` loads the new one from its beginning.",
         ),
-        Decision.STOP_LOG_BEGIN: (
-            f"{where}: the log holds {held}, but {position} is the next offset to load; "
-            "messages expired before they were loaded",
-            f"`sluice adopt CONFIG {which} --offset {item.log_begin}` accepts the loss.",
-        ),
         Decision.STOP_LOG_END: (
             f"{where}: the log holds {held}, but offsets up to "
             f"{record.end if record else position} are recorded; the log was truncated",
@@ -169,6 +177,8 @@ def stop_error(
     }
     if decision is Decision.STOP_LOG_END and item.cut and record is not None:
         return cut_below(source, record.log_end, item.cut, connector)
+    if decision is Decision.STOP_LOG_BEGIN:
+        return begin_lost(source, item.log_begin, item.stable_end, position, connector)
     message, hint = texts[decision]
     if decision is Decision.STOP_RESOLVE:
         return UnresolvedError(message, hint)

@@ -25,11 +25,11 @@ _RIGHTS_CODES = frozenset(
     }
 )
 
-_TERMINAL_CODES = frozenset(
+#: Nobody is let in as Sluice's user.
+_LOGIN_CODES = frozenset(
     {
         ck.KafkaError._AUTHENTICATION,
         ck.KafkaError.SASL_AUTHENTICATION_FAILED,
-        ck.KafkaError._INVALID_ARG,
         ck.KafkaError._SSL,
     }
 )
@@ -41,7 +41,13 @@ class KafkaTerminalError(TerminalError):
     hint = "Check brokers, credentials and access rights of the connector."
 
 
-class KafkaDeniedError(KafkaTerminalError):
+class KafkaRefusedError(KafkaTerminalError):
+    """Sluice's user is not let in, or not believed. For who starts, that is for good. Who runs was
+    let in before, and waits: the directory of users may be away, or one broker have a wrong
+    certificate."""
+
+
+class KafkaDeniedError(KafkaRefusedError):
     """Sluice's user lacks a right."""
 
     hint = "`sluice doctor` names the right that is missing, and `--grants` prints all of them."
@@ -51,6 +57,10 @@ class KafkaUnavailableError(TransientError):
     """Kafka did not answer, or cannot answer now."""
 
     hint = "Check that the brokers run and can be reached; Sluice goes on by itself."
+
+
+#: What who runs waits for.
+PASSING = (TransientError, KafkaRefusedError)
 
 
 class FencedError(TransientError):
@@ -112,6 +122,8 @@ def kafka_error(action: str, error: ck.KafkaError | Exception) -> SluiceError:
         return FencedError(text)
     if inner.code() in _RIGHTS_CODES:
         return KafkaDeniedError(text)
-    if inner.code() in _TERMINAL_CODES:
+    if inner.code() in _LOGIN_CODES:
+        return KafkaRefusedError(text)
+    if inner.code() == ck.KafkaError._INVALID_ARG:
         return KafkaTerminalError(text)
     return KafkaUnavailableError(text)

@@ -134,9 +134,11 @@ class SourceLog:
         uncommitted = ck.IsolationLevel.READ_UNCOMMITTED
         return _plain(self._offsets(sources, OffsetSpec.latest(), uncommitted, partial=partial))
 
-    def begins(self, sources: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
+    def begins(
+        self, sources: Iterable[TopicPartition], *, partial: bool = False
+    ) -> dict[TopicPartition, int]:
         """First offset that each log still holds."""
-        return _plain(self._offsets(sources, OffsetSpec.earliest()))
+        return _plain(self._offsets(sources, OffsetSpec.earliest(), partial=partial))
 
     def at_time(
         self, sources: Iterable[TopicPartition], timestamp_ms: int

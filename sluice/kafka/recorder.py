@@ -30,7 +30,12 @@ from sluice.core.ledger import Commit, CommittedOffset, CommittedOffsets
 from sluice.core.ranges import TopicPartition
 from sluice.core.records import GENESIS, Record, decode
 from sluice.kafka.clients import KafkaAccess, make_consumer, make_producer, make_unstable_reader
-from sluice.kafka.errors import FencedError, KafkaUnavailableError, UnknownCommitError
+from sluice.kafka.errors import (
+    PASSING,
+    FencedError,
+    KafkaUnavailableError,
+    UnknownCommitError,
+)
 from sluice.kafka.offsets import ask, owner_in, shown
 from sluice.kafka.transactions import (
     COMMIT_PATIENCE_SECONDS,
@@ -49,6 +54,9 @@ RENEWED_AFTER_SECONDS = 10.0
 SUCCESSOR_PATIENCE_SECONDS, _SUCCESSOR_LOOKS_SECONDS = 3.0, 0.3
 
 _Answer = TypeVar("_Answer")
+
+
+_Passing = tuple[type[SluiceError], ...]
 
 
 class StopRequestedError(TransientError):
@@ -344,13 +352,13 @@ class Recorder:
             raise ForeignHandsError("; ".join(different.values()))
         raise KafkaUnavailableError("the transaction was not committed")
 
-    def _at_last(self, ask: Callable[[], _Answer]) -> _Answer:
+    def _at_last(self, ask: Callable[[], _Answer], passing: _Passing = PASSING) -> _Answer:
         """An answer, however long Kafka gives none: who goes on without knowing whether it has
-        committed takes its own record for a foreign one."""
+        committed takes its own record for a foreign one. After these errors it asks again."""
         while True:
             try:
                 return ask()
-            except TransientError as error:
+            except passing as error:
                 _logger.warning("%s; it is asked again", error)
                 self._pause(0.5)
 
@@ -388,7 +396,7 @@ class Recorder:
         wanted = list(sources)
         peek = self._peek or make_unstable_reader(self._access, self.names.group)
         try:
-            return self._at_last(lambda: ask(peek, wanted, 10.0))
+            return self._at_last(lambda: ask(peek, wanted, 10.0), (TransientError,))
         finally:
             if peek is not self._peek:
                 peek.close()

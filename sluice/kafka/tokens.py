@@ -20,7 +20,7 @@ from sluice.core.kafka_identity import (
     identity_of,
     identity_refusals,
 )
-from sluice.kafka.errors import KafkaTerminalError, KafkaUnavailableError
+from sluice.kafka.errors import KafkaRefusedError, KafkaUnavailableError
 
 _logger = logging.getLogger("sluice.kafka")
 
@@ -159,13 +159,13 @@ def _given(client: OidcClient) -> Token:
         raise _away(client, f"answers {reply.status_code}{_words(client, said)}")
     token, seconds = said.get("access_token"), said.get("expires_in")
     if not reply.is_success:
-        raise KafkaTerminalError(
+        raise KafkaRefusedError(
             f"{client.endpoint} gives no token to the client {client.client_id}: it answers "
             f"{reply.status_code}{_words(client, said)}",
             "Check sasl.oauthbearer.client.id, client.secret, scope and token.endpoint.url.",
         )
     if not isinstance(token, str) or not isinstance(seconds, int | float) or seconds <= 0:
-        raise KafkaTerminalError(
+        raise KafkaRefusedError(
             f"{client.endpoint} answers without access_token and expires_in",
             "Check that sasl.oauthbearer.token.endpoint.url is the service's endpoint for tokens.",
         )

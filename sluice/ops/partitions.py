@@ -32,6 +32,7 @@ class PartitionFacts:
     :param recorded: metadata of the ledger's last record, None if it has none.
     :param last: that record, None if it cannot be read.
     :param background: what the ledger knows besides.
+    :param log_begin: -1, as `stable_end`: no leader tells; only where it was asked for partially.
     """
 
     source: TopicPartition
@@ -89,17 +90,24 @@ class ConnectorReader:
         return look(self.access, self.group, sources, OPEN_PATIENCE_SECONDS)
 
     def facts(
-        self, sources: Sequence[TopicPartition], topic_ids: dict[str, str], view: LedgerView | None
+        self,
+        sources: Sequence[TopicPartition],
+        topic_ids: dict[str, str],
+        view: LedgerView | None,
+        *,
+        partial: bool = False,
     ) -> list[PartitionFacts]:
         """Everything that is known of each partition.
 
         :param view: None reads the ledger only for partitions without a valid record.
+        :param partial: also of those whose log no leader tells of, unless none does.
         """
         offsets = self.offsets(sources)
         decoded = {source: record_in(offsets.found[source]) for source in sources}
         if view is None:
             view = self.ledger(source for source, record in decoded.items() if record is None)
-        begins, ends = self.log.begins(sources), self.log.stable_ends(sources)
+        begins = self.log.begins(sources, partial=partial)
+        ends = self.log.stable_ends(sources, partial=partial)
         return [
             PartitionFacts(
                 source=source,
@@ -110,8 +118,8 @@ class ConnectorReader:
                 last=_last(view, source),
                 background=view.background(source),
                 topic_id=topic_ids[source.topic],
-                log_begin=begins[source],
-                stable_end=ends[source],
+                log_begin=begins.get(source, -1),
+                stable_end=ends.get(source, -1),
             )
             for source in sources
         ]

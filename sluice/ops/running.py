@@ -371,6 +371,8 @@ class Look:
             return "waits", outage
         if is_sought:
             return "waits", f"{state.block_range} is looked for in its tables"
+        if state.is_unseen:
+            return "waits", "no leader has told of its log since this driver took it over"
         if state.record.in_doubt and state.failures:
             again = max(0.0, (state.retry_at_ms - self.now_ms) / 1000)
             often = "once" if state.failures == 1 else f"{state.failures} times"

@@ -52,10 +52,10 @@ class PartitionStatus:
 
     :param committed: the group's offset, whoever committed it; None if there is none.
     :param intent: None where nothing was ever recorded.
-    :param stable_end: last stable offset, exclusive.
+    :param stable_end: last stable offset, exclusive; None: no leader tells it.
     :param shards: that its rows go to as configured: a range is settled when all of them have it.
     :param lag: offsets from the settled position to the last stable offset, holes included; None
-        where the settled position is not known. Without any record, what the log holds.
+        where that or the settled position is not known. Without any record, what the log holds.
     :param frozen: what a person has frozen that it belongs to, in words: nothing of it is loaded.
     :param frozen_replicas: the same of replicas that get no blocks, of all shards.
     """
@@ -65,7 +65,7 @@ class PartitionStatus:
     partition: int
     committed: int | None
     intent: IntentStatus | None
-    stable_end: int
+    stable_end: int | None
     lag: int | None
     batch: int | None
     owner: str | None
@@ -104,7 +104,8 @@ def _of_connector(
         for topic, (_, count) in sorted(topics.items())
         for number in range(count)
     ]
-    facts = reader.facts(sources, {topic: topics[topic][0] for topic in topics}, None)
+    ids = {topic: topics[topic][0] for topic in topics}
+    facts = reader.facts(sources, ids, None, partial=True)
     hanging = [str(item.source) for item in facts if item.is_open]
     if hanging:
         _logger.warning(
@@ -143,9 +144,10 @@ def status_of(connector: str, facts: PartitionFacts) -> PartitionStatus:
     elif facts.found is not None or facts.recorded is not None:
         intent = IntentStatus(None, None, None, state)
     lag: int | None = None
-    if record is not None:
+    is_told = min(facts.log_begin, facts.stable_end) >= 0
+    if is_told and record is not None:
         lag = max(0, facts.stable_end - record.begin)
-    elif intent is None:
+    elif is_told and intent is None:
         lag = facts.stable_end - facts.log_begin
     return PartitionStatus(
         connector=connector,
@@ -153,7 +155,7 @@ def status_of(connector: str, facts: PartitionFacts) -> PartitionStatus:
         partition=facts.source.partition,
         committed=None if facts.found is None else facts.found.offset,
         intent=intent,
-        stable_end=facts.stable_end,
+        stable_end=facts.stable_end if is_told else None,
         lag=lag,
         batch=None if record is None else record.batch,
         owner=None if record is None else record.owner,

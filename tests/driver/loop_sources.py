@@ -14,6 +14,7 @@ class Sources:
 
     ends: dict[TopicPartition, int]
     unreadable: set[TopicPartition]
+    log_begins: dict[TopicPartition, int]
     epoch: int
     leaders: dict[TopicPartition, int]
     cut_at: dict[TopicPartition, int]
@@ -37,6 +38,12 @@ class Sources:
     ) -> dict[TopicPartition, EpochOffset]:
         told = self.stable_ends(sources, partial=partial).items()
         return {source: EpochOffset(end, self.epoch) for source, end in told}
+
+    def begins(
+        self, sources: Iterable[TopicPartition], *, partial: bool = False
+    ) -> dict[TopicPartition, int]:
+        told = self.stable_ends(sources, partial=partial)
+        return {source: self.log_begins.get(source, 0) for source in told}
 
     def leader_of(self, source: TopicPartition) -> int:
         return self.leaders.get(source, -1)

@@ -162,6 +162,7 @@ class World(Inbox, Sources):
         self.probes, self.probed_in_parts = list[tuple[int, Range]](), list[Collection[str]]()
         self.outages, self.gone = dict[str, str](), dict[str, str]()
         self.unreadable: set[TopicPartition] = set()
+        self.log_begins: dict[TopicPartition, int] = {}
         self.script: Script = lambda world, assignment: world.load(assignment)
         self.task_attempt = self.topic_requests = 0
         #: How long the ledger is read for partitions that appear.

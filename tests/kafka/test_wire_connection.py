@@ -16,6 +16,7 @@ from sluice.core.errors import ConfigurationError
 from sluice.core.ranges import Range
 from sluice.kafka.clients import KafkaAccess
 from sluice.kafka.errors import (
+    KafkaRefusedError,
     KafkaTerminalError,
     KafkaUnavailableError,
     RangeVanishedError,
@@ -256,11 +257,11 @@ def test_plain_sends_user_and_password() -> None:
     assert seen == [struct.pack(">i", 11) + b"\0ann\0secret"]
 
 
-def test_refused_credentials_are_terminal() -> None:
+def test_refused_credentials_are_terminal_for_who_starts() -> None:
     broker = made()
     broker.answers[messages.SASL_AUTHENTICATE] = sasl(58, *[b""] * 9)
     properties = {"security_protocol": "sasl_plaintext", "sasl_mechanism": "PLAIN"}
-    with scripted_broker(broker), pytest.raises(KafkaTerminalError) as caught:
+    with scripted_broker(broker), pytest.raises(KafkaRefusedError) as caught:
         read(broker, **properties)
     assert "PLAIN" in str(caught.value) and "secret" not in str(caught.value)
 

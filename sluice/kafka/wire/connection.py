@@ -13,7 +13,7 @@ import confluent_kafka as ck
 import numpy as np
 
 from sluice.core.errors import ConfigurationError
-from sluice.kafka.errors import KafkaTerminalError, kafka_error
+from sluice.kafka.errors import KafkaRefusedError, kafka_error
 from sluice.kafka.wire import messages
 from sluice.kafka.wire.messages import BrokenAnswerError, Cursor
 from sluice.kafka.wire.security import Security, authenticate
@@ -126,7 +126,7 @@ class Connection:
         try:
             self._socket = security.tls.wrap_socket(self._socket, server_hostname=host)
         except ssl.SSLCertVerificationError as error:
-            raise KafkaTerminalError(f"the certificate of {self.name}: {error}") from None
+            raise KafkaRefusedError(f"the certificate of {self.name}: {error}") from None
 
     def _check_versions(self) -> None:
         #: Request -> lowest and highest version that the broker knows.
@@ -145,7 +145,7 @@ class Connection:
         error = answer.number("h")
         if error:
             known = ", ".join(answer.array(answer.text))
-            raise KafkaTerminalError(f"{action}: the broker offers {known or 'nothing'}")
+            raise KafkaRefusedError(f"{action}: the broker offers {known or 'nothing'}")
 
         def exchange(token: bytes) -> bytes:
             body = struct.pack(">i", len(token)) + token

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from sluice.core.errors import ConfigurationError, TerminalError
 from sluice.core.kafka_identity import login_refusals, wire_mechanism
-from sluice.kafka.errors import KafkaTerminalError, KafkaUnavailableError
+from sluice.kafka.errors import KafkaRefusedError, KafkaUnavailableError
 from sluice.kafka.tokens import TokenSource, token_source
 
 _HASHES = {"SCRAM-SHA-256": "sha256", "SCRAM-SHA-512": "sha512"}
@@ -95,7 +95,7 @@ def _tls(properties: Mapping[str, str]) -> ssl.SSLContext:
 def authenticate(security: Security, exchange: Exchange) -> None:
     """Prove who we are, by the mechanism that the server has agreed to.
 
-    :raises KafkaTerminalError: the server cannot prove that it knows the password.
+    :raises KafkaRefusedError: the server cannot prove that it knows the password.
     :raises SluiceError: there is no token, or the server does not take it.
     """
     if security.tokens is not None:
@@ -116,7 +116,7 @@ def _show_token(tokens: TokenSource, exchange: Exchange) -> None:
         why = exchange(f"n,,\x01{shown}\x01".encode())
         if why:
             exchange(b"\x01")
-            raise KafkaTerminalError(f"the server does not take the token: {why[:_WHY_MAX]!r}")
+            raise KafkaRefusedError(f"the server does not take the token: {why[:_WHY_MAX]!r}")
     except TerminalError as error:
         if tokens.refused(token):
             # The keys of who signed it may have changed since.
@@ -139,9 +139,9 @@ def _scram(security: Security, exchange: Exchange, nonce: str) -> None:
         salt, rounds = base64.b64decode(fields["s"]), int(fields["i"])
         server_nonce = fields["r"]
     except (KeyError, ValueError):
-        raise KafkaTerminalError(f"{security.mechanism}: the server sent no challenge") from None
+        raise KafkaRefusedError(f"{security.mechanism}: the server sent no challenge") from None
     if not server_nonce.startswith(nonce) or not 0 < rounds <= _ROUNDS_MAX:
-        raise KafkaTerminalError(f"{security.mechanism}: the server's challenge is wrong")
+        raise KafkaRefusedError(f"{security.mechanism}: the server's challenge is wrong")
     last = f"c=biws,r={server_nonce}"
     signed = f"{first},{challenge},{last}"
     salted = hashlib.pbkdf2_hmac(name, security.password.encode(), salt, rounds)
@@ -151,4 +151,4 @@ def _scram(security: Security, exchange: Exchange, nonce: str) -> None:
     answer = exchange(f"{last},p={base64.b64encode(proof).decode()}".encode())
     expected = b"v=" + base64.b64encode(keyed(keyed(salted, "Server Key"), signed))
     if not hmac.compare_digest(answer.split(b",")[0], expected):
-        raise KafkaTerminalError(f"{security.mechanism}: the server does not know the password")
+        raise KafkaRefusedError(f"{security.mechanism}: the server does not know the password")

@@ -354,8 +354,10 @@ class SimulatedLog(SourceLog):
     ) -> dict[TopicPartition, int]:
         return self._asked(sources, partial, lambda log: log.end)
 
-    def begins(self, sources: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
-        return self._asked(sources, False, lambda log: log.begin)
+    def begins(
+        self, sources: Iterable[TopicPartition], *, partial: bool = False
+    ) -> dict[TopicPartition, int]:
+        return self._asked(sources, partial, lambda log: log.begin)
 
     def _asked(
         self, sources: Iterable[TopicPartition], partial: bool, read: Any
