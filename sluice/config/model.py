@@ -297,10 +297,19 @@ class Configuration:
             return ""
         return table.deduplicate.scope or f"{self.pipeline}/{table.target}"
 
-    def shards_of(self, table: TableConfiguration) -> tuple[str, ...]:
-        """Names of the shards that an entry's rows go to, sorted: whatever the file's order, a
-        shard has the same place among them."""
-        return tuple(sorted(table.shards or (shard.name for shard in self.clickhouse.shards)))
+    def shards_of(self, *tables: TableConfiguration) -> tuple[str, ...]:
+        """Names of the shards that rows of these entries go to, sorted: whatever the file's order,
+        a shard has the same place among them."""
+        every = [shard.name for shard in self.clickhouse.shards]
+        return tuple(sorted({name for table in tables for name in table.shards or every}))
+
+    def targets_on(
+        self, shard: str, tables: Iterable[TableConfiguration]
+    ) -> tuple[tuple[str, str], ...]:
+        """What those of these entries load that have rows on a shard, (database, table), each
+        once."""
+        own = (table for table in tables if shard in self.shards_of(table))
+        return tuple(dict.fromkeys((table.database, table.table) for table in own))
 
     def tables_of(self, topic: str) -> tuple[TableConfiguration, ...]:
         """The entries that a message of this topic goes to."""

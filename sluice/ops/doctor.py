@@ -62,7 +62,10 @@ def examine(configuration: Configuration, connector: str | None = None) -> list[
     if connector is not None:
         connectors = (configuration.connector(connector),)
     entries = _entries(configuration, connectors)
-    names = _names_by_shard(configuration, entries)
+    names = {
+        shard.name: sorted(configuration.targets_on(shard.name, entries))
+        for shard in configuration.clickhouse.shards
+    }
     past = past_windows(configuration)
     with_replicas, of_cluster = look_at_cluster(configuration)
     access = None if with_replicas is None else access_of(with_replicas)
@@ -72,7 +75,7 @@ def examine(configuration: Configuration, connector: str | None = None) -> list[
         servers = [
             pool.submit(look_at_replica, access, shard, url, names[shard], past, rights)
             for shard, urls in (access.shards.items() if access is not None else ())
-            if access is not None and names[shard]
+            if access is not None and names[shard]  # nothing goes to the others
             for url in urls
         ]
     kafka = {each.name: future.result() for each, future in zip(connectors, clusters, strict=True)}
@@ -155,20 +158,6 @@ def _entries(
         for table in tables_of_connector(configuration, connector.name)
     }
     return [table for table in configuration.tables if table.name in names]
-
-
-def _names_by_shard(
-    configuration: Configuration, entries: Sequence[TableConfiguration]
-) -> dict[str, list[tuple[str, str]]]:
-    """Which tables each shard has to have, (database, table). A shard that none of these entries
-    goes to is not asked."""
-    names: dict[str, set[tuple[str, str]]] = {
-        s.name: set() for s in configuration.clickhouse.shards
-    }
-    for entry in entries:
-        for shard in configuration.shards_of(entry):
-            names[shard].add((entry.database, entry.table))
-    return {shard: sorted(tables) for shard, tables in names.items()}
 
 
 def past_windows(configuration: Configuration) -> set[tuple[str, str]]:

@@ -323,7 +323,7 @@ def _of_table(
     configuration: Configuration, entries: list[TableConfiguration], facts: TableFacts | None
 ) -> Iterator[ClickHouseRight]:
     first = entries[0]
-    shards = tuple(sorted({name for each in entries for name in configuration.shards_of(each)}))
+    shards = configuration.shards_of(*entries)
     name = qualified(first.database, first.table)
 
     def right(privilege: str, why: str, on: str = name, command: str = "") -> ClickHouseRight:

@@ -91,7 +91,7 @@ def look(configuration: Configuration, selection: QuorumSelection) -> list[Repor
 
 def _look_once(
     configuration: Configuration,
-    names: dict[str, dict[_Name, None]],
+    names: dict[str, tuple[_Name, ...]],
 ) -> list[Report]:
     access = access_of(configuration)
     with ThreadPoolExecutor(_THREADS_MAX, thread_name_prefix="quorum") as pool:
@@ -167,7 +167,7 @@ def _take(access: ClickHouseAccess, action: Action) -> None:
 
 def _names_by_shard(
     configuration: Configuration, selection: QuorumSelection
-) -> dict[str, dict[_Name, None]]:
+) -> dict[str, tuple[_Name, ...]]:
     """The targets in each shard, once."""
     shards = [shard.name for shard in configuration.clickhouse.shards]
     entries = [table.name for table in configuration.tables]
@@ -180,13 +180,12 @@ def _names_by_shard(
                 f'{configuration.path}: {what}: none is named "{name}"',
                 f"Name one of: {', '.join(known)}.",
             )
-    found: dict[str, dict[_Name, None]] = {}
-    for table in configuration.tables:
-        if selection.table not in (None, table.name):
-            continue
-        for shard in configuration.shards_of(table):
-            if selection.shard in (None, shard):
-                found.setdefault(shard, {})[table.database, table.table] = None
+    tables = [each for each in configuration.tables if selection.table in (None, each.name)]
+    found = {
+        shard: configuration.targets_on(shard, tables)
+        for shard in dict.fromkeys(s for each in tables for s in configuration.shards_of(each))
+        if selection.shard in (None, shard)
+    }
     if not found:
         raise ConfigurationError(
             f'{configuration.path}: table[{selection.table}]: has no rows in shard "'
@@ -205,7 +204,7 @@ class _Servers:
 
 
 def _look_at_shard(
-    access: ClickHouseAccess, shard: str, targets: dict[_Name, None]
+    access: ClickHouseAccess, shard: str, targets: tuple[_Name, ...]
 ) -> list[TableQuorum]:
     found: list[TableQuorum] = []
     with ExitStack() as stack:

@@ -121,17 +121,12 @@ def _of_connector(
     statuses = []
     for item in facts:
         entries = [table.name for table in configuration.tables_of(item.source.topic)]
-        shards = _shards_of(configuration, item.source.topic)
+        shards = configuration.shards_of(*configuration.tables_of(item.source.topic))
         places = frozenset[Frozen]().union(*(closed.get(shard, ()) for shard in shards))
         frozen = tuple(each.line() for each in holding(standing, entries, places))
         told = replace(status_of(connector.name, item), shards=shards, frozen=frozen)
         statuses.append(replace(told, frozen_replicas=replicas))
     return statuses
-
-
-def _shards_of(configuration: Configuration, topic: str) -> tuple[str, ...]:
-    tables = configuration.tables_of(topic)
-    return tuple(sorted({shard for table in tables for shard in configuration.shards_of(table)}))
 
 
 def status_of(connector: str, facts: PartitionFacts) -> PartitionStatus:
@@ -206,11 +201,7 @@ def read_replicas(configuration: Configuration) -> list[ReplicaStatus]:
 
 def _read(configuration: Configuration, shard: str, url: str) -> ReplicaStatus:
     access = access_of(configuration)
-    tables = [
-        (table.database, table.table)
-        for table in configuration.tables
-        if shard in configuration.shards_of(table)
-    ]
+    tables = configuration.targets_on(shard, configuration.tables)
     condition: Condition | None = None
     why = ""
     try:

@@ -317,8 +317,7 @@ def _open_tables(
 
 def _shards_of(configuration: Configuration, target: str) -> tuple[str, ...]:
     """Where a table's rows may be, whichever entry loaded them; sorted."""
-    entries = [entry for entry in configuration.tables if entry.target == target]
-    return tuple(sorted({shard for entry in entries for shard in configuration.shards_of(entry)}))
+    return configuration.shards_of(*(e for e in configuration.tables if e.target == target))
 
 
 def _carries_offsets(entry: TableConfiguration, reader: TableReader) -> bool:
