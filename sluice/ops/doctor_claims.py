@@ -17,7 +17,7 @@ from sluice.clickhouse.vanishing import why_rows_go
 from sluice.config import Configuration, TableConfiguration
 from sluice.core.claim_notes import other_leases
 from sluice.core.claims import Deduplicate
-from sluice.core.errors import SluiceError, TransientError
+from sluice.core.errors import SluiceError
 from sluice.core.load_spec import SOURCE, lacking_lineage
 from sluice.driver.probing import why_no_probe
 from sluice.driver.shards import on_shard
@@ -64,7 +64,7 @@ def look_at_store(
             store.run()
             facts, notes = store.facts(), store.notes()
     except SluiceError as error:
-        _unusable(found, error)
+        found.refused("claims", error)
         return found.findings
     check_store(found, facts)
     if not at.is_local:  # who uses a local one is gone with its run
@@ -77,13 +77,6 @@ def look_at_store(
         except SluiceError as error:
             found.failed("claims-room", error)
     return found.findings
-
-
-def _unusable(found: Examination, error: SluiceError) -> None:
-    if isinstance(error, TransientError):
-        found.failed("claims", error)
-    else:
-        found.error("claims", error.message, error.hint)
 
 
 def check_store(found: Examination, facts: StoreFacts) -> None:

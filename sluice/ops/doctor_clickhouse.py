@@ -3,7 +3,6 @@ and whether an insert would be let in."""
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
@@ -12,7 +11,6 @@ from dataclasses import dataclass, field
 from sluice.clickhouse.access import ClickHouseAccess
 from sluice.clickhouse.capabilities import Capabilities, insert_settings, read_capabilities
 from sluice.clickhouse.http import INSERT_TIMEOUT_SECONDS, Server
-from sluice.clickhouse.insert import plan_insert, query_id_of
 from sluice.clickhouse.probe import running_query_ids
 from sluice.clickhouse.schema import TableFacts, describe_table
 from sluice.clickhouse.topology import read_condition
@@ -22,7 +20,7 @@ from sluice.core.lease import CLOCK_SKEW_MS_MAX
 from sluice.core.planning import CROWDED_FROM
 from sluice.core.replicas import Condition
 from sluice.ops.doctor_findings import Examination, Finding
-from sluice.ops.doctor_front import FrontLook, look_at_front
+from sluice.ops.doctor_front import FrontLook, look_at_front, plan_no_rows
 from sluice.ops.doctor_rights import check_clickhouse_rights
 from sluice.ops.grants import ClickHouseRight
 
@@ -77,7 +75,7 @@ def look_at_replica(
             look.away = error
             return look
         except SluiceError as error:
-            _refused(look, "access", error)
+            look.findings.append(Finding("error", "access", look.where, error.message, error.hint))
             return look
         found = Examination(look.where)
         found.ok("clickhouse", f"version {look.capabilities.version_text} answers")
@@ -104,10 +102,6 @@ def _look_at_way(look: ReplicaLook, server: Server, access: ClickHouseAccess) ->
 
     found.attempt("front", look_at)
     look.findings += found.findings
-
-
-def _refused(look: ReplicaLook, check: str, error: SluiceError) -> None:
-    look.findings.append(Finding("error", check, look.where, error.message, error.hint))
 
 
 def _check_clock(found: Examination, server: Server) -> None:
@@ -174,10 +168,8 @@ def _look_at_table(
     try:
         facts = describe_table(server, database, table)
         look.tables[database, table] = facts
-    except TransientError as error:
-        found.failed("table", error)
     except SluiceError as error:
-        found.error("table", error.message, error.hint)
+        found.refused("table", error)
     else:
         if has_window:
             _check_insert_counter(found, server, facts)
@@ -224,25 +216,16 @@ def _rehearse_insert(
 ) -> None:
     """Insert no row at all, with the settings of a real insert: rights, locked settings,
     columns and quorum answer as they will for a block."""
-    token = f"sluice-doctor-{os.urandom(8).hex()}"
-    columns = [column.name for column in facts.columns if column.kind in ("", "DEFAULT")]
     capabilities = look.capabilities
     assert capabilities is not None
     try:
-        plan = plan_insert(
-            facts.database,
-            facts.table,
-            columns,
-            b"",
-            token if capabilities.tokens and has_window else None,
-            query_id_of(token, "0"),
-            insert_settings(
-                capabilities,
-                access.quorum_of(look.shard),
-                access.quorum_timeout_seconds,
-                deduplicates=has_window,
-            ),
+        settings = insert_settings(
+            capabilities,
+            access.quorum_of(look.shard),
+            access.quorum_timeout_seconds,
+            deduplicates=has_window,
         )
+        plan = plan_no_rows(facts, settings, has_token=capabilities.tokens and has_window)
         server.insert(plan, lambda: INSERT_TIMEOUT_SECONDS)
     except SluiceError as error:
         found.error("insert", f"an insert of no rows is refused: {error.message}", error.hint)

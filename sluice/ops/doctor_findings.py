@@ -68,6 +68,13 @@ class Examination:
         except SluiceError as error:
             self.failed(check, error)
 
+    def refused(self, check: str, error: SluiceError) -> None:
+        """What is checked does not work; for now, if something does not answer."""
+        if isinstance(error, TransientError):
+            self.failed(check, error)
+        else:
+            self.error(check, error.message, error.hint)
+
     def failed(self, check: str, error: SluiceError) -> None:
         """A check that could not be made: unknown if it is refused, an error if it broke off."""
         what = f"cannot be checked: {error.message}"

@@ -16,7 +16,7 @@ from sluice.clickhouse.front import (
     proxy_named,
 )
 from sluice.clickhouse.http import Server
-from sluice.clickhouse.insert import plan_insert, query_id_of
+from sluice.clickhouse.insert import InsertPlan, plan_insert, query_id_of
 from sluice.clickhouse.probe import running_query_ids
 from sluice.clickhouse.reactions import QUERY_ID_REPLACED, TerminalServerError
 from sluice.clickhouse.schema import TableFacts
@@ -196,24 +196,27 @@ def _begins_an_insert(
     for facts in tables:
         if facts.is_readonly:
             continue
-        token = f"sluice-doctor-{os.urandom(8).hex()}"
-        columns = [column.name for column in facts.columns if column.kind in ("", "DEFAULT")]
-        query_id = query_id_of(token, "0")
-        plan = plan_insert(
-            facts.database,
-            facts.table,
-            columns,
-            b"",
-            token if capabilities.tokens else None,
-            query_id,
-            insert_settings(capabilities),
-        )
+        plan = plan_no_rows(facts, insert_settings(capabilities), has_token=capabilities.tokens)
 
-        def is_running(query_id: str = query_id) -> bool:
+        def is_running(query_id: str = plan.query_id) -> bool:
             return bool(running_query_ids(server, query_id))
 
         return begins_before_the_end(server.url, access.tls, plan.path, credentials, is_running)
     return True
+
+
+def plan_no_rows(facts: TableFacts, settings: Mapping[str, str], *, has_token: bool) -> InsertPlan:
+    """An insert like that of a block, which changes nothing."""
+    token = f"sluice-doctor-{os.urandom(8).hex()}"
+    return plan_insert(
+        facts.database,
+        facts.table,
+        [column.name for column in facts.columns if column.kind in ("", "DEFAULT")],
+        b"",
+        token if has_token else None,
+        query_id_of(token, "0"),
+        settings,
+    )
 
 
 def check_same_servers(

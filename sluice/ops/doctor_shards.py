@@ -11,7 +11,7 @@ from sluice.clickhouse.access import ClickHouseAccess
 from sluice.clickhouse.schema import TableFacts
 from sluice.clickhouse.topology import read_members
 from sluice.config import ClusterConfiguration, Configuration
-from sluice.core.errors import SluiceError, TransientError
+from sluice.core.errors import SluiceError
 from sluice.core.replicas import ReplicaLimits, judged
 from sluice.driver.specs import access_of
 from sluice.driver.topology import login_of, resolved
@@ -182,11 +182,8 @@ def look_at_cluster(configuration: Configuration) -> tuple[Configuration | None,
     found = Examination(f"[clickhouse] cluster {cluster.name}")
     try:
         configuration = resolved(configuration)
-    except TransientError as error:
-        found.failed("cluster", error)
-        return None, found.findings
     except SluiceError as error:
-        found.error("cluster", error.message, error.hint)
+        found.refused("cluster", error)
         return None, found.findings
     _compare_servers(found, configuration, cluster)
     shards = configuration.clickhouse.shards
