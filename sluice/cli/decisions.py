@@ -121,10 +121,11 @@ def _decide(
     why: str,
     **where: Any,
 ) -> int:
-    from sluice.ops.partition_decisions import Decider, apply
+    from sluice.ops.partition_decisions import Decider, PartitionSelection, apply
 
-    configuration = load_to_decide(config, where["connector"])
-    plan = plan_for(configuration, **where, decider=Decider(by or getpass.getuser(), why))
+    selection, decider = PartitionSelection(**where), Decider(by or getpass.getuser(), why)
+    configuration = load_to_decide(config, selection.connector)
+    plan = plan_for(configuration, selection, decider=decider)
     if not confirm(plan.steps, is_agreed):
         return ExitStatus.BROKEN
     apply(configuration, plan)

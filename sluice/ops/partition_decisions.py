@@ -82,6 +82,19 @@ class Decider:
 
 
 @dataclass(frozen=True, slots=True)
+class PartitionSelection:
+    """What is decided about.
+
+    :param take_over: even while tasks of the owner may insert.
+    """
+
+    connector: str
+    topic: str
+    partitions: Sequence[int]
+    take_over: bool = False
+
+
+@dataclass(frozen=True, slots=True)
 class Decided:
     """What becomes of one partition.
 
@@ -132,10 +145,7 @@ class Situation:
 
 def read_situation(
     configuration: Configuration,
-    connector: str,
-    topic: str,
-    partitions: Sequence[int],
-    take_over: bool,
+    selection: PartitionSelection,
     decider: Decider,
 ) -> Situation:
     """Read the partitions, and refuse what no decision may touch.
@@ -148,6 +158,7 @@ def read_situation(
     wrong = why_not_said(decider.by, decider.why) if decider != Decider() else None
     if wrong is not None:
         raise DecisionRefusedError(f"it is refused: {wrong}", "Say who decides, and why.")
+    connector, topic = selection.connector, selection.topic
     configured = configuration.connector(connector)
     if not configuration.reads(configured.name, topic):
         raise ConfigurationError(
@@ -157,7 +168,7 @@ def read_situation(
         )
     reader = ConnectorReader(configuration, connector)
     topic_id, count = reader.partitions()[topic]
-    sources = [TopicPartition(topic, number) for number in sorted(set(partitions))]
+    sources = [TopicPartition(topic, number) for number in sorted(set(selection.partitions))]
     for source in sources:
         if source.partition >= count:
             raise DecisionRefusedError(
@@ -179,7 +190,7 @@ def read_situation(
                 "the command again.",
             )
         running = running_lease(item, now)
-        if running is not None and not take_over:
+        if running is not None and not selection.take_over:
             raise LeaseRunsError(
                 f"{item.source}: the lease of {running.owner} on [{running.begin}, {running.end}) "
                 f"runs until {shown_time(running.deadline_ms)}: its tasks may still insert",
@@ -355,11 +366,8 @@ _LOOK = "Look into the tables, then `sluice resolve --as loaded` or `--as not-lo
 
 def plan_resolve(
     configuration: Configuration,
+    selection: PartitionSelection,
     *,
-    connector: str,
-    topic: str,
-    partitions: Sequence[int],
-    take_over: bool,
     outcome: Outcome,
     decider: Decider = Decider(),
 ) -> Plan:
@@ -373,7 +381,7 @@ def plan_resolve(
     :raises LeaseRunsError: tasks may still insert, and `take_over` is not set.
     :raises SluiceError: ClickHouse cannot be read, or cannot tell what is missing.
     """
-    situation = read_situation(configuration, connector, topic, partitions, take_over, decider)
+    situation = read_situation(configuration, selection, decider)
     decisions: list[Decided] = []
     steps: list[str] = []
     records = [_last_record(facts) for facts in situation.partitions]
@@ -565,11 +573,8 @@ class ChangedSinceError(TransientError):
 
 def plan_adopt(
     configuration: Configuration,
+    selection: PartitionSelection,
     *,
-    connector: str,
-    topic: str,
-    partitions: Sequence[int],
-    take_over: bool,
     offset: int,
     decider: Decider = Decider(),
 ) -> Plan:
@@ -578,7 +583,7 @@ def plan_adopt(
     :raises DecisionRefusedError: the log does not hold the offset.
     :raises LeaseRunsError: tasks may still insert, and `take_over` is not set.
     """
-    situation = read_situation(configuration, connector, topic, partitions, take_over, decider)
+    situation = read_situation(configuration, selection, decider)
     decisions: list[Decided] = []
     steps: list[str] = []
     for facts in situation.partitions:
@@ -613,11 +618,8 @@ def _restored(situation: Situation, facts: PartitionFacts, offset: int, why: str
 
 def plan_rewind(
     configuration: Configuration,
+    selection: PartitionSelection,
     *,
-    connector: str,
-    topic: str,
-    partitions: Sequence[int],
-    take_over: bool,
     to: int | datetime,
     decider: Decider = Decider(),
 ) -> Plan:
@@ -626,7 +628,7 @@ def plan_rewind(
     :raises DecisionRefusedError: nothing to go back to, or no way to tell where.
     :raises LeaseRunsError: tasks may still insert, and `take_over` is not set.
     """
-    situation = read_situation(configuration, connector, topic, partitions, take_over, decider)
+    situation = read_situation(configuration, selection, decider)
     decisions: list[Decided] = []
     steps: list[str] = []
     for facts in situation.partitions:

@@ -19,7 +19,7 @@ import pytest
 from sluice.cli.exit import ExitStatus
 from sluice.config import Configuration
 from sluice.ops.doctor_findings import Finding, Level
-from sluice.ops.partition_decisions import Decider, Plan
+from sluice.ops.partition_decisions import Decider, PartitionSelection, Plan
 from sluice.ops.status import IntentStatus, PartitionStatus, ReplicaStatus
 from sluice.verify.audit import AuditReport
 from tests.cli.support import run
@@ -208,8 +208,8 @@ def test_decisions_show_ask_and_apply(
     applied: list[Any] = []
     plan_made = Plan("dc1", "operator", (), ("commit 7 for orders[3]",))
 
-    def plan(configuration: Any, **decision: Any) -> Any:
-        asked.append(decision)
+    def plan(configuration: Any, selection: PartitionSelection, **decision: Any) -> Any:
+        asked.append((selection, decision))
         return plan_made
 
     answers.set(
@@ -225,6 +225,6 @@ def test_decisions_show_ask_and_apply(
     assert applied == []
     assert run(capsys, *command, "--yes").status == ExitStatus.DONE
     assert applied == [plan_made]
-    selection = {"connector": "dc1", "topic": "orders", "partitions": (3,), "take_over": False}
     decider = Decider("alice", "it is late")
-    assert asked[-1] == {**selection, **decided, "decider": decider}
+    selection = PartitionSelection("dc1", "orders", (3,))
+    assert asked[-1] == (selection, {**decided, "decider": decider})

@@ -18,6 +18,7 @@ from sluice.core.load_spec import LoadSpec
 from sluice.core.ranges import TopicPartition
 from sluice.core.records import Record, decode
 from sluice.kafka.recorder import Recorder
+from sluice.ops.partition_decisions import PartitionSelection
 from tests.kafka.groups import SETTLED, Group
 from tests.support.kafka import Kafka, numbered
 
@@ -74,14 +75,9 @@ class Pipeline(Group):
         """Short id of the topic as it is now."""
         return self.kafka.log.topics([self.topic])[self.topic][0]
 
-    def select(self, *partitions: int, take_over: bool = False) -> dict[str, Any]:
-        """The arguments of a plan that name partitions."""
-        return {
-            "connector": "dc1",
-            "topic": self.topic,
-            "partitions": partitions or (0,),
-            "take_over": take_over,
-        }
+    def select(self, *partitions: int, take_over: bool = False) -> PartitionSelection:
+        """What a plan decides about."""
+        return PartitionSelection("dc1", self.topic, partitions or (0,), take_over)
 
     def fill(self, count: int = 100, partition: int = 0) -> None:
         """Messages in the topic."""

@@ -41,11 +41,11 @@ def pipeline(kafka: Kafka, tmp_path: Path) -> Iterator[Pipeline]:
 
 def adopt(pipeline: Pipeline, offset: int, *partitions: int, take_over: bool = False) -> Plan:
     selection = pipeline.select(*partitions, take_over=take_over)
-    return plan_adopt(pipeline.configuration, offset=offset, **selection)
+    return plan_adopt(pipeline.configuration, selection, offset=offset)
 
 
 def rewind(pipeline: Pipeline, to: int | datetime, *partitions: int) -> Plan:
-    return plan_rewind(pipeline.configuration, to=to, **pipeline.select(*partitions))
+    return plan_rewind(pipeline.configuration, pipeline.select(*partitions), to=to)
 
 
 def said(plan: Plan) -> str:
@@ -53,18 +53,16 @@ def said(plan: Plan) -> str:
 
 
 def test_a_decision_is_about_what_is_configured_and_says_who_decides(pipeline: Pipeline) -> None:
-    where = pipeline.select() | {"offset": 0}
+    configuration, selection = pipeline.configuration, pipeline.select()
     with pytest.raises(ConfigurationError, match='none is named "dc9"'):
-        plan_adopt(pipeline.configuration, **where | {"connector": "dc9"})
+        plan_adopt(configuration, replace(selection, connector="dc9"), offset=0)
     with pytest.raises(ConfigurationError, match='"bids" is not among them') as caught:
-        plan_adopt(pipeline.configuration, **where | {"topic": "bids"})
+        plan_adopt(configuration, replace(selection, topic="bids"), offset=0)
     assert pipeline.topic in caught.value.hint
     with pytest.raises(DecisionRefusedError, match="the reason is missing"):
-        plan_adopt(pipeline.configuration, **where, decider=Decider("alice", " "))
-    apply(
-        pipeline.configuration,
-        plan_adopt(pipeline.configuration, **where, decider=Decider("alice", "a new beginning")),
-    )
+        plan_adopt(configuration, selection, offset=0, decider=Decider("alice", " "))
+    decider = Decider("alice", "a new beginning")
+    apply(configuration, plan_adopt(configuration, selection, offset=0, decider=decider))
     assert pipeline.record().begin == 0
     assert pipeline.ledger_bodies("record")[-1]["why"] == (
         "adopt --offset 0, by alice: a new beginning"
@@ -228,7 +226,7 @@ def test_a_running_lease_is_respected_unless_taken_over(pipeline: Pipeline) -> N
         rewind(pipeline, 5)
     for outcome in ("loaded", "not-loaded", "probe"):
         with pytest.raises(LeaseRunsError):
-            plan_resolve(pipeline.configuration, outcome=outcome, **pipeline.select())
+            plan_resolve(pipeline.configuration, pipeline.select(), outcome=outcome)
     plan = adopt(pipeline, 60, take_over=True)
     assert "tasks of driver may still insert [40, 60) until" in said(plan)
     apply(pipeline.configuration, plan)

@@ -115,7 +115,7 @@ def with_more(pipeline: Pipeline) -> str:
 
 
 def resolve(pipeline: Pipeline, outcome: Outcome) -> Plan:
-    return plan_resolve(pipeline.configuration, outcome=outcome, **pipeline.select())
+    return plan_resolve(pipeline.configuration, pipeline.select(), outcome=outcome)
 
 
 def said(plan: Plan) -> str:
@@ -264,13 +264,12 @@ def test_those_that_are_decided_already_are_named(kafka: Kafka, tmp_path: Path) 
         pipeline.drive(DOUBT if number == 1 else settled(60), partition=number)
     everything = pipeline.select(0, 1, 2)
     with pytest.raises(DecisionRefusedError, match="no range is in doubt") as caught:
-        plan_resolve(pipeline.configuration, outcome="loaded", **everything)
+        plan_resolve(pipeline.configuration, everything, outcome="loaded")
     assert f"{pipeline.topic}[0] is settled at 60" in str(caught.value)
     assert f"{pipeline.topic}[2] is settled at 60" in str(caught.value)
     assert "Leave out --partition 0 2" in caught.value.hint
-    (decided,) = plan_resolve(
-        pipeline.configuration, outcome="loaded", **pipeline.select(1)
-    ).decided
+    one = pipeline.select(1)
+    (decided,) = plan_resolve(pipeline.configuration, one, outcome="loaded").decided
     assert decided.source == pipeline.sources[1]
     pipeline.close()
 
@@ -288,8 +287,8 @@ def test_a_clock_that_is_ahead_ends_no_lease(
         partial(plan_rewind, to=5),
     ):
         with pytest.raises(LeaseRunsError):
-            plan_for(pipeline.configuration, **where)
-    plan = plan_adopt(pipeline.configuration, offset=60, **where | {"take_over": True})
+            plan_for(pipeline.configuration, where)
+    plan = plan_adopt(pipeline.configuration, replace(where, take_over=True), offset=60)
     assert "tasks of driver may still insert [40, 60) until" in said(plan)
 
 

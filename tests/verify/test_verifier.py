@@ -169,14 +169,13 @@ def test_a_real_history_is_clean_from_both_sources(pipeline: Pipeline) -> None:
     second.intend(30)
     second.settle()
     configuration = pipeline.configuration
-    plan = decisions.plan_adopt(configuration, offset=60, **pipeline.select(take_over=True))
+    taken_over = pipeline.select(take_over=True)
+    plan = decisions.plan_adopt(configuration, taken_over, offset=60)
     decisions.apply(configuration, plan)
     Driving(pipeline, "run-3").intend(70)
-    plan = decisions.plan_resolve(
-        configuration, outcome="loaded", **pipeline.select(take_over=True)
-    )
+    plan = decisions.plan_resolve(configuration, taken_over, outcome="loaded")
     decisions.apply(configuration, plan)
-    plan = decisions.plan_rewind(configuration, to=15, **pipeline.select(take_over=True))
+    plan = decisions.plan_rewind(configuration, taken_over, to=15)
     decisions.apply(configuration, plan)
     last = Driving(pipeline, "run-4")
     last.intend(25)
@@ -241,7 +240,8 @@ def test_foreign_hands_in_the_group(pipeline: Pipeline) -> None:
     assert anomaly.what == "offset 7 was committed without metadata"
     assert found(verify(pipeline.configuration, "ledger")) == []
     # The ledger's last record is restored by a person; that step is none.
-    plan = decisions.plan_adopt(pipeline.configuration, offset=0, **pipeline.select(take_over=True))
+    taken_over = pipeline.select(take_over=True)
+    plan = decisions.plan_adopt(pipeline.configuration, taken_over, offset=0)
     decisions.apply(pipeline.configuration, plan)
     assert found(verify(pipeline.configuration, "offsets")) == ["foreign"]
 
@@ -263,7 +263,8 @@ def test_a_tombstone_and_a_restored_record(pipeline: Pipeline) -> None:
     pipeline.kafka.admin.delete_consumer_groups([group])[group].result(30)
     (partition,) = verify(pipeline.configuration, "offsets").partitions
     assert partition.steps["forgotten"] == 1
-    plan = decisions.plan_adopt(pipeline.configuration, offset=0, **pipeline.select(take_over=True))
+    taken_over = pipeline.select(take_over=True)
+    plan = decisions.plan_adopt(pipeline.configuration, taken_over, offset=0)
     decisions.apply(pipeline.configuration, plan)
     for source in SOURCES:
         assert found(verify(pipeline.configuration, source)) == []

@@ -19,6 +19,7 @@ from sluice.ops.driver_decisions import DecisionRefusedError, now_ms
 from sluice.ops.http.bodies import Adopted, Confirmed, Purged, Replayed, Resolved, Rewound
 from sluice.ops.partition_decisions import (
     Decider,
+    PartitionSelection,
     Plan,
     carry_out,
     plan_adopt,
@@ -94,20 +95,14 @@ def plan_partitions(
             "runs.",
         )
     configuration, decider = run.configuration, Decider(by, said.why, run.owner)
-    where = {
-        "connector": said.connector,
-        "topic": said.topic,
-        "partitions": said.partitions,
-        "take_over": False,
-        "decider": decider,
-    }
+    selection = PartitionSelection(said.connector, said.topic, said.partitions)
     match said:
         case Resolved():
-            plan = plan_resolve(configuration, outcome=said.outcome, **where)  # type: ignore[arg-type]
+            plan = plan_resolve(configuration, selection, outcome=said.outcome, decider=decider)
         case Adopted():
-            plan = plan_adopt(configuration, offset=said.offset, **where)  # type: ignore[arg-type]
+            plan = plan_adopt(configuration, selection, offset=said.offset, decider=decider)
         case Rewound():
-            plan = plan_rewind(configuration, to=said.to, **where)  # type: ignore[arg-type]
+            plan = plan_rewind(configuration, selection, to=said.to, decider=decider)
     basis = "\n".join(f"{each.source} {each.found}" for each in plan.decided)
     return Planned(plan.steps, basis, partial(_decide, configuration, run, plan))
 
