@@ -162,7 +162,7 @@ def of_the_engine(schema: Any, bodies: list[bytes], columns: tuple[Column, ...])
 
 
 def columns_of(decoding: HeadedMessages, key: int) -> tuple[Column, ...]:
-    layout = decoding._layout(key)
+    layout = decoding.layout(key)
     assert not isinstance(layout, tuple) and hasattr(layout, "columns"), layout
     return tuple(Column(natural.name, natural.type) for natural in layout.columns)
 
