@@ -128,10 +128,14 @@ class Connection:
         keys = _parsed(request.path.partition("?")[2])
         if keys.get("query", "").startswith("INSERT"):
             reply = self._insert(request, keys, timeout_seconds)
-        elif "query_id" in keys:
-            reply = self._stage(bytes(request.body[0]).decode(), keys, timeout_seconds)
         else:
-            reply = self._ask(bytes(request.body[0]).decode(), timeout_seconds)
+            sql = bytes(request.body[0]).decode()
+            is_step = "query_id" in keys and not sql.lstrip().startswith("SELECT")
+            reply = (
+                self._stage(sql, keys, timeout_seconds)
+                if is_step
+                else self._ask(sql, timeout_seconds)
+            )
         self._used_at = self._world.now
         return reply
 
