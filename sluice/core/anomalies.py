@@ -53,7 +53,7 @@ from enum import Enum
 
 from sluice.core.ranges import Range, RangeRelation, TopicPartition, relate
 from sluice.core.records import OPERATOR_PREFIX, Kind, Record, may_follow
-from sluice.core.topics import matches
+from sluice.core.topics import is_other_topic, matches
 
 
 @dataclass(frozen=True, slots=True)
@@ -393,7 +393,10 @@ def _judge_hand(earlier: Record, later: Record) -> list[Finding]:
             f"generation {later.generation} follows {earlier.generation}, and only a person's "
             "decision changes it"
         )
-    if later.topic_id != earlier.topic_id:
+    adopts = later.kind in (Kind.SETTLE, Kind.INTEND)
+    if later.topic_id != earlier.topic_id and not (
+        adopts and not is_other_topic(earlier.topic_id, later.topic_id)
+    ):
         signs.append(f"topic id {later.topic_id} follows {earlier.topic_id} without a decision")
     return [(AnomalyKind.FOREIGN, "; ".join(signs))] if signs else []
 

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from sluice.core.errors import SluiceError
 from sluice.core.lease import has_expired
 from sluice.core.ranges import EPOCH_UNKNOWN, EpochOffset, TopicPartition
+from sluice.core.topics import is_other_topic
 from sluice.driver.beginning import StartRefusedError
 from sluice.driver.effects import Effect, LetGo, StopPartition
 from sluice.driver.ports import ConfigurationRead, FindCuts, SourceOffsets, Topics
@@ -250,7 +251,7 @@ class TopicObserver:
 
     def _look_at(self, topic: str, states: list[PartitionState], identity: str) -> Iterator[Effect]:
         for state in states:
-            if state.record.topic_id != identity:
+            if is_other_topic(state.record.topic_id, identity):
                 yield from _stop_going(state, recreated(state.source, identity))
 
     def _new_of(self, topic: str, states: list[PartitionState], count: int) -> list[TopicPartition]:

@@ -39,6 +39,7 @@ from sluice.core.replay import (
     Topic,
     decide,
 )
+from sluice.core.topics import NO_TOPIC_ID, is_other_topic
 from sluice.driver.beginning import AskGroup, Held, beginnings
 from sluice.driver.ports import Clock, FindCuts, Windows, no_cuts
 from sluice.driver.record_updates import Budget, RecordPlanner, from_now_on
@@ -381,7 +382,8 @@ def _observe(parts: StartParts, taken: TakeOver, view: LedgerView) -> list[Obser
         topic_id = topics[source.topic][0]
         own = records.get(source)
         ids = {own.topic_id} if own is not None else known.get(source.topic, set())
-        topic = Topic.NEW if not ids else Topic.KNOWN if ids == {topic_id} else Topic.RECREATED
+        is_other = any(is_other_topic(recorded, topic_id) for recorded in ids)
+        topic = Topic.NEW if not ids else Topic.RECREATED if is_other else Topic.KNOWN
         observed.append(
             Observed(
                 source,
@@ -458,7 +460,10 @@ def _decide(
     if decision is Decision.START:
         record = _settled_at(parts, item, begins[item.source])
     elif decision is Decision.CONSUME:
-        record = replace(record, owner=parts.planner.owner, spec=parts.planner.digest)
+        # Its topic may have come to an id. What is in doubt keeps the one in its blocks' tokens.
+        told = record.topic_id if item.topic_id == NO_TOPIC_ID else item.topic_id
+        owner, spec = parts.planner.owner, parts.planner.digest
+        record = replace(record, owner=owner, spec=spec, topic_id=told)
     elif decision is Decision.REPLAY:
         if _is_fresh(record):
             record = _fresh_probe(parts, item, state, started, now_ms)

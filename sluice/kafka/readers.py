@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, TypeAlias
 
 from sluice.core.errors import SluiceError
 from sluice.core.ranges import TopicPartition
+from sluice.core.topics import is_other_topic
 from sluice.kafka.clients import KafkaAccess
 from sluice.kafka.errors import KafkaUnavailableError, UnreadRangeError, recreated
 from sluice.kafka.reader import RangeReader
@@ -58,7 +59,7 @@ def require_topics(reader: Reader, recorded: Sequence[tuple[TopicPartition, str]
         if source not in found:
             gone = f"reading {source}: its topic is gone, or not known to its broker yet"
             raise UnreadRangeError(number, KafkaUnavailableError(gone))
-        if found[source] == topic_id:
+        if not is_other_topic(topic_id, found[source]):
             continue
         # Any broker may have answered, also one that has not heard yet of a topic that was made.
         time.sleep(AGAIN_SECONDS)

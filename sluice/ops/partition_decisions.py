@@ -38,6 +38,7 @@ from sluice.core.ledger import (
 from sluice.core.load_spec import LoadSpec, parse_spec
 from sluice.core.ranges import Range, TopicPartition, digest_of_rest
 from sluice.core.records import GENESIS, OPERATOR_PREFIX, Kind, Record
+from sluice.core.topics import is_other_topic
 from sluice.driver.parking import known_rest
 from sluice.driver.ports import ProbeEnded, ProbeFound, Sought
 from sluice.driver.probing import ClickHouseProber, DoubledRowsError
@@ -399,11 +400,15 @@ def plan_resolve(
     return finished_plan(situation, decisions, steps, "the range is decided")
 
 
+def _is_other_topic(record: Record, facts: PartitionFacts) -> bool:
+    return is_other_topic(record.topic_id, facts.topic_id)
+
+
 def _last_record(facts: PartitionFacts) -> Record:
     """:raises DecisionRefusedError: group and ledger do not agree about it, or it is of another
     topic."""
     record = facts.record
-    if record is None or not facts.agrees or record.topic_id != facts.topic_id:
+    if record is None or not facts.agrees or _is_other_topic(record, facts):
         raise DecisionRefusedError(
             f"{facts.source}: the group holds {shown_state(facts)}, which is not the ledger's last "
             "record of this topic",
@@ -608,7 +613,7 @@ def _restored(situation: Situation, facts: PartitionFacts, offset: int, why: str
     last = facts.last
     if last is None or not last.in_doubt or facts.agrees or offset != last.begin:
         return None
-    if last.topic_id != facts.topic_id or last.end > facts.stable_end:
+    if _is_other_topic(last, facts) or last.end > facts.stable_end:
         return None
     if facts.record is not None and facts.record.batch > last.batch:
         return None
@@ -650,7 +655,7 @@ def plan_rewind(
 def _rewound_to(situation: Situation, facts: PartitionFacts, to: int | datetime) -> int | None:
     """The offset to go back to; None for a time that only younger offsets have."""
     record = facts.record
-    if record is None or not facts.agrees or record.topic_id != facts.topic_id:
+    if record is None or not facts.agrees or _is_other_topic(record, facts):
         raise DecisionRefusedError(
             f"{facts.source}: the group holds {shown_state(facts)}, which is not the ledger's last "
             "record of this topic, so there is nothing to go back from",
@@ -676,8 +681,7 @@ def _going_on(situation: Situation, facts: PartitionFacts, offset: int) -> list[
         f"the next range begins at {offset}"
     ]
     position = max((record.begin for record in facts.records), default=None)
-    same_topic = all(record.topic_id == facts.topic_id for record in facts.records)
-    if not same_topic:
+    if any(_is_other_topic(record, facts) for record in facts.records):
         steps.append(
             f"{source}: the topic was created again since the last record; rows of the old one "
             "stay in the tables, with the same offsets"

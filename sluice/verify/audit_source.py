@@ -18,6 +18,7 @@ from sluice.core.ranges import Interval, TopicPartition, subtract
 from sluice.core.receipts import DeadLetter
 from sluice.core.records import InvalidRecordError, Record, decode
 from sluice.core.tokens import is_of_rest, row_source
+from sluice.core.topics import NO_TOPIC_ID
 from sluice.driver.discovering import topics_to_load
 from sluice.driver.specs import kafka_access
 from sluice.kafka.clients import make_admin
@@ -328,10 +329,12 @@ class SourceReader:
             row_source(
                 pipeline=self._configuration.pipeline,
                 connector=self.access.connector,
-                topic_id=self._topic_ids[topic],
+                topic_id=topic_id,
                 entry=entry,
                 generation=generation,
             )
+            # Rows may be from before its brokers knew ids.
+            for topic_id in dict.fromkeys((self._topic_ids[topic], NO_TOPIC_ID))
             for generation in range(self._generation + 2)
         )
 

@@ -51,7 +51,7 @@ from tests.driver.loop_sources import Sources
 
 START_MS = 1_800_000_000_000
 TASK_MS = 100
-TOPIC_ID = "AAAAAAAAAAA"
+TOPIC_ID = "TTTTTTTTTTT"
 MARK_EVERY_MS = 1000
 
 

@@ -15,9 +15,10 @@ from sluice.core.ledger import Background
 from sluice.core.ranges import EpochOffset, TopicPartition
 from sluice.core.receipts import Failed, Outcome
 from sluice.core.records import Kind
+from sluice.core.topics import NO_TOPIC_ID
 from sluice.driver.beginning import StartRefusedError
 from sluice.driver.start import Started
-from sluice.driver.state import PossibleLateInsert
+from sluice.driver.state import PartitionState, PossibleLateInsert
 from sluice.kafka.errors import recreated
 from sluice.worker.assignment import Assignment, Job
 from tests.driver.loop_world import START_MS, World, kinds, table_spec
@@ -260,7 +261,7 @@ def found_world(*sources: TopicPartition) -> World:
 
 
 def create(world: World, source: TopicPartition, end: int) -> None:
-    world.ids[source.topic] = world.ids.get(source.topic, "AAAAAAAAAAA")
+    world.ids[source.topic] = world.ids.get(source.topic, "TTTTTTTTTTT")
     world.ends[source] = end
 
 
@@ -380,3 +381,29 @@ def test_a_look_that_took_long_puts_the_next_one_off_for_seconds_only(
     loop.run(None, 5.0)
     pauses = [later - earlier - 7_000 for earlier, later in pairwise(looks)]
     assert all(1_500 <= pause <= 6_000 for pause in pauses) and len(pauses) > 5, pauses
+
+
+def test_a_topic_that_comes_to_an_id_while_the_loop_runs_goes_on() -> None:
+    world = World([P0])
+    world.ends[P0] = 20
+    world.ids["a"] = NO_TOPIC_ID
+    loop = world.loop([with_topic_id(world, P0, NO_TOPIC_ID)])
+
+    def upgraded() -> None:
+        world.ids["a"] = "BBBBBBBBBBB"
+        world.ends[P0] = 40
+
+    world.at(31_000, upgraded)
+    world.at(90_000, loop.stopping.set)
+    loop.run(None, 5.0)
+    assert loop.states[P0].stopped is None
+    assert world.rows_of(P0) == [1] * 40
+    assert {r.topic_id for commit in world.commits for r in commit.records.values()} == {
+        NO_TOPIC_ID
+    }
+
+
+def with_topic_id(world: World, source: TopicPartition, topic_id: str) -> PartitionState:
+    state = world.settled(source)
+    state.record = world.group[source] = replace(state.record, topic_id=topic_id)
+    return state

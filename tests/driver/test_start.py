@@ -9,6 +9,7 @@ from dataclasses import replace
 
 import pytest
 
+from sluice.core.anomalies import _judge_hand
 from sluice.core.fleet.view import Member, View
 from sluice.core.ledger import (
     Background,
@@ -23,6 +24,7 @@ from sluice.core.ledger import (
 from sluice.core.load_spec import LoadSpec
 from sluice.core.ranges import Range, TopicPartition
 from sluice.core.records import Kind, encode
+from sluice.core.topics import NO_TOPIC_ID
 from sluice.driver.discovering import retired
 from sluice.driver.dispatching import assigned
 from sluice.driver.inheriting import Heir
@@ -318,3 +320,26 @@ def test_what_somebody_else_recorded_since_it_was_read_ahead_is_read_anew(two: G
     assert read == [two.sources, two.sources[:1]]
     (state,) = started.states
     assert (state.record.kind, state.record.spec) == (Kind.RENEW, recorded.digest())
+
+
+@pytest.mark.parametrize("in_doubt", [False, True])
+def test_a_topic_that_has_come_to_an_id_goes_on(group: Group, *, in_doubt: bool) -> None:
+    """It was recorded when its brokers gave none: it is the same topic. What is in doubt keeps the
+    tokens that its blocks have."""
+    today = spec_of("a", topic=group.topic)
+    group.kafka.produce(group.topic, numbered(20))
+    made = intend("old", 0, 10) if in_doubt else replace(SETTLED, owner="old", begin=10, end=10)
+    record = replace(made, topic_id=NO_TOPIC_ID, spec=today.digest())
+    background = replace(BACKGROUND, insert_counters={"a/s1": 0}) if in_doubt else Background()
+    entries = (
+        spec_entry(today.digest(), today.canonical()),
+        record_entry(group.sources[0], record, background),
+    )
+    old = group.recorder("old")
+    old.finish_take_over(old.take_over(group.sources), Commit({group.sources[0]: record}, entries))
+    started, _ = start(group, today, why=None)
+    (state,) = started.states
+    told = group.kafka.log.topics([group.topic])[group.topic][0]
+    assert state.stopped is None and told != NO_TOPIC_ID
+    assert state.record.topic_id == (NO_TOPIC_ID if in_doubt else told)
+    assert not _judge_hand(record, state.record)

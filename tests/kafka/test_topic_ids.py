@@ -10,7 +10,7 @@ from typing import cast
 import pytest
 
 from sluice.core.ranges import Range, TopicPartition
-from sluice.core.topics import short_topic_id
+from sluice.core.topics import NO_TOPIC_ID, short_topic_id
 from sluice.kafka.clients import KafkaAccess
 from sluice.kafka.errors import KafkaUnavailableError, RecreatedTopicError, UnreadRangeError
 from sluice.kafka.reader import Wanted
@@ -179,3 +179,8 @@ def test_what_is_no_length_is_no_endless_answer() -> None:
     assert (cursor.varint(), cursor.length()) == (150, 0)
     cursor.skip_tags()
     assert cursor.at == 9
+
+
+def test_a_topic_that_has_come_to_an_id_is_the_same_one(kafka: Kafka, reader: Reader) -> None:
+    """It was recorded when its brokers gave none."""
+    require_topics(reader, [(TopicPartition(kafka.topic(), 0), NO_TOPIC_ID)])
