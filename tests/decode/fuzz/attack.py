@@ -21,6 +21,7 @@ from sluice.decode.messages.marked import memory_file
 from tests.decode.fuzz.mutants import mutated
 from tests.decode.fuzz.subject import Subject
 from tests.decode.support import FIRST_OFFSET, fill
+from tests.support.examples import examples
 
 #: What a message became: digests of its rows; or "bad" and why; or "empty".
 Outcome = tuple[str, ...]
@@ -47,7 +48,7 @@ class Attack:
         self._chance = chance
         self._decoder: TableDecoder = make_decoder(subject.text)
         self._alone_one_in = alone_one_in
-        tried = [subject.good(chance) for _ in range(32)]
+        tried = [subject.good(chance) for _ in range(examples(32))]
         known = [self.outcomes([value])[0] for value in tried]
         good = [place for place, outcome in enumerate(known) if outcome[0] != "bad"]
         assert len(good) >= len(tried) // 2, "good messages are bad"
