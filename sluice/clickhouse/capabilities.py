@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from sluice.clickhouse.http import Server
+from sluice.clickhouse.reactions import TerminalServerError
 from sluice.clickhouse.schema import zone_of
 from sluice.core.errors import ConfigurationError
 
@@ -96,7 +97,7 @@ class Capabilities:
     :param settings: those of Sluice's settings that it knows, with the values that its user has.
     :param locked: settings that this user may not change.
     :param hashes: `insert_deduplication_version`, by which of several hashes it knows a block; ""
-        before 26.2.
+        before 26.2. Of a server that keeps it from this user: no other one's.
     """
 
     url: str
@@ -141,10 +142,7 @@ def read_capabilities(server: Server) -> Capabilities:
     :raises ServerError: terminal or transient.
     """
     zone = zone_of(server)
-    hashes = _HASHES if server.version() >= _KNOWS_HASHES else "''"
-    facts = server.query(
-        f"SELECT {zone} AS time_zone, hostName() AS host_name, {hashes} AS hashes"
-    )[0]
+    facts = server.query(f"SELECT {zone} AS time_zone, hostName() AS host_name")[0]
     rows = known_settings(server, _ASKED)
     return Capabilities(
         url=server.url,
@@ -153,8 +151,20 @@ def read_capabilities(server: Server) -> Capabilities:
         host_name=str(facts["host_name"]),
         settings={str(row["name"]): str(row["value"]) for row in rows},
         locked=frozenset(str(row["name"]) for row in rows if row.get("readonly")),
-        hashes=str(facts["hashes"]),
+        hashes=_hashes_of(server),
     )
+
+
+def _hashes_of(server: Server) -> str:
+    if server.version() < _KNOWS_HASHES:
+        return ""
+    try:
+        return str(server.query(_HASHES)[0]["hashes"])
+    except TerminalServerError as error:
+        if error.code != _ACCESS_DENIED:
+            raise
+        # Only another replica needs it, of a block that is in doubt at this one.
+        return f"hashes that {server.url} does not show"
 
 
 def known_settings(server: Server, names: Iterable[str]) -> list[dict[str, Any]]:
@@ -179,8 +189,10 @@ def known_settings(server: Server, names: Iterable[str]) -> list[dict[str, Any]]
 #: Each of a shard's servers has its own, until it is started again with another one.
 _KNOWS_HASHES = (26, 2)
 _HASHES = (
-    "(SELECT any(value) FROM system.server_settings WHERE name = 'insert_deduplication_version')"
+    "SELECT any(value) AS hashes FROM system.server_settings "
+    "WHERE name = 'insert_deduplication_version'"
 )
+_ACCESS_DENIED = 497
 _KNOWN = "FROM system.settings WHERE has({names:Array(String)}, name)"
 
 

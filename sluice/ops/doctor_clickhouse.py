@@ -22,7 +22,7 @@ from sluice.core.replicas import Condition
 from sluice.ops.doctor_findings import Examination, Finding
 from sluice.ops.doctor_front import FrontLook, look_at_front, plan_no_rows
 from sluice.ops.doctor_rights import check_clickhouse_rights
-from sluice.ops.grants import ClickHouseRight
+from sluice.ops.grants import DOCTOR, ClickHouseRight
 
 _Name = tuple[str, str]
 RightsOf = Callable[[Mapping[str, TableFacts]], Sequence[ClickHouseRight]]
@@ -144,7 +144,9 @@ def _look_at_rights(
 ) -> None:
     found = Examination(look.where)
     known = {facts.target: facts for facts in look.tables.values()}
-    needed = [each for each in rights(known) if look.shard in each.shards and not each.command]
+    needed = [
+        each for each in rights(known) if look.shard in each.shards and each.command in ("", DOCTOR)
+    ]
 
     def check() -> None:
         running_query_ids(server, "sluice-doctor")  # of servers that cannot say

@@ -140,7 +140,8 @@ def check_clickhouse_rights(
             continue
         for privilege in right.privileges:
             if _has_right(server, privilege, right.on) is False:
-                found.error(
+                tell = found.warning if right.command else found.error
+                tell(
                     "rights",
                     f"its user lacks {privilege} on {right.on}: {right.why}",
                     right.statement(user, [privilege]),

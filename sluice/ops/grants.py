@@ -23,7 +23,7 @@ from sluice.kafka.replaying import writer_identity
 
 Kind = Literal["topic", "group", "transactional-id", "cluster"]
 
-#: Who only looks needs these; without them a check is a warning.
+#: Whoever loads does without these; then a check is a warning.
 DOCTOR = "sluice doctor"
 #: Stands for who it is, where the file does not say.
 _NAME = "NAME"
@@ -89,6 +89,7 @@ class ClickHouseRight:
 
     :param privileges: as GRANT has them.
     :param on: the table, quoted; with a star behind it: all tables whose names begin so.
+    :param command: see `KafkaRight`.
     """
 
     shards: tuple[str, ...]
@@ -311,6 +312,8 @@ def clickhouse_rights(
     facts = [tables.get(target) for target in entries]
     for name, why in _system_tables(configuration, facts):
         rights.append(ClickHouseRight(every, ("SELECT",), f"system.{name}", why))
+    why = "by which hash it knows a block (from 26.2 on), so that another replica may take it over"
+    rights.append(ClickHouseRight(every, ("SELECT",), "system.server_settings", why, DOCTOR))
     if any(each is None or each.replicated for each in facts):
         for target in entries:
             name = qualified(*split_name(target))
@@ -417,7 +420,6 @@ def _system_tables(
     yield "parts", "insert counters, how many parts there are"
     yield "processes", "whether an insert still runs"
     yield "merge_tree_settings", "the tables' windows"
-    yield "server_settings", "by which hash it knows a block (from 26.2 on)"
     yield "replicas", "how replicas are doing"
     yield "mutations", "whether rows were deleted since"
     if any(each is None or each.replicated for each in tables):

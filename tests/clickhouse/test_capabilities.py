@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from sluice.clickhouse.capabilities import Capabilities, insert_settings, read_capabilities
 from sluice.clickhouse.http import Server
+from sluice.clickhouse.reactions import error_from_reply
 from sluice.clickhouse.schema import zone_of
 from sluice.core.errors import ConfigurationError, InDoubtError
 from sluice.testbed.local.running import running_program
@@ -31,6 +34,34 @@ def test_18_16(old: Server) -> None:
     assert settings["insert_quorum_timeout"] == "25000"
     assert "async_insert" not in settings
     assert "insert_quorum" not in insert_settings(capabilities)
+
+
+class ReservedServer(Server):
+    """Keeps `system.server_settings` from this user (select_from_system_db_requires_grant), which
+    the engine shows to everybody."""
+
+    def query(self, text: str, *rest: Any, **more: Any) -> list[dict[str, Any]]:
+        if "system.server_settings" in text:
+            raise error_from_reply(
+                url=self.url,
+                what="query",
+                status=403,
+                header_code="497",
+                text="Code: 497. DB::Exception: Not enough privileges",
+                read_only=True,
+            )
+        return super().query(text, *rest, **more)
+
+
+def test_who_may_not_read_by_which_hash_a_server_knows_blocks_loads_all_the_same(
+    embedded: Server,
+) -> None:
+    """A block in doubt there is offered to no other replica; none is said to have such hashes."""
+    shown = read_capabilities(embedded)
+    with ReservedServer(embedded.url) as reserved:
+        found = read_capabilities(reserved)
+    assert embedded.url in found.hashes
+    assert replace(found, hashes=shown.hashes) == shown
 
 
 def test_embedded(embedded: Server) -> None:

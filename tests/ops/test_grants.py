@@ -9,11 +9,15 @@ from pathlib import Path
 import pytest
 
 import sluice
+from sluice.clickhouse.access import ClickHouseAccess
 from sluice.clickhouse.schema import Dependent
 from sluice.config import Configuration
+from sluice.ops.doctor_clickhouse import look_at_replica
 from sluice.ops.grants import DOCTOR, clickhouse_rights, kafka_rights, literal_begin
+from sluice.testbed.local.running import running_program
 from tests.config.support import MINIMAL, changed, load_text
 from tests.ops.doctor_facts import FACTS, plain
+from tests.support.guarded import GuardedClickHouse
 
 #: What a server shows to everybody, of what the user may see.
 _OPEN = {"tables", "columns", "databases", "settings", "functions", "data_type_families"}
@@ -119,7 +123,6 @@ def test_the_least_on_clickhouse(tmp_path: Path) -> None:
         "parts",
         "processes",
         "merge_tree_settings",
-        "server_settings",
         "replicas",
         "mutations",
     }
@@ -156,7 +159,8 @@ def test_views_and_staged_blocks(tmp_path: Path) -> None:
 def test_every_system_table_that_a_driver_reads_is_named(tmp_path: Path) -> None:
     cluster = 'cluster = { name = "c", servers = ["http://localhost:8123"] }\nshards = ["s1"]'
     text = changed('shards = { s1 = ["http://localhost:8123"] }', cluster)
-    named = {on.removeprefix("system.") for _, on in on_clickhouse(load_text(tmp_path, text))}
+    rights = clickhouse_rights(load_text(tmp_path, text), {})
+    named = {right.on.removeprefix("system.") for right in rights}
     package = Path(sluice.__file__).parent
     read = {
         found
@@ -166,3 +170,25 @@ def test_every_system_table_that_a_driver_reads_is_named(tmp_path: Path) -> None
     }
     assert {"parts", "zookeeper"} <= read
     assert read - named - _OPEN == set()
+
+
+def test_who_lacks_what_loading_does_without_is_warned(tmp_path: Path) -> None:
+    """The start refused users who had all that had been printed before there was this right."""
+    (right,) = (
+        each
+        for each in clickhouse_rights(load_text(tmp_path, MINIMAL), {})
+        if each.command == DOCTOR
+    )
+    assert right.on == "system.server_settings"
+    program = GuardedClickHouse(tmp_path / "clickhouse" / "data")
+    program.roles = {"without": ["GRANT SELECT ON system.one"]}
+    rights = [replace(right, on=f"default.{name}") for name in "ab"]  # the engine gives that one
+    needed = [rights[0], replace(rights[1], command="")]
+    with running_program(program) as own:
+        access = ClickHouseAccess({"s1": (own.url,)}, "without", "", "single")
+        look = look_at_replica(access, "s1", own.url, [], rights=lambda tables: needed)
+    found = {each.level: each.fix for each in look.findings if each.check == "rights"}
+    assert found == {
+        "warning": "GRANT SELECT ON default.a TO `without`",
+        "error": "GRANT SELECT ON default.b TO `without`",
+    }
