@@ -89,9 +89,11 @@ class Heir:
         self._retired, self._announce = retired, announce
         self._own = parts.planner.owner
         self._owners = Owners()
-        #: What was found of partitions that stopped here: they are tried again when that changes.
+        #: What was found of partitions that stopped here, or were left: they are tried again when
+        #: that changes.
         self._tried: CommittedOffsets = {}
-        #: Those that no leader told of, and that were left as they are, by the number of the view.
+        #: Those of them that no leader told of, and that were left as they are, by the number of
+        #: the view: they are tried again in any case.
         self._left: dict[TopicPartition, int] = {}
         #: Ids that were announced, and of which not all is known to be the loop's.
         self._inherits = frozenset[str]()
@@ -140,7 +142,8 @@ class Heir:
         gone: list[TopicPartition] = []
         read = replace(self._named, view=0)
         inherited = frozenset[str]()
-        self._left = {s: at for s, at in self._left.items() if view.number - at < _FENCED_REPORTS}
+        for source in [s for s, at in self._left.items() if view.number - at >= _FENCED_REPORTS]:
+            del self._left[source], self._tried[source]
         with _looking_again():
             sources = self._sources()
             found = self._recorder.look(sources)
@@ -206,8 +209,6 @@ class Heir:
         return fenced_at is None or view.number - fenced_at >= _FENCED_REPORTS
 
     def _is_new(self, source: TopicPartition, at: CommittedOffset | None) -> bool:
-        if source in self._left:
-            return False
         return source not in self._tried or self._tried[source] != at
 
     def _is_given(
@@ -290,7 +291,9 @@ class Heir:
             producers = dict(taken.producers)
             first = first_records(self._parts, taken, ledger, batch)
             states = {state.source for state in first.states}
-            self._left |= dict.fromkeys(taken.found.keys() - states, view.number)
+            left = taken.found.keys() - states
+            self._left |= dict.fromkeys(left, view.number)
+            self._tried.update({source: taken.found[source] for source in left})
             started.append(self._remembered(taken, first))
             taken.producers.update(producers)
         if leaving:
@@ -326,6 +329,7 @@ class Heir:
         for state in started.states:
             if state.stopped is not None:
                 self._tried[state.source] = taken.found[state.source]
+                self._left.pop(state.source, None)
         # Nobody knows what others of the fleet begin.
         started.recorded = None
         return started

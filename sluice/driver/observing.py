@@ -119,6 +119,7 @@ class TopicObserver:
                     if known.get(source) is not end and not states[source].knows(end)
                 }
             )
+            moved = list(ends)
             yield from self._drop_unverified(ends)
         except PASSING:
             self.is_answered = False
@@ -129,7 +130,8 @@ class TopicObserver:
             states[source].see_end(end, now_ms)
             self._changed(states[source])
             yield from self._notice_short_log(states[source], end.offset, now_ms)
-        if all(states[source].short_since_ms is None for source in ends):
+        asked = [states[source] for source in moved]
+        if all(state.short_since_ms is None and not state.is_unseen for state in asked):
             self._known = told
 
     def _drop_unverified(self, ends: dict[TopicPartition, EpochOffset]) -> Iterator[Effect]:

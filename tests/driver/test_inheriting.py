@@ -6,16 +6,20 @@ from collections.abc import Collection, Iterable
 from types import SimpleNamespace
 from typing import Any, cast
 
+import pytest
+
 from sluice.core.fleet.view import Member, View
-from sluice.core.ledger import CommittedOffset, LedgerView
+from sluice.core.ledger import Background, CommittedOffset, LedgerView
 from sluice.core.ranges import TopicPartition
 from sluice.core.records import GENESIS, Kind, Record
+from sluice.driver import inheriting
 from sluice.driver.beginning import StartRefusedError
 from sluice.driver.inheriting import Heir
-from sluice.driver.start import StartParts
+from sluice.driver.start import Started, StartParts
+from sluice.driver.state import PartitionState
 from sluice.kafka.recorder import TakeOver
 
-P0 = TopicPartition("a", 0)
+P0, P1 = TopicPartition("a", 0), TopicPartition("a", 1)
 DEAD = "run-dead"
 STOPPED = Record(Kind.INTEND, 3, 1, 0, 10, DEAD, 0, "A" * 11, "f" * 16, 1, 1)
 
@@ -123,7 +127,68 @@ def test_partitions_that_nobody_who_reports_has_are_counted() -> None:
     reporting = View("me", 2, (Member("me", "a", "s"), Member(DEAD, "b", "s")))
     read = heir._step(held, reporting, 1)
     assert (read.unowned, read.elsewhere) == (0, 1)
-    unwritten: Any = dict.fromkeys([P0, TopicPartition("a", 1)])
+    unwritten: Any = dict.fromkeys([P0, P1])
     group.look = lambda sources: unwritten  # type: ignore[method-assign]
     read = heir._step({}, reporting, 1)
     assert (read.unowned, read.elsewhere) == (2, 0)
+
+
+class Unrecorded(Group):
+    """No partition has a record, but for those that another member hands over."""
+
+    def __init__(self, led: set[TopicPartition]) -> None:
+        super().__init__()
+        self.records: dict[TopicPartition, CommittedOffset | None] = dict.fromkeys([P0, P1])
+        self.led = led
+
+    def look(self, sources: Iterable[TopicPartition]) -> Any:
+        return {source: self.records[source] for source in sources}
+
+    def inherit(self, dead: Collection[str], sources: Iterable[TopicPartition]) -> TakeOver:
+        found = {source: at for source, at in self.look(sources).items() if at is None}
+        return TakeOver(dict(found), dict.fromkeys(found, GENESIS), {})
+
+    def first_records(self, parts: StartParts, taken: TakeOver, *_: Any, **keeps: bool) -> Started:
+        """As one leaves partitions that have neither a record nor a leader."""
+        settled = Record(Kind.SETTLE, 1, 1, 0, 0, "me", 0, "A" * 11, "f" * 16, 0, 0)
+        begun = [s for s in taken.found if keeps or s in self.led]
+        if not keeps:
+            self.records |= dict.fromkeys(begun, CommittedOffset.of(settled))
+        return Started([PartitionState(s, settled, Background(), 0, 0) for s in begun])
+
+
+def heir_to(group: Unrecorded, sources: list[TopicPartition], patch: pytest.MonkeyPatch) -> Heir:
+    patch.setattr(inheriting, "first_records", group.first_records)
+    heir = heir_of(group)
+    heir._tried.clear()
+    heir._sources = lambda: sources
+    return heir
+
+
+def begun(heir: Heir, number: int, held: Iterable[TopicPartition] = ()) -> list[TopicPartition]:
+    read = heir._step(dict.fromkeys(held), view(number), 1)
+    return [state.source for started in read.started for state in started.states]
+
+
+def test_what_no_leader_told_of_is_tried_again_though_others_were_begun_meanwhile(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """They are inherited from the id of all that has no record, which it has too."""
+    group, sources = Unrecorded(led=set()), [P0]
+    heir = heir_to(group, sources, monkeypatch)
+    assert begun(heir, 10) == []
+    sources.append(P1)
+    group.led |= {P0, P1}
+    assert begun(heir, 12) == [P1]
+    assert [begun(heir, number, [P1]) for number in range(13, 28)] == [[]] * 12 + [[P0]] * 3
+
+
+def test_what_no_leader_told_of_is_taken_in_at_once_when_another_member_hands_it_over(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    group = Unrecorded(led=set())
+    heir = heir_to(group, [P0], monkeypatch)
+    assert begun(heir, 10) == []
+    given = Record(Kind.SETTLE, 2, 1, 0, 0, "me", 0, "A" * 11, "f" * 16, 0, 0)
+    group.records[P0] = CommittedOffset.of(given)
+    assert begun(heir, 12) == [P0]

@@ -3,11 +3,13 @@ looked at."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
+from functools import lru_cache
 
 import pytest
 
-from sluice.core.ranges import TopicPartition
+from sluice.core.ranges import EpochOffset, TopicPartition
 from sluice.driver.loop import ConnectorLoop
 from sluice.driver.observing import UNSEEN_MS
 from sluice.driver.state import PartitionState
@@ -62,6 +64,35 @@ def test_what_is_led_again_goes_on(epoch: int) -> None:
     assert world.rows_of(P2) == [0] * 10 + [1] * 10
     asked = {source for points in world.asked_epochs for source in points}
     assert asked == ({P0, P1, P2} if epoch == 4 else set())
+
+
+def test_what_is_led_again_goes_on_though_its_begin_is_told_later_than_its_end(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """An end that did not move stays the same object, as the native reader gives it."""
+    world, same = World([P0, P1]), lru_cache(EpochOffset)
+    world.epoch = 3
+    world.ends.update({P0: 20, P1: 20})
+    lost, began = unseen(world, P1, in_doubt=False), world.now
+    ends, begins = world.epoch_ends, world.begins
+
+    def same_ends(
+        sources: Iterable[TopicPartition], *, partial: bool = False
+    ) -> dict[TopicPartition, EpochOffset]:
+        told = ends(sources, partial=partial).items()
+        return {source: same(end.offset, end.epoch) for source, end in told}
+
+    def late_begins(
+        sources: Iterable[TopicPartition], *, partial: bool = False
+    ) -> Mapping[TopicPartition, int]:
+        return begins(sources, partial=partial) if world.now >= began + BACK_MS else {}
+
+    monkeypatch.setattr(world, "epoch_ends", same_ends)
+    monkeypatch.setattr(world, "begins", late_begins)
+    loop = world.loop([world.settled(P0), lost])
+    loop.run({P0: 20, P1: 20}, 5.0)
+    assert world.rows_of(P1) == [0] * 10 + [1] * 10
+    assert world.now < began + 2 * BACK_MS
 
 
 def test_what_has_expired_is_not_begun() -> None:
