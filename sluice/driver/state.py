@@ -234,7 +234,7 @@ class PartitionState:
         """A record of this partition is committed: it has taken the last answer in. A range that
         has to be probed may only have been recorded again as it is."""
         if self.loaded is not None:
-            self._settle_until(self.whole_at_ms or self.loaded.last_ms)
+            self._settle_until(self.whole_at_ms or self.loaded.last_ms, now_ms)
         match self.stage:
             case Stopped():
                 pass
@@ -259,10 +259,11 @@ class PartitionState:
         elif record.kind is Kind.SHORTEN:
             self.whole_at_ms = 0
 
-    def _settle_until(self, at_ms: int | None) -> None:
-        """What was there at that time is settled: what is not came later."""
+    def _settle_until(self, at_ms: int | None, now_ms: int) -> None:
+        """What was there at that time is settled: what is not came later. Producers set
+        timestamps, and their clocks may be ahead."""
         if at_ms is not None and self.behind_since_ms is not None:
-            self.behind_since_ms = at_ms
+            self.behind_since_ms = min(at_ms, now_ms)
 
     @property
     def may_be_given_back(self) -> bool:

@@ -296,7 +296,7 @@ class Rates:
 
 def behind_seconds(state: PartitionState, now_ms: int) -> float:
     """How old the oldest message of a partition that is not settled is, as far as is known."""
-    since = [state.behind_since_ms or now_ms]
+    since = [now_ms if state.behind_since_ms is None else state.behind_since_ms]
     if state.record.in_doubt:
         since.append(state.background.since_ms or now_ms)
     return max(0.0, (now_ms - min(since)) / 1000)

@@ -16,7 +16,14 @@ from sluice.core.records import Kind
 from sluice.driver.loop import ConnectorLoop
 from sluice.driver.parking import Parking
 from sluice.ops.metrics import RunningCollector
-from sluice.ops.running import ConnectorNow, FleetNow, Rates, look_at, why_not_ready
+from sluice.ops.running import (
+    ConnectorNow,
+    FleetNow,
+    Rates,
+    behind_seconds,
+    look_at,
+    why_not_ready,
+)
 from tests.driver.loop_world import World, run, table_spec
 from tests.ops.http.scene import run_of
 from tests.ops.http.test_page import Watch
@@ -148,6 +155,15 @@ def test_how_partitions_keep_up_is_told_by_table() -> None:
     state.stop(TransientError("the topic is gone"))
     found = look(world, loop, rates)
     assert (found.tables[0].amounts.lags, found.troubled[0].lag) == ({"stopped": 1}, "stopped")
+
+
+def test_a_backlog_of_timestamps_of_zero_is_as_old_as_they_say() -> None:
+    """Before, it was none."""
+    world = two_tables()
+    state = run(world).states[P0]
+    assert behind_seconds(state, world.now) == 0
+    state.behind_since_ms = 0
+    assert behind_seconds(state, world.now) == world.now / 1000
 
 
 def test_a_partition_whose_ranges_are_settled_at_each_look_is_not_behind() -> None:
