@@ -10,7 +10,7 @@ from sluice.config.clickhouse import (
 )
 from sluice.config.connector import ConnectorConfiguration, GroupStart, Reader, Start
 from sluice.config.deduplication import DeduplicationConfiguration
-from sluice.config.loading import load
+from sluice.config.loading import load, load_http
 from sluice.config.model import (
     AuditConfiguration,
     BatchConfiguration,
@@ -46,4 +46,5 @@ __all__ = [
     "TableConfiguration",
     "VerifyConfiguration",
     "load",
+    "load_http",
 ]

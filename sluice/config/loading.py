@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, TypeVar
 
 from pydantic import Field, TypeAdapter, ValidationError
 from pydantic_core import ErrorDetails
@@ -76,7 +76,13 @@ class _File(Section):
     fleet: FleetConfiguration | None = None
 
 
-_FILE = TypeAdapter(_File)
+@dataclass(frozen=True, slots=True)
+class _Http(Section):
+    http: HttpConfiguration | None = None
+
+
+_Sections = TypeVar("_Sections", _File, _Http)
+_FILE, _HTTP = TypeAdapter(_File), TypeAdapter(_Http)
 
 
 def load(path: Path, environment: Mapping[str, str]) -> Configuration:
@@ -93,19 +99,39 @@ def checked(written: Written, environment: Mapping[str, str]) -> Configuration:
     """What is written, as the rest of Sluice sees it; as `load`."""
     findings = Findings(written.file_of)
     tree = interpolate_tree(written.tree, environment, findings)
+    configuration = _completed(_validated(_FILE, tree, written.folder, findings), written)
+    for where, what in conflicts_across_sections(configuration):
+        findings.add(where, what)
+    findings.raise_if_any()
+    return configuration
+
+
+def load_http(path: Path, environment: Mapping[str, str]) -> HttpConfiguration | None:
+    """`[http]` alone, for who asks a driver that runs: it may have read another file than the one
+    of now, whose other sections may be wrong.
+
+    :raises ConfigurationError: the file cannot be read, or this section cannot be used.
+    """
+    written = read_written(path)
+    alone = {key: written.tree[key] for key in written.tree if key == "http"}
+    findings = Findings(written.file_of)
+    tree = interpolate_tree(alone, environment, findings)
+    return _validated(_HTTP, tree, written.folder, findings).http
+
+
+def _validated(
+    sections: TypeAdapter[_Sections], tree: Any, folder: Path, findings: Findings
+) -> _Sections:
+    """Each by itself, with its names of files beside the file."""
     try:
-        file = _FILE.validate_python(tree, context={"folder": written.folder})
+        file = sections.validate_python(tree, context={"folder": folder})
     except ValidationError as error:
         for each in error.errors():
             if each["input"] is not BROKEN:
                 findings.add(_where(each["loc"], tree), _what(each))
         findings.raise_if_any()
     findings.raise_if_any()
-    configuration = _completed(file, written)
-    for where, what in conflicts_across_sections(configuration):
-        findings.add(where, what)
-    findings.raise_if_any()
-    return configuration
+    return file
 
 
 def _where(loc: tuple[int | str, ...], tree: Any) -> str:

@@ -106,6 +106,7 @@ class PartitionState:
     :param alone: it leaves the bundle that it is recorded in, if any, and goes into no other one
         until it was loaded.
     :param error: why its range last came back unloaded.
+    :param range_messages: how many offsets its range in doubt has, or the last one had.
     :param settled_at_ms: when a range of it was last settled; 0: none was by this driver.
     :param retiring: its topic is not configured any more: it is let go once it is settled.
     :param hands_to: the owner id that it goes to once it is settled (R25); "": it stays.
@@ -139,6 +140,7 @@ class PartitionState:
     insert_seconds: float = 0.0
     alone: bool = False
     error: SluiceError | None = None
+    range_messages: int = 0
     settled_at_ms: int = 0
     retiring: bool = False
     hands_to: str = ""
@@ -232,7 +234,7 @@ class PartitionState:
         """A record of this partition is committed: it has taken the last answer in. A range that
         has to be probed may only have been recorded again as it is."""
         if self.loaded is not None:
-            self._settle_until(self.whole_at_ms or self.loaded.last_ms)
+            self._settle_until(self.whole_at_ms or self.loaded.last_ms, now_ms)
         match self.stage:
             case Stopped():
                 pass
@@ -245,6 +247,8 @@ class PartitionState:
                 self.become(AsRecorded())
         self.is_unrecorded = False
         self.record, self.background = record, background
+        if record.in_doubt:
+            self.range_messages = record.end - record.begin
         self.committed_at_ms = now_ms
         self.sent = self.sent and record.kind is not Kind.INTEND
         self.untouched = self.untouched or record.kind is Kind.INTEND
@@ -255,10 +259,11 @@ class PartitionState:
         elif record.kind is Kind.SHORTEN:
             self.whole_at_ms = 0
 
-    def _settle_until(self, at_ms: int | None) -> None:
-        """What was there at that time is settled: what is not came later."""
+    def _settle_until(self, at_ms: int | None, now_ms: int) -> None:
+        """What was there at that time is settled: what is not came later. Producers set
+        timestamps, and their clocks may be ahead."""
         if at_ms is not None and self.behind_since_ms is not None:
-            self.behind_since_ms = at_ms
+            self.behind_since_ms = min(at_ms, now_ms)
 
     @property
     def may_be_given_back(self) -> bool:

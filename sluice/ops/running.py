@@ -67,7 +67,7 @@ class Lags:
         """How a partition that may load keeps up.
 
         :param where: connector, topic, partition.
-        :param range_messages: of its range in doubt, 0 if it has none.
+        :param range_messages: of its range in doubt, or of its last one; 0 if it had none yet.
         :param delay_ms: how long a range may wait for company.
         """
         seen = self._seen.setdefault(where, deque(maxlen=SAMPLES))
@@ -296,7 +296,7 @@ class Rates:
 
 def behind_seconds(state: PartitionState, now_ms: int) -> float:
     """How old the oldest message of a partition that is not settled is, as far as is known."""
-    since = [state.behind_since_ms or now_ms]
+    since = [now_ms if state.behind_since_ms is None else state.behind_since_ms]
     if state.record.in_doubt:
         since.append(state.background.since_ms or now_ms)
     return max(0.0, (now_ms - min(since)) / 1000)
@@ -338,7 +338,7 @@ class Look:
                 where,
                 state.settled,
                 lag_messages,
-                record.end - record.begin,
+                state.range_messages,
                 self.now_ms,
                 self._delay_ms,
             )

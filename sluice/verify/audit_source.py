@@ -18,7 +18,7 @@ from sluice.core.ranges import Interval, TopicPartition, subtract
 from sluice.core.receipts import DeadLetter
 from sluice.core.records import InvalidRecordError, Record, decode
 from sluice.core.tokens import is_of_rest, row_source
-from sluice.core.topics import NO_TOPIC_ID
+from sluice.core.topics import NO_TOPIC_ID, is_other_topic
 from sluice.driver.discovering import topics_to_load
 from sluice.driver.specs import kafka_access
 from sluice.kafka.clients import make_admin
@@ -104,7 +104,7 @@ class Renewal:
 
     def voids(self, letter: DeadLetter) -> bool:
         """Whether a dead letter is of before. What it does not say itself, its time does."""
-        if letter.topic_id and self.topic_id and letter.topic_id != self.topic_id:
+        if letter.topic_id and self.topic_id and is_other_topic(letter.topic_id, self.topic_id):
             return True
         if letter.offset < self.begin:
             return False
@@ -146,7 +146,7 @@ class History:
         """Take the next record in."""
         begin, record = int(entry["begin"]), _record_of(entry)
         at_ms = int(entry.get("at_ms", 0))
-        if record is not None and self.topic_id not in ("", record.topic_id):
+        if record and self.topic_id and is_other_topic(self.topic_id, record.topic_id):
             # The topic was created again: what is said so far is of another log.
             self._forget(0)
             self.begin = self.position = begin
@@ -359,7 +359,8 @@ class SourceReader:
                 if letter.reason == DUPLICATE:
                     continue  # a copy; the ledger knows these messages
                 source = TopicPartition(letter.topic, letter.partition)
-                if letter.topic_id not in ("", self._topic_ids.get(letter.topic, letter.topic_id)):
+                today = self._topic_ids.get(letter.topic, letter.topic_id)
+                if letter.topic_id and is_other_topic(letter.topic_id, today):
                     continue  # of another topic of this name
                 history = self._found.get(source)
                 if history is not None and not history.knows(letter):

@@ -225,6 +225,7 @@ def test_how_old_the_oldest_message_is_that_is_not_settled(state: PartitionState
     assert state.behind_since_ms == began, "nobody knows how old they are"
     assert settle(30, START_MS, began + 1_000) == START_MS
     assert settle(40, None, began + 2_000) == START_MS, "messages without a timestamp"
+    assert settle(50, began + day_ms, began + 2_500) == began + 2_500, "a clock that is ahead"
     assert settle(60, START_MS + 7, began + 3_000) == START_MS + 7
     state.see_end(EpochOffset(65, 1), began + 4_000)
     assert state.behind_since_ms == START_MS + 7

@@ -43,7 +43,9 @@ NORMAL: dict[str, tuple[str, str]] = {
     "sluice_table_behind_seconds": (
         "A few `max_delay`.",
         "As for the lag. It says how late rows are, of a backlog that is being loaded, too. "
-        "Producers that send old timestamps make it larger while there is a backlog.",
+        "Producers that send old timestamps, or none, make it larger while there is a backlog: "
+        "without timestamps it counts from when all that was there was last settled. Timestamps in "
+        "the future count as the time of the settle.",
     ),
     "sluice_end_to_end_seconds": (
         "Its 99th percentile is a few seconds more than `max_delay`.",

@@ -2,18 +2,28 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from types import SimpleNamespace
 
 from sluice.core.errors import TransientError
 from sluice.core.fleet.fold import Fold
 from sluice.core.fleet.records import Report
+from sluice.core.ledger import Background
 from sluice.core.ranges import TopicPartition
 from sluice.core.receipts import Failed
+from sluice.core.records import Kind
 from sluice.driver.loop import ConnectorLoop
 from sluice.driver.parking import Parking
 from sluice.ops.metrics import RunningCollector
-from sluice.ops.running import ConnectorNow, FleetNow, Rates, look_at, why_not_ready
+from sluice.ops.running import (
+    ConnectorNow,
+    FleetNow,
+    Rates,
+    behind_seconds,
+    look_at,
+    why_not_ready,
+)
 from tests.driver.loop_world import World, run, table_spec
 from tests.ops.http.scene import run_of
 from tests.ops.http.test_page import Watch
@@ -145,6 +155,37 @@ def test_how_partitions_keep_up_is_told_by_table() -> None:
     state.stop(TransientError("the topic is gone"))
     found = look(world, loop, rates)
     assert (found.tables[0].amounts.lags, found.troubled[0].lag) == ({"stopped": 1}, "stopped")
+
+
+def test_a_backlog_of_timestamps_of_zero_is_as_old_as_they_say() -> None:
+    """Before, it was none."""
+    world = two_tables()
+    state = run(world).states[P0]
+    assert behind_seconds(state, world.now) == 0
+    state.behind_since_ms = 0
+    assert behind_seconds(state, world.now) == world.now / 1000
+
+
+def test_a_partition_whose_ranges_are_settled_at_each_look_is_not_behind() -> None:
+    """Loads are short against `max_delay`: before, its range counted as none, and any growth of its
+    lag as more."""
+    world = two_tables()
+    loop, rates = run(world), Rates()
+    state = loop.states[P0]
+
+    def lag_after(lags: Sequence[int]) -> str:
+        for lag in lags:
+            at = state.record.end
+            for kind, begin in ((Kind.INTEND, at), (Kind.SETTLE, at + 10)):
+                record = replace(state.record, kind=kind, begin=begin, end=at + 10)
+                state.recorded(record, Background(since_ms=world.now), world.now)
+            state.stable_end = state.settled + lag
+            found = look(world, loop, rates)
+            world.now += 30_000
+        return next(lag for lag, count in found.tables[0].amounts.lags.items() if count)
+
+    assert lag_after([1, 9, 3, 8, 2, 7]) == "ok"
+    assert lag_after([12]) == "behind"
 
 
 def test_parked_tables_replicas_and_rates() -> None:

@@ -9,6 +9,7 @@ import pytest
 
 from sluice.clickhouse.http import Server
 from sluice.core.records import Kind, Record, encode
+from sluice.core.topics import NO_TOPIC_ID
 from sluice.kafka.log import SourceLog
 from sluice.verify.audit import audit
 from tests.support.kafka import Kafka, numbered
@@ -20,14 +21,19 @@ def scene(tmp_path: Path, kafka: Kafka, server: Server, database: str) -> Iterat
     yield Scene(tmp_path, kafka, server, database)
 
 
+def record(
+    scene: Scene, topic: str, begin: int, topic_id: str, generation: int = 0, why: str = ""
+) -> None:
+    """The ledger says that everything below is settled."""
+    said = Record(Kind.SETTLE, 1, 0, begin, begin, "run-1", generation, topic_id, "text", 0, 0)
+    scene.record(topic, begin, why=why, metadata=encode(said))
+
+
 def rewind(scene: Scene, topic: str, to: int, end: int) -> None:
     """The ledger says that what was settled was loaded again up to the end."""
     identity = SourceLog(scene.kafka.admin).topics([topic])[topic][0]
-    for begin, generation, why in ((to, 1, f"rewind --to {to}"), (end, 1, "")):
-        record = Record(
-            Kind.SETTLE, 1, 0, begin, begin, "run-1", generation, identity, "text", 0, 0
-        )
-        scene.record(topic, begin, why=why, metadata=encode(record))
+    record(scene, topic, to, identity, 1, f"rewind --to {to}")
+    record(scene, topic, end, identity, 1)
 
 
 def test_dead_letters_of_another_log_or_generation_are_none_of_these_messages(scene: Scene) -> None:
@@ -49,3 +55,26 @@ def test_dead_letters_of_another_log_or_generation_are_none_of_these_messages(sc
     scene.dead_letter(topic, 5, topic_id=identity, generation=1)
     scene.dead_letter(topic, 1, topic_id=identity, generation=0)
     assert sums(audit(scene.configuration(topic))) == (10, 8, 2, 0, 0, 0, 0)
+
+
+def test_a_topic_that_has_come_to_an_id_is_the_same_topic(scene: Scene) -> None:
+    """Before, such dead letters were of another topic, and what was lost below the new id was
+    given up."""
+    scene.create()
+    topic = scene.kafka.topic()
+    scene.kafka.produce(topic, numbered(10))
+    scene.load(topic, [o for o in range(10) if o not in (1, 2, 5, 6)])
+    scene.settle(topic, 0)
+    record(scene, topic, 0, NO_TOPIC_ID)
+    record(scene, topic, 4, NO_TOPIC_ID)
+    scene.dead_letter(topic, 1, topic_id=NO_TOPIC_ID, generation=0)
+    scene.settle(topic, 10, start=4)
+    # It has no id in the records yet, and the brokers know one.
+    report = audit(scene.configuration(topic))
+    assert only(report).missing_at == [(2, 3), (5, 7)]
+    identity = SourceLog(scene.kafka.admin).topics([topic])[topic][0]
+    record(scene, topic, 10, identity)
+    scene.dead_letter(topic, 5, topic_id=identity, generation=0)
+    report = audit(scene.configuration(topic))
+    assert sums(report) == (10, 6, 2, 0, 2, 0, 0)
+    assert only(report).missing_at == [(2, 3), (6, 7)]

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from sluice.config import Configuration, HttpConfiguration, load
+from sluice.config import Configuration, HttpConfiguration, load_http
 from sluice.core.errors import SluiceError, TransientError
 
 _SECONDS = 10.0
@@ -108,10 +108,10 @@ def _headers(where: HttpConfiguration) -> dict[str, str]:
 def main(path: str) -> int:
     """Whether the driver of a configuration lives; as an exit status."""
     try:
-        configuration = load(Path(path), os.environ)
-        if configuration.http is None:
+        where = load_http(Path(path), os.environ)
+        if where is None:
             raise DriverSilentError("health is told over HTTP, and [http] is missing")
-        ask(configuration.http, "/live")
+        ask(where, "/live")
     except SluiceError as error:
         print(f"{error}. Try: {error.hint}", file=sys.stderr)
         return 1
