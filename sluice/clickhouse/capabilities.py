@@ -29,9 +29,9 @@ _ALWAYS = {
     "insert_deduplicate": "1",
     "deduplicate_insert": "enable",
     "deduplicate_blocks_in_dependent_materialized_views": "1",
-    # Blocks of two views into one table are two: else the second one is taken for a repeat of the
-    # first. From about 24.8 on servers do so by themselves.
-    "update_insert_deduplication_token_in_dependent_materialized_views": "1",
+    # Before 24.8 a server would name a view by its UUID in what it knows of the view's blocks, and
+    # one that was made on each replica has another UUID there.
+    "update_insert_deduplication_token_in_dependent_materialized_views": "0",
     # Unset, they are what the insert has: all that a view makes of a block is one block.
     "min_insert_block_size_rows_for_materialized_views": "0",
     "min_insert_block_size_bytes_for_materialized_views": "0",
@@ -51,6 +51,9 @@ _ALWAYS = {
     # Expressions of the table are worked out in the server's own zone, which the text names.
     "session_timezone": "",
 }
+
+#: Blocks of two views into one table are two from here on, whatever is set.
+_TELLS_VIEWS_APART = (24, 8)
 
 #: For tables that keep one of equal rows.
 _PAST_WINDOWS = {
@@ -130,8 +133,7 @@ class Capabilities:
         """Whether blocks that several views write into one table are known apart: else the second
         one of an insert is swallowed. By the hash of their rows they are, unless these are equal.
         """
-        name = "update_insert_deduplication_token_in_dependent_materialized_views"
-        return name in self.settings or not self.tokens
+        return self.version >= _TELLS_VIEWS_APART or not self.tokens
 
     @property
     def version_text(self) -> str:

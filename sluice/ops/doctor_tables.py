@@ -260,7 +260,7 @@ def _check_views(found: Examination, facts: TableFacts, capabilities: Capabiliti
             f"{', '.join(several)} is written by several of {names}, and server "
             f"{capabilities.version_text} takes their blocks for repeats of one: rows of all but "
             "the first are swallowed",
-            "Use ClickHouse 24.2 or newer, or one view with UNION ALL, or a target for each.",
+            "Use ClickHouse 24.8 or newer, or one view with UNION ALL, or a target for each.",
         )
         return
     found.warning(

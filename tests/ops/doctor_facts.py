@@ -48,7 +48,6 @@ NEW = Capabilities(
     settings={
         "insert_deduplication_token": "",
         "deduplicate_blocks_in_dependent_materialized_views": "0",
-        "update_insert_deduplication_token_in_dependent_materialized_views": "0",
     },
     locked=frozenset(),
 )
