@@ -27,12 +27,14 @@ class Dependent:
 
     :param view: database.view.
     :param select: what it selects, as the server keeps it; `statement`: its CREATE.
+    :param uuid: of the view, zeros where its database gives none.
     """
 
     view: str
     target: TableFacts
     select: str = ""
     statement: str = ""
+    uuid: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -380,7 +382,8 @@ def _dependents(
             )
         via = f"{database}.{name}"
         facts = _read_facts(server, *target, path, via)
-        dependents.append(Dependent(via, facts, str(view[0].get("as_select", "")), statement))
+        select, uuid = (str(view[0].get(name, "")) for name in ("as_select", "uuid"))
+        dependents.append(Dependent(via, facts, select, statement, uuid))
     return tuple(dependents), tuple(unseen)
 
 

@@ -88,6 +88,7 @@ def check_differences(looks: Sequence[ReplicaLook]) -> list[Finding]:
             replicas = [facts for other, facts in tables if other == shard]
             _check_paths(found, replicas)
             _check_windows(found, replicas)
+            _check_views(found, replicas)
         if len(tables) > 1:
             shards = len({shard for shard, _ in tables})
             among = f" in {shards} shards" if shards > 1 else ""
@@ -159,6 +160,26 @@ def _check_windows(found: Examination, replicas: Sequence[TableFacts]) -> None:
             "one counts",
             "Give the table the same settings on all servers of the shard.",
         )
+
+
+def _check_views(found: Examination, replicas: Sequence[TableFacts]) -> None:
+    """Some servers (24.8 and others, by their source) name a view by its UUID in what they know of
+    its blocks."""
+    uuids: dict[str, dict[str, str]] = {}
+    for facts in replicas:
+        for dependent in facts.all_dependents():
+            if dependent.target.replicated and dependent.uuid.strip("0-"):
+                uuids.setdefault(dependent.view, {})[facts.url] = dependent.uuid
+    for view, by_url in uuids.items():
+        if len(set(by_url.values())) > 1:
+            shown = ", ".join(f"{url}: {uuid}" for url, uuid in by_url.items())
+            found.warning(
+                "views",
+                f"{view} has another UUID on each server of a shard ({shown}): a block in doubt at "
+                "one of them may be stored once more behind it by another one",
+                "Make the view with ON CLUSTER, or with CREATE MATERIALIZED VIEW … UUID, alike on "
+                "all servers.",
+            )
 
 
 def _check_paths(found: Examination, replicas: Sequence[TableFacts]) -> None:

@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import pytest
 
+from sluice.clickhouse.schema import Dependent, TableFacts
 from sluice.core.errors import TransientError
 from sluice.ops.doctor_clickhouse import ReplicaLook
 from sluice.ops.doctor_findings import Examination, refusal
@@ -59,6 +60,24 @@ def test_servers_of_one_shard_with_other_windows_or_versions() -> None:
     assert (warning.level, warning.check) == ("warning", "version")
     assert "http://a: 26.9, http://b: 25.8" in warning.what
     (fine,) = check_differences([look("s1", "http://a"), look("s2", "http://b", narrow)])
+    assert fine.level == "ok"
+
+
+def test_views_that_each_server_of_a_shard_made_by_itself() -> None:
+    def fed(uuid: str, *, replicated: bool = True) -> TableFacts:
+        target = replace(FACTS, table="sums", replicated=replicated)
+        return replace(FACTS, dependents=(Dependent("shop.view", target, uuid=uuid),))
+
+    one = look("s1", "http://a", replace(fed("1a"), url="http://a"))
+    other = look("s1", "http://b", replace(fed("1b"), url="http://b"))
+    (warning, _) = check_differences([one, other])
+    assert (warning.level, warning.check) == ("warning", "views")
+    assert "shop.view has another UUID" in warning.what and "http://b: 1b" in warning.what
+    alike = (fed("1a"), fed("0000-00"), fed("1b", replicated=False))
+    for facts in alike:
+        (fine,) = check_differences([one, look("s1", "http://b", replace(facts, url="http://b"))])
+        assert fine.level == "ok"
+    (fine,) = check_differences([one, look("s2", "http://b", replace(fed("1b"), url="http://b"))])
     assert fine.level == "ok"
 
 
