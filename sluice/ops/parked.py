@@ -6,13 +6,14 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from prometheus_client.core import GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
 from sluice.config import Configuration
 from sluice.core.errors import SluiceError
+from sluice.driver.connector import ConnectorRun
 from sluice.driver.specs import kafka_access
 from sluice.kafka.waiting import Waiting
 from sluice.verify.pace import Pace
@@ -27,10 +28,10 @@ _SHARE = 0.2
 
 class ParkedCollector(Collector):
     """Counts them in a thread, so that no answer waits for it; nothing where no table entry may be
-    parked, and without a configuration."""
+    parked, as what is applied says at each look."""
 
-    def __init__(self, configuration: Configuration | None) -> None:
-        self._configuration = configuration
+    def __init__(self, runs: Sequence[ConnectorRun]) -> None:
+        self._runs = runs
         self._waiting: dict[str, Waiting] = {}
         #: By connector, as far as it was counted.
         self._found: dict[str, dict[str, int]] = {}
@@ -45,33 +46,33 @@ class ParkedCollector(Collector):
             "parked or not, as counted in the parking topic each half minute.",
             labels=["connector", "table"],
         )
-        if self._configuration is not None and self._configuration.parkable:
-            self._look_if_due(self._configuration)
+        self._look_if_due()
         for connector, tables in list(self._found.items()):
             for table, count in tables.items():
                 family.add_metric([connector, table], float(count))
         yield family
 
-    def _look_if_due(self, configuration: Configuration) -> None:
+    def _look_if_due(self) -> None:
         now = time.monotonic()
         if self._looked_at is None or now - self._looked_at >= EVERY_SECONDS:
             self._looked_at = now
-            threading.Thread(
-                target=self.look, args=[configuration], name="parked", daemon=True
-            ).start()
+            threading.Thread(target=self.look, name="parked", daemon=True).start()
 
-    def look(self, configuration: Configuration) -> None:
+    def look(self) -> None:
         """Count what came since the last look; one that still goes on is waited for by nobody."""
         if not self._lock.acquire(blocking=False):
             return
         try:
-            for connector in configuration.connectors:
-                self._look_at(configuration, connector.name)
+            for run in self._runs:
+                self._look_at(run.configuration, run.connector.name)
         finally:
             self._lock.release()
 
     def _look_at(self, configuration: Configuration, name: str) -> None:
         full = f"{configuration.pipeline}.{name}"
+        if not configuration.parkable:
+            self._found.pop(full, None)
+            return
         if name not in self._waiting:
             access = kafka_access(configuration, name)
             self._waiting[name] = Waiting(access, configuration.parking_topic, full)

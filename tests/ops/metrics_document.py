@@ -309,7 +309,7 @@ def families() -> dict[str, Metric]:
         *LoopCollector([]).collect(),
         *RunningCollector(list, "p").collect(),
         *ProofCollector(None, "p").collect(),
-        *ParkedCollector(None).collect(),
+        *ParkedCollector(()).collect(),
         *ProcessCollector(registry=None).collect(),
         *(GaugeMetricFamily(n, text, labels=LABELS) for n, text in PARTITION_GAUGES.items()),
         GaugeMetricFamily(RATIO, RATIO_HELP, labels=[*LABELS, "table"]),

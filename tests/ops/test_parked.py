@@ -10,10 +10,12 @@ import pytest
 from prometheus_client import CollectorRegistry
 
 from sluice.kafka.waiting import Waiting
+from sluice.ops import parked
 from sluice.ops.dead_letters import DeadLetterSelection
 from sluice.ops.dead_letters_purging import plan_purge, purge
 from sluice.ops.parked import ParkedCollector
 from tests.ops.dead_letters import DeadLetters
+from tests.ops.http.scene import run_of
 from tests.support.kafka import Kafka
 from tests.support.world import wait_for
 
@@ -60,7 +62,11 @@ def test_parked_messages_count_until_they_are_replayed(pipeline: DeadLetters) ->
     assert counted(running) == {"clicks": 1}
 
 
-def test_the_metric_is_there_from_the_first_look_on(pipeline: DeadLetters) -> None:
+def test_the_metric_goes_by_what_is_applied(
+    pipeline: DeadLetters, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is there from the first look after a table entry may be parked: before, only if the file
+    had said so at the start."""
     configuration = pipeline.configuration
     (table,) = configuration.tables
     parking = replace(
@@ -68,15 +74,18 @@ def test_the_metric_is_there_from_the_first_look_on(pipeline: DeadLetters) -> No
         tables=(replace(table, on_error="park"),),
         parking_topic=pipeline.dead_letters,
     )
+    monkeypatch.setattr(parked, "EVERY_SECONDS", 0.1)
+    run = run_of(None, configuration=configuration)
     registry = CollectorRegistry()
-    registry.register(ParkedCollector(parking))
+    registry.register(ParkedCollector([run]))
     labels = {"connector": f"{pipeline.pipeline}.dc1", "table": table.name}
 
     def value() -> float | None:
         return registry.get_sample_value("sluice_parked_waiting_messages", labels)
 
     pipeline.write(0, 1, table=table.name)
+    assert value() is None
+    run.configuration = parking
     wait_for(lambda: value() == 2, 30, "the count")
-    silent = CollectorRegistry()
-    silent.register(ParkedCollector(configuration))
-    assert silent.get_sample_value("sluice_parked_waiting_messages", labels) is None
+    run.configuration = configuration
+    wait_for(lambda: value() is None, 30, "the end of the count")

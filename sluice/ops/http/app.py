@@ -443,7 +443,7 @@ def _metrics(
     registry.register(LoopCollector([partial(_loop_of, run) for run in runs]))
     registry.register(RunningCollector(looks.now, configuration.pipeline))
     registry.register(ProofCollector(proof, configuration.pipeline))
-    registry.register(ParkedCollector(configuration))
+    registry.register(ParkedCollector(runs))
     ProcessCollector(registry=registry)
 
     def answer(request: Request) -> Response:

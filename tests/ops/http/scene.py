@@ -41,7 +41,8 @@ def run_of(loop: ConnectorLoop | None, name: str = "dc1", **more: Any) -> Connec
     """A connector that runs, or says why it does not."""
     facts = {"doing": "starting", "error": None, "is_ended": False, "status": 0}
     facts |= {"fleet": None, "owner": "", "version": None, **more}
-    facts.setdefault("configuration", SimpleNamespace(path=Path("/nowhere/sluice.toml")))
+    unread = SimpleNamespace(path=Path("/nowhere/sluice.toml"), pipeline="orders", parkable=())
+    facts.setdefault("configuration", unread)
     made = SimpleNamespace(connector=SimpleNamespace(name=name), loop=loop, **facts)
     return cast(ConnectorRun, made)
 
