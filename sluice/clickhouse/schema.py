@@ -43,6 +43,8 @@ class TableFacts:
 
     :param engine_full: the engine with keys and SETTINGS.
     :param drops_empty_parts: parts that merged to no row are taken away.
+    :param dropped_empty_until_ms: until when they may have been, by the server's clock: until the
+        table was last altered, or EVER_MS.
     :param zookeeper_name: of the auxiliary ensemble that has the path; "": it is the server's own.
     :param replicas_total: 1 for a table that is not replicated.
     :param window_blocks: entries that the table's deduplication window surely keeps; 0 is none.
@@ -79,6 +81,7 @@ class TableFacts:
     takes_patches: bool = False
     zookeeper_name: str = ""
     drops_empty_parts: bool = False
+    dropped_empty_until_ms: int = 0
 
     @property
     def target(self) -> str:
@@ -222,13 +225,15 @@ def _read_facts(
         fed_unseen=unseen,
         create_table_query=str(row.get("create_table_query", "")),
         takes_patches=all(_is_on(settings, name) for name in _PATCHED),
-        drops_empty_parts=_is_on(settings, "remove_empty_parts"),
+        drops_empty_parts=_is_on(settings, _EMPTY),
+        dropped_empty_until_ms=_dropped_empty_until_ms(settings, int(row["altered"])),
         zookeeper_name="" if ensemble == "default" else ensemble,
     )
 
 
 def _table_row(server: Server, database: str, table: str, via: str) -> dict[str, Any]:
-    rows = said_of_table(server, "SELECT * FROM system.tables", database, table)
+    select = "SELECT *, toUnixTimestamp(metadata_modification_time) AS altered FROM system.tables"
+    rows = said_of_table(server, select, database, table)
     if rows:
         return rows[0]
     name = qualified(database, table)
@@ -289,6 +294,9 @@ _OWN_WINDOW = "non_replicated_deduplication_window"
 _TWO_ENTRIES_SINCE, _ONE_ENTRY_SINCE = (26, 2), (26, 6)
 #: Without both no row can be named by a patch part.
 _PATCHED = ("enable_block_number_column", "enable_block_offset_column")
+_EMPTY = "remove_empty_parts"
+#: Later than any moment.
+EVER_MS = 1 << 62
 
 
 def _settings(server: Server, engine: str, replicated: bool, engine_full: str) -> dict[str, str]:
@@ -297,7 +305,7 @@ def _settings(server: Server, engine: str, replicated: bool, engine_full: str) -
     if not engine.endswith("MergeTree"):
         return own
     window = _REPLICATED_WINDOW if replicated else (_OWN_WINDOW,)
-    names = (*window, *_PATCHED, "async_insert", "remove_empty_parts")
+    names = (*window, *_PATCHED, "async_insert", _EMPTY)
     missing = [name for name in names if name not in own]
     return {**merge_tree_defaults(server, replicated, missing), **own}
 
@@ -310,6 +318,16 @@ def _window(engine: str, replicated: bool, settings: Mapping[str, str]) -> tuple
         return int(settings.get(_OWN_WINDOW, 0)), None
     blocks, seconds = _REPLICATED_WINDOW
     return int(settings.get(blocks, 0)), int(settings[seconds])
+
+
+def _dropped_empty_until_ms(settings: Mapping[str, str], altered: int) -> int:
+    """What it was before is not known: the ALTER may have been that of the setting.
+
+    :param altered: when the table was, in seconds; 0: the server does not say.
+    """
+    if _EMPTY not in settings:
+        return 0  # such a server keeps them
+    return 1000 * altered if altered and not _is_on(settings, _EMPTY) else EVER_MS
 
 
 def _is_on(settings: Mapping[str, str], name: str) -> bool:

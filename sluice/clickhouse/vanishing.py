@@ -118,25 +118,34 @@ def why_rows_go(facts: TableFacts) -> str | None:
     return None
 
 
-def why_tokens_go(facts: TableFacts) -> str | None:
-    """Why a window may forget a block whatever came after it, by the table's definition; None if it
-    does not. Pure.
+def tokens_went_until_ms(facts: TableFacts) -> int:
+    """Until when a window may have forgotten a block whatever came after it, by the table's
+    definition; 0 if it never does. Pure.
 
     With a part that merged to no row the server takes what it knew of the part's blocks [measured,
     26.9], and no insert counter tells. Where a TTL did it, a repeat has expired rows only, which go
     like those before.
     """
-    kind = facts.engine.removeprefix("Replicated")
-    cancels = (
-        kind in ("CollapsingMergeTree", "VersionedCollapsingMergeTree")
-        or (kind == "SummingMergeTree" and _sums_to_zero(facts))
-        or (kind == "ReplacingMergeTree" and bool(cleanup_settings(facts)))
-    )
-    if not (cancels and facts.drops_empty_parts):
+    until_ms = facts.dropped_empty_until_ms if _may_merge_to_nothing(facts) else 0
+    return until_ms and until_ms + 1000 * _CLOCKS_APART_SECONDS
+
+
+def why_tokens_go(facts: TableFacts) -> str | None:
+    """Why it does so as the table is now; None if it does not. Pure."""
+    if not (_may_merge_to_nothing(facts) and facts.drops_empty_parts):
         return None
     return (
         f"{facts.target} is a {facts.engine}, of which a part may merge to no row: what its window "
         "knows of that part's blocks goes with it (remove_empty_parts)"
+    )
+
+
+def _may_merge_to_nothing(facts: TableFacts) -> bool:
+    kind = facts.engine.removeprefix("Replicated")
+    return (
+        kind in ("CollapsingMergeTree", "VersionedCollapsingMergeTree")
+        or (kind == "SummingMergeTree" and _sums_to_zero(facts))
+        or (kind == "ReplacingMergeTree" and bool(cleanup_settings(facts)))
     )
 
 

@@ -22,6 +22,12 @@ WINDOW_SHARE = 2
 #: What an insert counter grows by when a part of what it counts is gone: more than a window keeps.
 HISTORY_GONE = 1 << 40
 
+#: What is said of a table whose window may know nothing of a block, whatever came after it.
+LOST_WITH_PARTS = (
+    "may have lost what its window knows: parts that merge to no row are removed, or may have been "
+    "before the table was last altered (remove_empty_parts)"
+)
+
 #: Between a table entry's window and the table that a view writes to; in no name of an entry.
 _TO_TARGET = ">"
 #: Before what has no window; in no name of an entry.

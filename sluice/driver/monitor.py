@@ -15,7 +15,7 @@ from sluice.clickhouse.access import ClickHouseAccess
 from sluice.clickhouse.http import Server
 from sluice.clickhouse.schema import TableFacts, describe_table
 from sluice.clickhouse.topology import refuse_async_inserts, refuse_own_windows
-from sluice.clickhouse.vanishing import why_not_seen
+from sluice.clickhouse.vanishing import tokens_went_until_ms, why_not_seen
 from sluice.clickhouse.window import (
     crowding,
     read_insert_counter,
@@ -294,4 +294,5 @@ def narrowest(
         min(seconds, default=None),
         is_partitioned=any(facts.partition_key for facts in replicas),
         keeps_rows=not any(map(why_not_seen, replicas)),
+        lost_until_ms=max(map(tokens_went_until_ms, replicas)),
     )

@@ -117,6 +117,7 @@ class ShardWindow:
     :param is_partitioned: a block may take several entries.
     :param keeps_rows: a probe sees all that was inserted: the table loses no row by itself, and
         feeds no view.
+    :param lost_until_ms: what was sent before may be forgotten whatever came after it.
     """
 
     state: WindowState
@@ -126,6 +127,7 @@ class ShardWindow:
     server: str = ""
     is_partitioned: bool = False
     keeps_rows: bool = True
+    lost_until_ms: int = 0
 
 
 class Windows(Protocol):

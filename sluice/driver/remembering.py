@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from sluice.core.budget import (
+    LOST_WITH_PARTS,
     TargetShard,
     created_since,
     own_target_shards,
@@ -69,6 +70,8 @@ def why_forgotten(
             why = _why_not_claimed(target_shard, window, background, now_ms) or why
         elif not still_young(window.seconds, background.since_ms, now_ms):
             why = f"the deduplication window of {table} keeps blocks for {window.seconds} s"
+        elif background.since_ms < window.lost_until_ms:
+            why = f"{table} {LOST_WITH_PARTS}"
         elif window.server and not is_same_run(
             background.servers.get(target_shard.shard), window.server
         ):

@@ -106,7 +106,11 @@ def _check_windows(
         _check_seconds(found, table, view, capabilities, needs)
         if why := why_tokens_go(table):
             fix = set_table(table, capabilities, "remove_empty_parts", 0)
-            found.error("window", f"{why}. A repeat would be stored again{view}", fix)
+            found.error(
+                "window",
+                f"{why}. A repeat would be stored again{view}",
+                f"{fix}; what is in doubt by then stops for `sluice resolve`",
+            )
     window = f"{facts.window_blocks} blocks"
     if facts.window_seconds is not None:
         window += f" for {facts.window_seconds} s"

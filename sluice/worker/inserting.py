@@ -29,9 +29,15 @@ from sluice.clickhouse.schema import TableFacts, check_header, describe_table
 from sluice.clickhouse.sql import OF_RANGE, range_parameters
 from sluice.clickhouse.statements import wait_for_earlier
 from sluice.clickhouse.topology import refuse_other_table
-from sluice.clickhouse.vanishing import require_all_rows, seeing_all, why_tokens_go
+from sluice.clickhouse.vanishing import require_all_rows, seeing_all, tokens_went_until_ms
 from sluice.clickhouse.window import read_insert_counter, read_server_run, tables_with_windows
-from sluice.core.budget import TargetShard, WindowState, still_remembered, still_young
+from sluice.core.budget import (
+    LOST_WITH_PARTS,
+    TargetShard,
+    WindowState,
+    still_remembered,
+    still_young,
+)
 from sluice.core.bundles import replica_number
 from sluice.core.errors import InDoubtError, SluiceError, TerminalError, TransientError
 from sluice.core.load_spec import TableSpec
@@ -384,8 +390,8 @@ def _require_remembered(
         return  # it never deduplicates, and runs for a benchmark only
     now_ms = time.time_ns() // 1_000_000
     for target, there in tables_with_windows(facts):
-        if why := why_tokens_go(there):
-            raise ForgottenError(f"{why}, so {server.url} may not remember it{doubt}")
+        if bundle.since_ms < tokens_went_until_ms(there):
+            raise ForgottenError(f"{there.target} on {server.url} {LOST_WITH_PARTS}{doubt}")
         insert_counter = bundle.insert_counters.get(replace(own, target=target).key, 0)
         window = WindowState(there.window_blocks, read_insert_counter(server, there))
         is_young = still_young(there.window_seconds, bundle.since_ms, now_ms)

@@ -84,6 +84,7 @@ class Table:
 
     :param seconds: that the window says it keeps blocks for; it does not forget by time.
     :param server: the process that serves it, where it is not replicated.
+    :param lost_until_ms: see `ShardWindow`.
     """
 
     blocks: int
@@ -93,6 +94,7 @@ class Table:
     seconds: int | None = None
     server: str = ""
     is_partitioned: bool = False
+    lost_until_ms: int = 0
 
     def insert(
         self, token: str, rows: Iterable[tuple[TopicPartition, int]], entries: int = 1
@@ -239,6 +241,7 @@ class World(Inbox, Sources):
                     table.seconds,
                     server=table.server,
                     is_partitioned=table.is_partitioned,
+                    lost_until_ms=table.lost_until_ms,
                 )
                 for target_shard, table in self.tables.items()
             }

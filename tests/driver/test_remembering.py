@@ -215,6 +215,25 @@ def test_another_process_of_the_server_may_have_lost_the_part(target_shard: Targ
     assert servers[1] == {"s1": SECOND}  # of the probe: its blocks are new to that process
 
 
+@pytest.mark.parametrize("target_shard", [OWN, TARGET])
+@pytest.mark.parametrize(("sent_ms", "is_probed"), [(-1, True), (0, False)])
+def test_what_may_have_gone_with_parts_that_merged_to_no_row_is_probed(
+    target_shard: TargetShard, sent_ms: int, is_probed: bool
+) -> None:
+    """It was sent again and again as long as its task refused it, and nobody was asked."""
+    world = World([P0])
+    world.ends[P0] = 10
+    world.tables[TARGET] = Table(1000)
+    sent = failing_once(world)
+
+    def alter() -> None:
+        world.tables[target_shard].lost_until_ms = sent[0].since_ms - sent_ms
+
+    world.at(120, alter)
+    run(world)
+    assert len(world.probes) == is_probed
+
+
 def test_the_same_process_is_believed() -> None:
     world = World([P0])
     world.ends[P0] = 10

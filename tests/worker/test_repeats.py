@@ -44,13 +44,14 @@ def loader(embedded_server: ClickHouse) -> Iterator[Loader]:
             server.execute(f"DROP TABLE {table}")
 
 
-def make_loader(running: ClickHouse, window: int = 100, behind: str = "MergeTree") -> Loader:
-    """:param behind: the engine of the table that the view writes to."""
+def make_loader(running: ClickHouse, window: int = 100) -> Loader:
     table = f"t{uuid.uuid4().hex[:8]}"
     columns = "id UInt64, _topic String, _partition UInt32, _offset UInt64, _row UInt32"
     with Server(running.url) as server:
-        sums = f"{behind} PARTITION BY id % 10"
-        for name, engine in ((table, "MergeTree"), (f"{table}_sums", sums)):
+        for name, engine in (
+            (table, "MergeTree"),
+            (f"{table}_sums", "MergeTree PARTITION BY id % 10"),
+        ):
             server.execute(
                 f"CREATE TABLE {name} ({columns}) ENGINE = {engine} ORDER BY id "
                 f"SETTINGS non_replicated_deduplication_window = {window}"
@@ -98,17 +99,30 @@ def test_a_repeat_is_not_sent_once_the_window_of_a_view_moved(loader: Loader) ->
 def test_a_repeat_is_not_sent_where_a_merge_may_have_taken_what_a_window_knows(
     embedded_server: ClickHouse,
 ) -> None:
-    made = make_loader(embedded_server, behind="SummingMergeTree")
-    sums = f"{made.table}_sums"
+    made = make_loader(embedded_server)
+    name = f"of_{made.table}"  # of the engine's `default` it does not say when tables were altered
+    sums = f"{name}.sums"
     with Server(embedded_server.url) as server:
-        server.execute(f"ALTER TABLE {sums} ADD COLUMN amount Int64")
-        with pytest.raises(ForgottenError, match=f"{sums} is a SummingMergeTree, .* not remember"):
+        server.execute(f"CREATE DATABASE {name}")
+        server.execute(
+            f"CREATE TABLE {sums} (id UInt64, amount Int64) ENGINE = SummingMergeTree ORDER BY id "
+            "SETTINGS non_replicated_deduplication_window = 100"
+        )
+        server.execute(
+            f"CREATE MATERIALIZED VIEW {name}.v TO {sums} AS SELECT id FROM default.{made.table}"
+        )
+        made.seconds_old = -100  # first sent more than a minute after the table was made
+        with pytest.raises(ForgottenError, match=f"{sums} on .* may have lost what its window"):
             made.insert()
-        assert stored(made)[0] == 0
         server.execute(f"ALTER TABLE {sums} MODIFY SETTING remove_empty_parts = 0")
         made.insert()
         assert stored(made)[0] == ROWS
-        for table in (f"{made.table}_view", sums, made.table):
+        made.seconds_old = 0  # while the table may have been as it was before
+        with pytest.raises(ForgottenError, match="before the table was last altered"):
+            made.insert()
+        assert stored(made)[0] == ROWS
+        server.execute(f"DROP DATABASE {name}")
+        for table in (f"{made.table}_view", f"{made.table}_sums", made.table):
             server.execute(f"DROP TABLE {table}")
 
 
