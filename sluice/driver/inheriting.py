@@ -46,8 +46,8 @@ class SharesRead:
     :param alive: ids that records named when it began, but for those that are dead; `orphans`:
         those that records have come to name of late though they report no more.
     :param view: number of the view with which it began.
-    :param unowned: partitions that no member which reports had when it began; `elsewhere`: that
-        other members had which do.
+    :param unowned: partitions whose records named no member that reports when it began, also those
+        that stopped at a take-over; `elsewhere`: that other members had which do.
     :param sources: all partitions of the connector; none: nobody could tell.
     :param error: a bug; nothing that may happen.
     """

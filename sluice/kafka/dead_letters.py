@@ -465,9 +465,14 @@ def _parsed(message: ck.Message, low: int) -> StoredDeadLetter | Replayed | Purg
         at_ms = letter.attempted_at_ms or message.timestamp()[1]
         return StoredDeadLetter(partition, offset, letter, at_ms, version, tuple(filter(None, cut)))
     except (KeyError, ValueError, TypeError) as error:
-        raise KafkaTerminalError(
-            f"dead letters {message.topic()}[{partition}] hold a message at offset {offset} that "
-            f"is no dead letter: {type(error).__name__}: {error}",
-            "Only Sluice may write to its dead-letter topic: find the other producer, and name "
-            "another topic in [dead_letters].",
-        ) from None
+        raise no_dead_letter(message, error) from None
+
+
+def no_dead_letter(message: ck.Message, error: Exception) -> KafkaTerminalError:
+    """Why a message of such a topic cannot be one of Sluice's."""
+    return KafkaTerminalError(
+        f"dead letters {message.topic()}[{message.partition()}] hold a message at offset "
+        f"{message.offset()} that is no dead letter: {type(error).__name__}: {error}",
+        "Only Sluice may write to its dead-letter topic: find the other producer, and name "
+        "another topic in [dead_letters].",
+    )

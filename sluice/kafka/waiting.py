@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Mapping
 import confluent_kafka as ck
 
 from sluice.kafka.clients import KafkaAccess, make_consumer
-from sluice.kafka.dead_letters import KIND_HEADER, own_headers
+from sluice.kafka.dead_letters import KIND_HEADER, no_dead_letter, own_headers
 from sluice.kafka.errors import kafka_error
 from sluice.kafka.tail import log_ends, messages_below
 
@@ -31,7 +31,7 @@ class Waiting:
         """Count what came since the last look.
 
         :param through: gives all of them, with rests in between.
-        :raises SluiceError: the topic cannot be read.
+        :raises SluiceError: the topic cannot be read, or holds something else.
         """
         consumer, topic = make_consumer(self._access), self._topic
         try:
@@ -39,11 +39,16 @@ class Waiting:
             for partition in () if found is None else sorted(found.partitions):
                 where, what = ck.TopicPartition(topic, partition), f"{topic}[{partition}]"
                 low, end = log_ends(consumer, where, what)
-                before, where.offset, counts = self._read.get(partition, (low, low, Counter()))
+                before, where.offset, read = self._read.get(partition, (low, low, Counter()))
+                # Of its own, so that a look that fails halfway leaves nothing counted.
+                counts = Counter(read)
                 if before != low:
                     where.offset, counts = low, Counter()
                 for message in through(messages_below(consumer, where, end, what)):
-                    self._take(own_headers(message), low, counts)
+                    try:
+                        self._take(own_headers(message), low, counts)
+                    except (KeyError, ValueError) as error:
+                        raise no_dead_letter(message, error) from None
                 self._read[partition] = low, end, counts
         except ck.KafkaException as error:
             raise kafka_error(f"reading {topic}", error) from None

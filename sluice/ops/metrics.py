@@ -680,7 +680,8 @@ _OF_FLEETS: dict[str, tuple[Callable[[FleetNow], float], str]] = {
     ),
     "sluice_fleet_unowned_partitions": (
         lambda fleet: fleet.unowned_partitions,
-        "Partitions of the connector that no member which reports has, as this driver last saw "
+        "Partitions of the connector that nobody loads, as this driver last saw them: their "
+        "records name no member which reports. Nobody has taken them over, or who did so stopped "
         "them.",
     ),
     "sluice_fleet_busy_partitions": (

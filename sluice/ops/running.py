@@ -197,7 +197,8 @@ class FleetNow:
         to be gone.
     :param report_age_seconds: since this driver last read a report of its own.
     :param unreadable: messages of the topic that were passed over.
-    :param unowned_partitions: of the connector, that no member which reports has.
+    :param unowned_partitions: of the connector, that nobody loads: no member which reports has
+        recorded anything of them.
     :param busy_partitions: of this driver, as its last report says (`core.fleet.busy`).
     :param wanted_slots: of all members, and `wanted_members`: what the work takes
         (`core.fleet.sizing`).

@@ -104,6 +104,8 @@ TLS = 'tls = { certificate = "/etc/sluice-secrets/tls/tls.crt" }\n'
         (TLS.replace(" }", ', ca = "clients.pem" }'), ""),
         ("[http.tls]\ncertificate = 'x'\nca = 'clients.pem'\n", ""),
         ("tls.ca = 'clients.pem'\n", ""),
+        ("[ http . tls ]\ncertificate = 'x'\n", "HTTPS"),
+        ("[ http . tls ]\ncertificate = 'x'\nca = 'clients.pem'\n", ""),
     ],
 )
 def test_probes_ask_by_the_scheme_of_the_configuration(

@@ -118,8 +118,9 @@ def test_a_start_that_is_refused_holds_no_take_over_up() -> None:
 
 
 def test_partitions_that_nobody_who_reports_has_are_counted() -> None:
-    """Whoever inherits them: who may not, as its clock is off, counts them all the same. So are
-    those of other members, by which a standby knows that it is one."""
+    """Whoever inherits them: who may not, as its clock is off, counts them all the same, and so
+    does who has taken them over and stopped them, since nobody loads them. Those of other members
+    are counted, too, by which a standby knows that it is one."""
     group = Group()
     heir, held = heir_of(group), {P0: STOPPED}
     read = heir._step(held, view(1, DEAD), 1)

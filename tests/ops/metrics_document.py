@@ -198,8 +198,9 @@ NORMAL: dict[str, tuple[str, str]] = {
     ),
     "sluice_fleet_unowned_partitions": (
         "0, but for some seconds after members come and go.",
-        "Nobody loads them: start the member that had them. Who is off the others' clocks takes "
-        "nothing over: `sluice fleet`.",
+        "`sluice_stopped_partitions` counts those that a member has stopped: decide. Else start "
+        "the member that had them. Who is off the others' clocks takes nothing over: "
+        "`sluice fleet`.",
     ),
     "sluice_fleet_busy_partitions": (
         "0 where all bring about as much; else about the member's share of all busy ones.",

@@ -9,6 +9,7 @@ import confluent_kafka as ck
 import pytest
 from prometheus_client import CollectorRegistry
 
+from sluice.kafka.errors import KafkaTerminalError
 from sluice.kafka.waiting import Waiting
 from sluice.ops import parked
 from sluice.ops.dead_letters import DeadLetterSelection
@@ -60,6 +61,25 @@ def test_parked_messages_count_until_they_are_replayed(pipeline: DeadLetters) ->
     purge(pipeline.configuration, first, plan_purge(pipeline.configuration, first), why="a test")
     assert counted(running) == counted(Waiting(access, pipeline.dead_letters, name))
     assert counted(running) == {"clicks": 1}
+
+
+def test_what_is_not_sluices_ends_a_look_in_words_and_leaves_the_count(
+    pipeline: DeadLetters,
+) -> None:
+    """Before, it was a bug's error, which nobody heard of; and what came before it counted anew at
+    each look."""
+    waiting = Waiting(pipeline.kafka.access(), pipeline.dead_letters, f"{pipeline.pipeline}.dc1")
+    pipeline.write(0, 1, table="orders")
+    waiting.look(iter)
+    pipeline.write(2, table="orders")
+    producer = ck.Producer({"bootstrap.servers": pipeline.kafka.brokers})
+    foreign: list[tuple[str, str | bytes | None]] = [("sluice.topic", b"\xff")]
+    producer.produce(pipeline.dead_letters, b"x", headers=foreign, partition=0)
+    assert producer.flush(30) == 0
+    for _ in range(2):
+        with pytest.raises(KafkaTerminalError, match="at offset 3 that is no dead letter: Unicode"):
+            waiting.look(iter)
+    assert waiting.by_table() == {"orders": 2}
 
 
 def test_the_metric_goes_by_what_is_applied(

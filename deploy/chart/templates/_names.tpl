@@ -16,9 +16,9 @@ helm.sh/chart: {{ .Chart.Name }}-{{ .Chart.Version }}
 
 {{- /* By which scheme the driver answers, as [http] says; by expressions, since Helm reads no TOML. */ -}}
 {{- define "sluice.scheme" -}}
-{{- $section := regexFind "(?ms)^[ \\t]*\\[http\\].*?(^[ \\t]*\\[|\\z)" .Values.configuration -}}
-{{- $section = printf "%s\n%s" $section (regexFind "(?ms)^[ \\t]*\\[http\\.tls\\].*?(^[ \\t]*\\[|\\z)" .Values.configuration) -}}
-{{- $isTls := regexMatch "(?m)^[ \\t]*(tls[ \\t]*[.=]|\\[http\\.tls\\])" $section -}}
+{{- $section := regexFind "(?ms)^[ \\t]*\\[[ \\t]*http[ \\t]*\\].*?(^[ \\t]*\\[|\\z)" .Values.configuration -}}
+{{- $section = printf "%s\n%s" $section (regexFind "(?ms)^[ \\t]*\\[[ \\t]*http[ \\t]*\\.[ \\t]*tls[ \\t]*\\].*?(^[ \\t]*\\[|\\z)" .Values.configuration) -}}
+{{- $isTls := regexMatch "(?m)^[ \\t]*(tls[ \\t]*[.=]|\\[[ \\t]*http[ \\t]*\\.[ \\t]*tls[ \\t]*\\])" $section -}}
 {{- if and $isTls (regexMatch "(?m)^[^#\\n]*\\bca[ \\t]*=" $section) -}}
 {{- fail "[http] tls has ca, by which only who shows a certificate is answered, and the probes of Kubernetes show none: leave ca out, and say in networkPolicy.from who may ask" -}}
 {{- end -}}
