@@ -14,7 +14,10 @@ PACKAGE = Path(fault.__file__).parent.parent.parent
 
 
 def test_every_reason_that_a_message_may_have_is_explained() -> None:
-    named = {value for name, value in vars(fault).items() if re.fullmatch("[A-Z][A-Z_]+", name)}
+    constants = {
+        name: value for name, value in vars(fault).items() if re.fullmatch("[A-Z][A-Z_]+", name)
+    }
+    named = {value for value in constants.values() if isinstance(value, str)}
     assert named | {DUPLICATE, PARKED, OTHER_SCHEMA} == set(REASONS)
 
 

@@ -37,20 +37,9 @@ LETTER = letter(
 )
 
 
-class Message:
+def read(message: Outgoing) -> ck.Message:
     """A message as librdkafka gives it."""
-
-    def __init__(self, message: Outgoing, offset: int = 0) -> None:
-        self._message, self._offset = message, offset
-
-    def key(self) -> bytes | None:
-        return self._message.key
-
-    def value(self) -> bytes | None:
-        return self._message.value
-
-    def headers(self) -> list[tuple[str, bytes | None]]:
-        return self._message.headers
+    return ck.Message(key=message.key, value=message.value, headers=list(message.headers))
 
 
 def stored(**changes: object) -> StoredDeadLetter:
@@ -64,7 +53,7 @@ def test_every_field_comes_back() -> None:
     for each in (LETTER, moved, letter(1, key=None, value=None, timestamp_ms=None), copy):
         wrapped = wrap(each, 1_000_000)
         outgoing = Outgoing("letters", 0, wrapped.key, wrapped.value, wrapped.headers)
-        assert unwrap(Message(outgoing)) == each
+        assert unwrap(read(outgoing)) == each
 
 
 def test_headers_tell_everything_by_name() -> None:
@@ -89,7 +78,7 @@ def test_a_replayed_message_that_is_bad_again_keeps_its_origin() -> None:
     assert dict(first.headers)["sluice.table"] == b"orders"
     again = letter(90, value=LETTER.value, headers=tuple(first.headers))
     wrapped = wrap(again, 1_000_000)
-    back = unwrap(Message(Outgoing("letters", 0, wrapped.key, wrapped.value, wrapped.headers)))
+    back = unwrap(read(Outgoing("letters", 0, wrapped.key, wrapped.value, wrapped.headers)))
     assert (back.origin, back.attempt) == (Origin("events", 0, 5, NOW), 2)
     assert (back.offset, back.headers) == (90, LETTER.headers)
     third = replayed_message("letters", replace(stored(), letter=back))
@@ -102,7 +91,7 @@ def test_a_replayed_message_that_is_bad_again_keeps_its_origin() -> None:
 def test_headers_that_no_replay_wrote_are_the_messages_own(origin: bytes) -> None:
     own = (("sluice.origin", origin), ("sluice.attempt", b"2"))
     wrapped = wrap(letter(5, headers=own), 1_000_000)
-    back = unwrap(Message(Outgoing("letters", 0, wrapped.key, wrapped.value, wrapped.headers)))
+    back = unwrap(read(Outgoing("letters", 0, wrapped.key, wrapped.value, wrapped.headers)))
     assert (back.headers, back.origin, back.attempt) == (own, None, 1)
 
 
@@ -116,7 +105,7 @@ def test_a_message_that_was_for_one_table_and_that_nobody_took_stays_for_it() ->
     first = replayed_message("letters", stored())
     nobodys = letter(90, table="", reason="no-route", headers=tuple(first.headers))
     wrapped = wrap(nobodys, 1_000_000)
-    back = unwrap(Message(Outgoing("letters", 0, wrapped.key, wrapped.value, wrapped.headers)))
+    back = unwrap(read(Outgoing("letters", 0, wrapped.key, wrapped.value, wrapped.headers)))
     assert (back.table, back.attempt, only_table(back)) == ("", 2, "orders")
     again = replayed_message("letters", replace(stored(), letter=back))
     assert dict(again.headers)["sluice.table"] == b"orders"
