@@ -82,7 +82,9 @@ class Browser:
         while True:
             message, end, rest = self._got.partition(b"\0")
             if not end:
-                ready, _, _ = select.select([self._from], [], [], until - time.monotonic())
+                ready, _, _ = select.select(
+                    [self._from], [], [], max(0.0, until - time.monotonic())
+                )
                 assert ready, f"Chromium does not answer {method}"
                 self._got += os.read(self._from, 1 << 20)
                 continue

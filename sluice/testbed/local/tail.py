@@ -10,13 +10,15 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from sluice.core.errors import TerminalError
+from sluice.core.errors import TerminalError, TransientError
 from sluice.core.ledger import entries_in
 from sluice.core.ranges import TopicPartition
 from sluice.kafka.clients import KafkaAccess
 from sluice.kafka.tail import Tail
 
 _POLL_SECONDS = 0.05
+#: Until a broker knows a topic that was made a moment ago.
+_KNOWN_SECONDS = 15.0
 
 Entry = dict[str, Any]
 
@@ -33,7 +35,7 @@ class LedgerTail:
         self.records: list[Entry] = []
         #: Settled position of each partition.
         self.positions: dict[TopicPartition, int] = {}
-        self._tail = Tail(access, topic, fetch_wait_max_ms=50)
+        self._tail = _tail_of(access, topic)
 
     def close(self) -> None:
         """Stop following."""
@@ -85,3 +87,14 @@ class LedgerTail:
 def source_of(entry: Entry) -> TopicPartition:
     """Whose entry it is: of a receipt, a record or a settled range."""
     return TopicPartition(entry["topic"], entry["partition"])
+
+
+def _tail_of(access: KafkaAccess, topic: str) -> Tail:
+    until = time.monotonic() + _KNOWN_SECONDS
+    while True:
+        try:
+            return Tail(access, topic, fetch_wait_max_ms=50)
+        except TransientError:
+            if time.monotonic() > until:
+                raise
+            time.sleep(_POLL_SECONDS)
