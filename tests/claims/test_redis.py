@@ -269,6 +269,7 @@ def test_a_connection_that_breaks_in_the_middle(
             store.claim(keys, owners, UNTIL, NOW)
         thread.join()
         proxy.heal()
+        monkeypatch.undo()  # a server that has much else to do may take longer
         assert 1000 < (opened(server.url).facts().keys or 0) - there < 290_000
         others = some_owners(300_000, 3)
         found = opened(server.url).claim(keys, others, UNTIL, NOW)
