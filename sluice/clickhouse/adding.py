@@ -14,7 +14,7 @@ from sluice.clickhouse.http import Server
 from sluice.clickhouse.reactions import ServerError
 from sluice.clickhouse.schema import read_structures
 from sluice.clickhouse.sql import identifier, qualified
-from sluice.clickhouse.system import said_of_table
+from sluice.clickhouse.system import table_row
 from sluice.core.dynamic import DynamicColumns, room_for_columns, type_of
 from sluice.core.errors import TerminalError, TransientError
 
@@ -82,8 +82,8 @@ def add_columns(
 
 
 def _is_replicated(server: Server, where: tuple[str, str]) -> bool:
-    rows = said_of_table(server, "SELECT engine FROM system.tables", *where)
-    return bool(rows) and str(rows[0]["engine"]).startswith("Replicated")
+    row = table_row(server, *where, "engine")
+    return row is not None and str(row["engine"]).startswith("Replicated")
 
 
 def _missing(

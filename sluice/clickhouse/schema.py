@@ -16,7 +16,7 @@ from typing import Any, get_args
 
 from sluice.clickhouse.http import Server
 from sluice.clickhouse.sql import literal, qualified
-from sluice.clickhouse.system import said_of_table
+from sluice.clickhouse.system import said_of_table, table_row
 from sluice.core.errors import TerminalError, TransientError
 from sluice.core.load_spec import Column, ColumnKind
 
@@ -232,10 +232,10 @@ def _read_facts(
 
 
 def _table_row(server: Server, database: str, table: str, via: str) -> dict[str, Any]:
-    select = "SELECT *, toUnixTimestamp(metadata_modification_time) AS altered FROM system.tables"
-    rows = said_of_table(server, select, database, table)
-    if rows:
-        return rows[0]
+    altered = "toUnixTimestamp(metadata_modification_time) AS altered"
+    row = table_row(server, database, table, f"*, {altered}")
+    if row is not None:
+        return row
     name = qualified(database, table)
     if via:
         raise TerminalError(
@@ -384,14 +384,14 @@ def _dependents(
     names = sorted(zip(row["dependencies_database"], row["dependencies_table"], strict=True))
     dependents, unseen = [], []
     for database, name in names:
-        view = said_of_table(server, "SELECT * FROM system.tables", database, name)
-        if not view or view[0]["engine"] != "MaterializedView":
+        view = table_row(server, database, name)
+        if view is None or view["engine"] != "MaterializedView":
             unseen.append(f"{database}.{name}")
             continue
-        statement = str(view[0]["create_table_query"])
+        statement = str(view["create_table_query"])
         if _REFRESHABLE.match(statement):
             continue  # runs by the clock; an insert does not feed it
-        target = _view_target(view[0], statement)
+        target = _view_target(view, statement)
         if target in path:
             raise TerminalError(
                 f"the materialized view {database}.{name} on {server.url} writes back to "
@@ -400,7 +400,7 @@ def _dependents(
             )
         via = f"{database}.{name}"
         facts = _read_facts(server, *target, path, via)
-        select, uuid = (str(view[0].get(name, "")) for name in ("as_select", "uuid"))
+        select, uuid = (str(view.get(name, "")) for name in ("as_select", "uuid"))
         dependents.append(Dependent(via, facts, select, statement, uuid))
     return tuple(dependents), tuple(unseen)
 

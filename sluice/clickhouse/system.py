@@ -13,15 +13,28 @@ def said_of_table(
 ) -> list[dict[str, Any]]:
     """The rows of a system table that are about one table.
 
-    :param select: SELECT … FROM system.…, which has the columns database and table, or is
-        `system.tables`.
+    :param select: SELECT … FROM system.…, which has the columns database and table.
     :param more: how the query goes on, with these parameters: AND …, or ORDER BY …
     :raises ServerError: terminal or transient.
     """
-    key = "name" if select.endswith(" system.tables") else "table"
-    where = f"WHERE database = {{database:String}} AND {key} = {{table:String}}"
+    where = "WHERE database = {database:String} AND table = {table:String}"
     named = {"database": database, "table": table, **parameters}
     return server.query(f"{select} {where} {more}", named)
+
+
+def table_row(
+    server: Server, database: str, table: str, columns: str = "*"
+) -> dict[str, Any] | None:
+    """What `system.tables` says of a table or view, None where it shows none.
+
+    :raises ServerError: terminal or transient.
+    """
+    rows = server.query(
+        f"SELECT {columns} FROM system.tables "
+        "WHERE database = {database:String} AND name = {table:String}",
+        {"database": database, "table": table},
+    )
+    return rows[0] if rows else None
 
 
 def children(server: Server, path: str) -> list[str]:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from sluice.clickhouse.capabilities import Capabilities, read_capabilities
 from sluice.clickhouse.http import Server
 from sluice.clickhouse.sql import identifier, literal, qualified
-from sluice.clickhouse.system import said_of_table
+from sluice.clickhouse.system import table_row
 from sluice.core.errors import TerminalError, TransientError
 from sluice.core.load_spec import Delivery, lineage_types
 from sluice.ops.init_types import SampledColumn
@@ -61,7 +61,7 @@ def ask_server(
     """
     capabilities = read_capabilities(server)
     databases = server.query(f"SELECT name FROM system.databases WHERE name = {literal(database)}")
-    tables = said_of_table(server, "SELECT name FROM system.tables", database, table)
+    row = table_row(server, database, table, "name")
     replica = _replica(server, capabilities, database, table)
     if replica is None and not capabilities.tokens and delivery == "block":
         raise TerminalError(
@@ -74,7 +74,7 @@ def ask_server(
         "MergeTree" if replica is None else f"ReplicatedMergeTree({replica})",
         f"{'non_' if replica is None else ''}replicated_deduplication_window",
         bool(databases),
-        bool(tables),
+        row is not None,
     )
 
 
