@@ -70,15 +70,11 @@ def line_of(entry: Mapping[str, Any]) -> str:
     if "topic" in entry:
         partition = f"{partition} {entry['topic']}[{entry['partition']}]"
     offsets = f"[{entry['begin']}, {entry['end']})" if "begin" in entry else "-"
-    from sluice.core.records import KIND_WORDS  # here, so that the help stays quick
-
-    words = {**KIND_WORDS, "text": "load_spec", "suspect": "late_insert"}
-    what = str(entry.get("kind", entry["type"]))
     details = ", ".join(_details(entry))
     cells = (
         _time(int(entry["at_ms"])),
         partition,
-        words.get(what, what),
+        entry.get("kind", entry["type"]),
         offsets,
         entry.get("batch", "-"),
         entry.get("attempt", "-"),
@@ -108,7 +104,7 @@ def _details(entry: Mapping[str, Any]) -> Iterator[str]:
         yield f"{entry['messages']} messages, {entry['rows']} rows, {entry['bytes']} bytes"
         yield f"{entry['dead_letters']} dead letters, {entry['skipped']} skipped"
         yield f"{entry['seconds']['total']} s"
-    elif kind == "text":
+    elif kind == "load_spec":
         yield f"{entry['digest']}, {len(entry['text'])} characters"
     elif kind in ("freeze", "resume"):
         from sluice.core.decided import subject_of
@@ -126,13 +122,13 @@ def _details(entry: Mapping[str, Any]) -> Iterator[str]:
         yield f"{what}, by {entry['by']}: {entry['why'] or 'no reason'}"
     elif kind == "taken":
         yield f"version {entry['version']} by {entry['owner']}: {entry['error'] or 'loads by it'}"
-    elif kind in ("drain", "drain-member", "reload", "replay", "purge"):
+    elif kind in ("drain", "reload", "replay", "purge"):
         member = f"member {entry['member']}, " if entry.get("member") else ""
         yield f"{member}by {entry['by']}: {entry['why']}"
         yield from entry.get("steps", ())
     elif kind == "checkpoint":
         yield f"the last records of {len(entry['records'])} partitions"
-    elif kind == "suspect":
+    elif kind == "late_insert":
         yield f"may still be inserted until {_time(int(entry['deadline_ms']))}"
     elif kind == "unreadable":
         yield f"no entry of Sluice at ledger offset {entry['offset']}: {entry['value']}"

@@ -270,21 +270,21 @@ def rename(statements: Statements, name: str, to: str) -> bool:
 class Rows:
     """How rows of a block tell whether they are in a target.
 
-    :param of_block: how many there are; None: nobody has counted them.
+    :param of_block: how many there are.
     :param are_unique: no other block has the same rows.
     :param why_unknown: why they do not tell, asked when it matters; None: they do.
     :param count: how many the target has of them, by ClickHouse partition.
     :param if_lost: what a person does if the server has lost some.
     """
 
-    of_block: int | None
+    of_block: int
     are_unique: bool
     why_unknown: Callable[[TableFacts], str | None]
     count: Callable[[TableFacts], dict[str, int]]
     if_lost: str = _LOST_HINT
 
 
-def untold(why: str, of_block: int | None, if_lost: str = _LOST_HINT) -> Rows:
+def untold(why: str, of_block: int, if_lost: str = _LOST_HINT) -> Rows:
     """Rows that do not tell, and why."""
     return Rows(of_block, False, lambda facts: why, lambda facts: {}, if_lost)
 
@@ -380,7 +380,7 @@ class Mover:
         :raises StagedRowsError: it has lost rows that were sealed, as after a power failure.
         """
         rows, is_whole = self.rows.of_block, claim is None or not self.statements.moves
-        if rows is None or not is_whole:
+        if not is_whole:
             return True
         server, database = self.statements.server, self.statements.database
         for _ in range(2):
@@ -447,7 +447,7 @@ class Mover:
         :param left: how many rows are not moved.
         :raises StagedRowsError: it is not, as after a power failure.
         """
-        if self.rows.of_block is None or self.rows.why_unknown(facts) is not None:
+        if self.rows.why_unknown(facts) is not None:
             return
         try:
             there = sum(self.rows.count(facts).values())

@@ -56,8 +56,7 @@ class Marker:
     :param deadline_ms: the end of the lease of the attempt.
     :param uuid: of the target; "" where tables have none.
     :param behind: database, name and uuid of the tables that views write to, as they are numbered.
-    :param rows_behind: that are stored for each of them; None: an older version sealed the block,
-        and drops its tables one by one, without a word that it is moved.
+    :param rows_behind: that are stored for each of them.
     :param is_done: all of the block is in its targets.
     """
 
@@ -72,7 +71,7 @@ class Marker:
     checksum: str
     deadline_ms: int
     behind: tuple[tuple[str, str, str], ...] = ()
-    rows_behind: tuple[int, ...] | None = None
+    rows_behind: tuple[int, ...] = ()
     is_done: bool = False
 
     def statement(self, database: str, name: str, engine: str) -> str:
@@ -86,9 +85,9 @@ class Marker:
     def read(column: str) -> Marker:
         """What the marker's column says."""
         told = json.loads(column)
-        behind = tuple((database, table, uuid) for database, table, uuid in told.pop("behind", ()))
-        rows = told.pop("rows_behind", None)
-        return Marker(**told, behind=behind, rows_behind=None if rows is None else tuple(rows))
+        behind = tuple((database, table, uuid) for database, table, uuid in told.pop("behind"))
+        rows_behind = tuple(told.pop("rows_behind"))
+        return Marker(**told, behind=behind, rows_behind=rows_behind)
 
 
 @dataclass(frozen=True, slots=True)

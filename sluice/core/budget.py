@@ -22,12 +22,6 @@ WINDOW_SHARE = 2
 #: What an insert counter grows by when a part of what it counts is gone: more than a window keeps.
 HISTORY_GONE = 1 << 40
 
-#: What is said of a table whose window may know nothing of a block, whatever came after it.
-LOST_WITH_PARTS = (
-    "may have lost what its window knows: parts that merge to no row are removed, or may have been "
-    "before the table was last altered (remove_empty_parts)"
-)
-
 #: Between a table entry's window and the table that a view writes to; in no name of an entry.
 _TO_TARGET = ">"
 #: Before what has no window; in no name of an entry.
@@ -175,3 +169,36 @@ def still_young(window_seconds: int | None, since_ms: int, now_ms: int) -> bool:
         return True
     age_ms = now_ms - since_ms
     return -CLOCK_SKEW_MS_MAX <= age_ms <= 1000 * window_seconds // WINDOW_SHARE
+
+
+def why_forgotten(
+    window: WindowState,
+    insert_counter: int,
+    since_ms: int,
+    now_ms: int,
+    *,
+    seconds: int | None,
+    lost_until_ms: int,
+) -> str:
+    """Why a block may be unknown to a window that was inserted into a table since; "" if it is
+    surely known. Whether the server has what it knows, is asked apart (`core.server_runs`).
+
+    :param insert_counter: the window's, before the block could first be inserted.
+    :param since_ms: the time of that.
+    :param seconds: see `still_young`.
+    :param lost_until_ms: what was sent before may be forgotten whatever came after it
+        (`clickhouse.vanishing.tokens_went_until_ms`).
+    """
+    if not still_remembered(window, insert_counter):
+        return (
+            f"{created_since(window, insert_counter)} blocks came to {window.table} since, of "
+            f"which its deduplication window keeps {window.blocks}"
+        )
+    if not still_young(seconds, since_ms, now_ms):
+        return f"the deduplication window of {window.table} keeps blocks for {seconds} s"
+    if since_ms < lost_until_ms:
+        return (
+            f"{window.table} may have lost what its window knows: parts that merge to no row are "
+            "removed, or may have been before the table was last altered (remove_empty_parts)"
+        )
+    return ""

@@ -54,10 +54,8 @@ class Writer:
     @staticmethod
     def read(text: str) -> Writer:
         """What was written."""
-        connector, run, is_quiet, at_ms, lease_ms, parts, *more = json.loads(text)
-        if more and isinstance(more[0], str):  # of a version that knew one reason for all
-            more = [dict.fromkeys((Part.of(name).scope for name in parts), more[0])] * bool(more[0])
-        return Writer(connector, run, is_quiet, at_ms, lease_ms, tuple(parts), *more)
+        connector, run, is_quiet, at_ms, lease_ms, parts, waits = json.loads(text)
+        return Writer(connector, run, is_quiet, at_ms, lease_ms, tuple(parts), waits)
 
 
 @dataclass(frozen=True, slots=True)

@@ -174,13 +174,11 @@ def why_not_said(by: str, why: str) -> str | None:
 
 #: Types of ledger entries.
 SET, DRAIN, RELOAD = "set", "drain", "reload"
-#: DRAIN of one member: older versions pass it over, where by DRAIN each of them would end.
-DRAIN_MEMBER = "drain-member"
 #: What was done to dead letters; drivers that run have nothing to do about it.
 REPLAY, PURGE = "replay", "purge"
 #: A version of what is loaded, and what a driver made of it.
 APPLY, TAKEN = "apply", "taken"
-DECISIONS = (FREEZE, RESUME, SET, DRAIN, DRAIN_MEMBER, RELOAD, REPLAY, PURGE, APPLY, TAKEN)
+DECISIONS = (FREEZE, RESUME, SET, DRAIN, RELOAD, REPLAY, PURGE, APPLY, TAKEN)
 #: Sentences that an entry holds of what was done.
 STEPS_MAX = 100
 
@@ -270,14 +268,13 @@ class Decided:
         """
         if entry["type"] in (APPLY, TAKEN):
             return self._after_applied(entry)
-        if entry["type"] not in (SET, DRAIN, DRAIN_MEMBER, RELOAD):
+        if entry["type"] not in (SET, DRAIN, RELOAD):
             return replace(self, frozen=standing_after(self.frozen, entry))
         by, why = printable(entry["by"], BY_MAX), printable(entry["why"], WHY_MAX)
         at_ms = int(entry["at_ms"])
         if entry["type"] != SET:
-            what = RELOAD if entry["type"] == RELOAD else DRAIN
-            member = printable(entry["member"] if entry["type"] == DRAIN_MEMBER else "", HOST_MAX)
-            asked = Asked(what, by, why, at_ms, member)
+            member = printable(entry["member"], HOST_MAX)
+            asked = Asked(str(entry["type"]), by, why, at_ms, member)
             return replace(self, asked=self.asked | {asked})
         name, value = str(entry["name"]), entry["value"]
         wrong = why_no_value(name, value)
@@ -310,8 +307,7 @@ def set_entry(name: str, value: Value, by: str, why: str) -> LedgerEntry:
 
 def asked_entry(what: str, by: str, why: str, member: str = "") -> LedgerEntry:
     """An entry of the ledger that asks drivers that run for something; see `Asked`."""
-    kind = {"type": DRAIN_MEMBER, "member": member} if member else {"type": what}
-    return LedgerEntry(None, {**kind, "by": by, "why": why})
+    return LedgerEntry(None, {"type": what, "member": member, "by": by, "why": why})
 
 
 def done_entry(what: str, steps: Sequence[str], by: str, why: str) -> LedgerEntry:

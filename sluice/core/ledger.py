@@ -42,7 +42,7 @@ class LedgerEntry:
 
 def spec_entry(digest: str, canonical: str) -> LedgerEntry:
     """A load spec; written by every owner that uses it, so that it stays near."""
-    return LedgerEntry(None, {"type": "text", "digest": digest, "text": canonical})
+    return LedgerEntry(None, {"type": "load_spec", "digest": digest, "text": canonical})
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,14 +77,14 @@ def record_entry(
     """
     body: dict[str, Any] = {
         "type": "record",
-        "kind": record.kind.in_ledger,
+        "kind": record.kind.word,
         "begin": record.begin,
         "end": record.end,
         "batch": record.batch,
         "attempt": record.attempt,
         "owner": record.owner,
         "metadata": encode(record),
-        "marks": background.insert_counters,
+        "insert_counters": background.insert_counters,
         "since_ms": background.since_ms,
         "bytes_max": background.bytes_max,
     }
@@ -176,13 +176,12 @@ def late_insert_entry(
     :param claimed_in: the run of the store of claims that it was loaded under; "": it claimed
         nothing, or that is not known.
     """
-    # "suspect" here, and "marks" here and in a record, stay: older versions wrote them.
     body = {
-        "type": "suspect",
+        "type": "late_insert",
         "begin": block_range.begin,
         "end": block_range.end,
         "deadline_ms": deadline_ms,
-        "marks": insert_counters,
+        "insert_counters": insert_counters,
     }
     if claimed_in:
         body["claimed_in"] = claimed_in
@@ -256,7 +255,7 @@ PACK_ENTRIES_MAX = 1_000
 PACK_BYTES_MAX = 200_000
 #: Entries of these types are packed, and stand in this order: whoever reads on finds what is said
 #: of a range before the record that goes on behind it.
-_PACKED = ("receipt", "settled", "suspect", "record")
+_PACKED = ("receipt", "settled", "late_insert", "record")
 
 
 def encode_entries(
@@ -369,7 +368,8 @@ class LedgerView:
             return Background()
         return Background(
             insert_counters={
-                str(name): int(insert_counter) for name, insert_counter in entry["marks"].items()
+                str(name): int(insert_counter)
+                for name, insert_counter in entry["insert_counters"].items()
             },
             since_ms=int(entry["since_ms"]),
             rest={name: rests.read(offsets) for name, offsets in entry.get("rest", {}).items()},

@@ -157,7 +157,7 @@ class Stages:
     :param claim: asking who owns the keys of events, and leaving duplicates out.
     :param insert: everything about inserting; `wait` is the part of it from the first byte of
         the block to the server's answer.
-    :param letters: reading the originals of bad messages again.
+    :param dead_letters: reading the originals of bad messages again.
     """
 
     fetch: float = 0.0
@@ -166,7 +166,7 @@ class Stages:
     claim: float = 0.0
     insert: float = 0.0
     wait: float = 0.0
-    letters: float = 0.0  # so named in ledgers
+    dead_letters: float = 0.0
     total: float = 0.0
     cpu: float = 0.0
 

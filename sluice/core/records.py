@@ -42,23 +42,8 @@ class Kind(Enum):
 
     @property
     def word(self) -> str:
-        """What people read."""
+        """What the ledger has, and people read."""
         return self.name.lower()
-
-    @property
-    def in_ledger(self) -> str:
-        """What stands in the ledger."""
-        return _IN_LEDGER[self]
-
-
-#: Older versions wrote these names, so they stay.
-_IN_LEDGER = {
-    **{kind: kind.word for kind in Kind},
-    Kind.CHANGE_SPEC: "retext",
-    Kind.ADD_COLUMNS: "widen",
-}
-#: What people read for what stands in the ledger.
-KIND_WORDS = {kind.in_ledger: kind.word for kind in Kind}
 
 
 class InvalidRecordError(TerminalError):

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 
 from sluice.core.budget import (
-    LOST_WITH_PARTS,
     TargetShard,
-    created_since,
     own_target_shards,
     still_remembered,
     still_young,
 )
+from sluice.core.budget import why_forgotten as why_window_forgot
 from sluice.core.claims import CLAIMS
 from sluice.core.ledger import Background
 from sluice.core.load_spec import LoadSpec
@@ -61,17 +61,17 @@ def why_forgotten(
         # A view that was not known when the range was intended: all that its table ever took.
         insert_counter = insert_counters.get(target_shard, 0)
         table = f"{window.state.table or target_shard.name} in shard {target_shard.shard}"
-        if not still_remembered(window.state, insert_counter):
-            why = (
-                f"{created_since(window.state, insert_counter)} blocks came to {table} since, of "
-                f"which its deduplication window keeps {window.state.blocks}"
-            )
-        elif target_shard.shard == CLAIMS:
+        if target_shard.shard == CLAIMS and still_remembered(window.state, insert_counter):
             why = _why_not_claimed(target_shard, window, background, now_ms) or why
-        elif not still_young(window.seconds, background.since_ms, now_ms):
-            why = f"the deduplication window of {table} keeps blocks for {window.seconds} s"
-        elif background.since_ms < window.lost_until_ms:
-            why = f"{table} {LOST_WITH_PARTS}"
+        elif forgotten := why_window_forgot(
+            replace(window.state, table=table),
+            insert_counter,
+            background.since_ms,
+            now_ms,
+            seconds=window.seconds,
+            lost_until_ms=window.lost_until_ms,
+        ):
+            why = forgotten
         elif window.server and not is_same_run(
             background.servers.get(target_shard.shard), window.server
         ):

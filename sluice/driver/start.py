@@ -259,7 +259,7 @@ def late_inserts_in(view: LedgerView) -> list[PossibleLateInsert]:
     """Of all partitions, whoever owns them."""
     return [
         PossibleLateInsert(
-            {str(k): int(v) for k, v in entry["marks"].items()},
+            {str(k): int(v) for k, v in entry["insert_counters"].items()},
             int(entry["deadline_ms"]),
             str(entry.get("claimed_in", "")),
         )

@@ -211,14 +211,14 @@ def _read_chunk(
         if entry["connector"] != access.connector:
             continue
         times.lease_ms = max(times.lease_ms, _lease_ms(entry))
-        if entry["type"] == "text":
+        if entry["type"] == "load_spec":
             view.specs.setdefault(entry["digest"], entry["text"])
         elif entry["type"] == "record":
             records[_source(entry)] = entry
         elif entry["type"] == "checkpoint":
             checkpoints.take(entry)
             records |= {_source(record): record for record in entry["records"]}
-        elif entry["type"] == "suspect":
+        elif entry["type"] == "late_insert":
             late_inserts.append(entry)
     view.records = records | view.records
     view.late_inserts = late_inserts + view.late_inserts
@@ -227,7 +227,7 @@ def _read_chunk(
 
 def _lease_ms(entry: dict[str, Any]) -> int:
     """How much longer somebody may insert for an entry, from when it was written on."""
-    if entry["type"] == "suspect":
+    if entry["type"] == "late_insert":
         return max(0, int(entry["deadline_ms"]) - int(entry["at_ms"]))
     fields = str(entry.get("metadata", "")).split("|")
     if entry["type"] != "record" or len(fields) < 12 or not fields[11].isdigit():

@@ -341,7 +341,7 @@ def _begins(configuration: Configuration, keyed: KeyedTable, since_ms: int) -> d
                 continue
             claiming = {
                 target.entry
-                for target in map(TargetShard.of, entry["marks"])
+                for target in map(TargetShard.of, entry["insert_counters"])
                 if target.shard == CLAIMS
             }
             try:

@@ -192,7 +192,7 @@ def is_chosen(configuration: Configuration, selection: LedgerSelection, entry: E
     if entry["type"] == "receipt":
         return bool(entry.get("entry") == selection.table)
     table = configuration.table(selection.table)
-    return entry["type"] == "text" or table.takes(str(entry.get("topic", "")))
+    return entry["type"] == "load_spec" or table.takes(str(entry.get("topic", "")))
 
 
 def _holds(entry: Entry, offset: int) -> bool:

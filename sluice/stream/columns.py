@@ -13,6 +13,7 @@ import pyarrow as pa
 from pyspark.sql import types as spark_types
 
 from sluice.clickhouse.schema import TableFacts
+from sluice.clickhouse.vanishing import why_tokens_go
 from sluice.clickhouse.window import tables_with_windows
 from sluice.core.errors import ConfigurationError, TerminalError
 from sluice.core.load_spec import Column
@@ -341,6 +342,12 @@ def check_target(
                     "double what it repeats",
                     f"ALTER TABLE {table.target} MODIFY SETTING "
                     "non_replicated_deduplication_window = 10000; or leave the option mode out.",
+                )
+            if why := why_tokens_go(table):
+                raise TerminalError(
+                    f"mode direct on {facts.url}: {why}, and a repeat would double its rows",
+                    f"ALTER TABLE {table.target} MODIFY SETTING remove_empty_parts = 0; or leave "
+                    "the option mode out.",
                 )
         return
     if facts.replicated:

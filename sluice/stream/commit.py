@@ -205,6 +205,7 @@ class Committer:
                 claim=uuid.uuid4().hex[:8],
                 insert_counters=memory.counters,
                 run=memory.run,
+                since_ms=memory.since_ms,
                 chunk_rows=chunk_rows,
                 home=_home_of(latest),
                 shards=tuple(self._servers),

@@ -7,6 +7,7 @@ windows still remember all that was inserted since then.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import partial
@@ -15,8 +16,9 @@ import pyarrow as pa
 
 from sluice.clickhouse.http import Server
 from sluice.clickhouse.schema import TableFacts, read_uuids
+from sluice.clickhouse.vanishing import tokens_went_until_ms
 from sluice.clickhouse.window import read_insert_counter, read_server_run, tables_with_windows
-from sluice.core.budget import WindowState, created_since
+from sluice.core.budget import WindowState, why_forgotten
 from sluice.core.errors import TerminalError
 from sluice.core.server_runs import is_same_run
 from sluice.stream.marks import Mark
@@ -36,11 +38,13 @@ class Memory:
     :param run: which life of the server it was; "" for a Replicated target, whose window outlives
         it.
     :param uuids: of the same tables as `counters`; "" where a table has none, or is replicated.
+    :param since_ms: before they were read.
     """
 
     counters: tuple[int, ...]
     run: str
     uuids: tuple[str, ...]
+    since_ms: int
 
 
 def read_memory(server: Server, facts: TableFacts) -> Memory:
@@ -48,10 +52,11 @@ def read_memory(server: Server, facts: TableFacts) -> Memory:
 
     :raises ServerError: terminal or transient.
     """
+    since_ms = time.time_ns() // 1_000_000
     tables = [table for _, table in tables_with_windows(facts)]
     run = "" if all(table.replicated for table in tables) else read_server_run(server)
     counters = tuple(read_insert_counter(server, table) for table in tables)
-    return Memory(counters, run, _uuids(server, tables))
+    return Memory(counters, run, _uuids(server, tables), since_ms)
 
 
 def _uuids(server: Server, tables: Iterable[TableFacts]) -> tuple[str, ...]:
@@ -78,20 +83,27 @@ def check_memory(server: Server, facts: TableFacts, mark: Mark) -> None:
     """
     check_run(server, facts, mark)
     tables = [table for _, table in tables_with_windows(facts)]
-    if mark.uuids and _uuids(server, tables) != mark.uuids:
+    if _uuids(server, tables) != mark.uuids:
         raise TerminalError(
             f"{', '.join(table.target for table in tables)} on {facts.url}: another table has one "
             f"of these names, or is written to, than when epoch {mark.epoch} began",
             "Exchange it back, or let the views be what they were, until this epoch is done. If "
             "that cannot be: a" + _HINT[1:],
         )
+    now_ms = time.time_ns() // 1_000_000
     for table, before in zip(tables, mark.insert_counters, strict=True):
-        after = read_insert_counter(server, table)
-        if after < before or after - before >= table.window_blocks // 2:
-            created = created_since(WindowState(table.window_blocks, after), before)
+        why = why_forgotten(
+            WindowState(table.window_blocks, read_insert_counter(server, table), table.target),
+            before,
+            mark.since_ms,
+            now_ms,
+            seconds=table.window_seconds,
+            lost_until_ms=tokens_went_until_ms(table),
+        )
+        if why:
             raise TerminalError(
-                f"{table.target} on {facts.url} took {created} inserts since epoch "
-                f"{mark.epoch} began, and its window remembers {table.window_blocks}",
+                f"{table.target} on {facts.url} may not remember what was inserted since epoch "
+                f"{mark.epoch} began: {why}",
                 _HINT,
             )
 

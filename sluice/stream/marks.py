@@ -36,12 +36,12 @@ class Winner(NamedTuple):
     """A staging table whose rows are those of an epoch.
 
     :param table: its first name.
-    :param rows: that were staged in it; None: an older version sealed it without saying so.
+    :param rows: that were staged in it.
     """
 
     shard: str
     table: str
-    rows: int | None = None
+    rows: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +56,7 @@ class Mark:
     :param winners: in the order in which they are moved.
     :param rows: of the epoch; of no meaning while it is open.
     :param claim: drawn by whoever made it.
-    :param insert_counters, run: of an open mark, see `direct.Memory`.
+    :param insert_counters, run, since_ms: of an open mark, see `direct.Memory`.
     :param chunk_rows: of an open mark: of each insert of a task but the last.
     :param replaces: the uuid of the target that goes when all of its rows are replaced; "" if they
         stay.
@@ -64,7 +64,7 @@ class Mark:
     :param home: drawn with the first mark of a query, and the same in those after it.
     :param shards: the names of all that the query had, in their order.
     :param uuids: of an open mark, see `direct.Memory`; of a sealed one, of the target
-        on each of `shards`. () where an older version made it.
+        on each of `shards`.
     """
 
     number: int
@@ -77,6 +77,7 @@ class Mark:
     claim: str = ""
     insert_counters: tuple[int, ...] = ()
     run: str = ""
+    since_ms: int = 0
     chunk_rows: int = 0
     replaces: str = ""
     puts: str = ""
@@ -99,7 +100,7 @@ def parse_mark(text: str) -> Mark:
     raw: dict[str, Any] = json.loads(text)
     raw["winners"] = tuple(Winner(*each) for each in raw["winners"])
     for name in ("insert_counters", "shards", "uuids"):
-        raw[name] = tuple(raw.get(name, ()))
+        raw[name] = tuple(raw[name])
     return Mark(**raw)
 
 

@@ -389,7 +389,7 @@ class SourceReader:
         offset, entry = told
         if self._recent is not None:
             self._recent.ledger[self.access.connector] = offset + 1
-        if entry["type"] == "text":
+        if entry["type"] == "load_spec":
             self.specs[str(entry["digest"])] = str(entry["text"])
         return entry
 

@@ -210,7 +210,7 @@ def _event(connector: str, place: Place, body: Mapping[str, Any]) -> Event | Non
     if body["connector"] != connector:
         return None
     at_ms = int(body["at_ms"])
-    if body["type"] == "text":
+    if body["type"] == "load_spec":
         return _spec(connector, place, at_ms, body)
     read = {"record": _record, "receipt": _receipt, "settled": _settled}.get(body["type"])
     if read is None:
@@ -253,7 +253,7 @@ def _record(where: _Where, body: Mapping[str, Any]) -> Event:
 
 def _fits(record: Record, body: Mapping[str, Any]) -> bool:
     said = (body["kind"], body["end"], body["batch"], body["attempt"], body["owner"])
-    kind = record.kind.in_ledger
+    kind = record.kind.word
     return bool(said == (kind, record.end, record.batch, record.attempt, record.owner))
 
 
@@ -273,7 +273,6 @@ def _receipt(where: _Where, body: Mapping[str, Any]) -> Event:
 
 
 def _settled(where: _Where, body: Mapping[str, Any]) -> Event:
-    bad = body.get("dead_letters_by_table")
     return Settled(
         *where,
         begin=int(body["begin"]),
@@ -282,8 +281,7 @@ def _settled(where: _Where, body: Mapping[str, Any]) -> Event:
         messages=int(body["messages"]),
         rows=int(body["rows"]),
         skipped=int(body["skipped"]),
-        dead_letters=int(body["dead_letters"]),
-        bad=None if bad is None else {str(entry): int(count) for entry, count in bad.items()},
+        bad={str(n): int(count) for n, count in body["dead_letters_by_table"].items()},
         passed={str(n): int(count) for n, count in body.get("passed_by_table", {}).items()},
     )
 

@@ -32,11 +32,9 @@ from sluice.clickhouse.topology import refuse_other_table
 from sluice.clickhouse.vanishing import require_all_rows, seeing_all, tokens_went_until_ms
 from sluice.clickhouse.window import read_insert_counter, read_server_run, tables_with_windows
 from sluice.core.budget import (
-    LOST_WITH_PARTS,
     TargetShard,
     WindowState,
-    still_remembered,
-    still_young,
+    why_forgotten,
 )
 from sluice.core.bundles import replica_number
 from sluice.core.errors import InDoubtError, SluiceError, TerminalError, TransientError
@@ -390,13 +388,19 @@ def _require_remembered(
         return  # it never deduplicates, and runs for a benchmark only
     now_ms = time.time_ns() // 1_000_000
     for target, there in tables_with_windows(facts):
-        if bundle.since_ms < tokens_went_until_ms(there):
-            raise ForgottenError(f"{there.target} on {server.url} {LOST_WITH_PARTS}{doubt}")
-        insert_counter = bundle.insert_counters.get(replace(own, target=target).key, 0)
-        window = WindowState(there.window_blocks, read_insert_counter(server, there))
-        is_young = still_young(there.window_seconds, bundle.since_ms, now_ms)
-        if not is_young or not still_remembered(window, insert_counter):
-            raise ForgottenError(f"{there.target} on {server.url} may not remember it{doubt}")
+        window = WindowState(there.window_blocks, read_insert_counter(server, there), there.target)
+        why = why_forgotten(
+            window,
+            bundle.insert_counters.get(replace(own, target=target).key, 0),
+            bundle.since_ms,
+            now_ms,
+            seconds=there.window_seconds,
+            lost_until_ms=tokens_went_until_ms(there),
+        )
+        if why:
+            raise ForgottenError(
+                f"{there.target} on {server.url} may not remember it: {why}{doubt}"
+            )
     _require_same_run(server, bundle, own.shard, f"{facts.target} on {server.url}")
 
 

@@ -500,7 +500,7 @@ class _Loading:
             began = time.monotonic()
             reader = self.cache.reader(self.environment, looks=router.needs_headers)
             letters = self._dead_letters(reader, faults)
-            self.clocks.letters = time.monotonic() - began
+            self.clocks.dead_letters = time.monotonic() - began
         unrouted = bundle.divided(router.unrouted)
         duplicates = _duplicates_of_members(bundle, self.duplicates)
         empty = bundle.divided_intervals(self.empty)

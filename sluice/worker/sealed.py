@@ -90,8 +90,7 @@ class Sealed:
             found = staging_tables(self.statements.server, self.statements.database, self.name)
             seen |= _by_number(found, marker.attempt)
             marker = self.marker()
-        is_whole = marker.is_done or len(seen) > len(marker.behind)
-        if not is_whole and marker.rows_behind is not None:
+        if not (marker.is_done or len(seen) > len(marker.behind)):
             raise self._lost(marker, seen)
         return marker, [seen[number] for number in sorted(seen)]
 

@@ -45,7 +45,7 @@ class StageClocks:
     claim: float = 0.0
     insert: float = 0.0
     wait: float = 0.0
-    letters: float = 0.0
+    dead_letters: float = 0.0
     spans: list[WorkSpan] = field(default_factory=list)
 
     def checking(self, deliver: Callable[_P, None]) -> Callable[_P, None]:
@@ -88,7 +88,7 @@ class StageClocks:
             claim=self.claim,
             insert=self.insert,
             wait=self.wait,
-            letters=self.letters,
+            dead_letters=self.dead_letters,
             total=time.monotonic() - self.started,
             cpu=time.process_time() - self.cpu_started,
         )

@@ -353,9 +353,8 @@ class StagedBlock:
     def _mover(self, stored: StagingTable, target: TableFacts, marker: Marker) -> Mover:
         """Of a table of the block."""
         if stored.behind:
-            counted = marker.rows_behind
-            of_it = None if counted is None else counted[stored.behind - 1]
-            rows = untold("what views make has no lineage", of_it)
+            counted = marker.rows_behind[stored.behind - 1]
+            rows = untold("what views make has no lineage", counted)
         else:
             lacking = lacking_lineage(self._table.lineage, self._table.rows)
             why = f"{target.target} has no lineage column {', '.join(lacking)}" if lacking else None

@@ -141,7 +141,6 @@ class Writer:
                 messages=messages,
                 rows=rows,
                 skipped=skipped,
-                dead_letters=sum(bad.values()),
                 bad=bad,
             )
         )

@@ -308,21 +308,6 @@ def test_a_probe_may_load_no_more_than_was_missing() -> None:
     assert anomaly.what == "5 rows and 0 dead letters of 4 offsets that were missing"
 
 
-def test_a_settle_without_dead_letters_by_table_is_bounded() -> None:
-    """Entries that do not say which table a dead letter belongs to."""
-    for bad, expected in ((2, set()), (1, {"count"})):
-        writer = Writer(ledger=True)
-        writer.intend(10)
-        for table in TABLES:
-            writer.receipt(table, 8)
-        writer.settled(10, 16, 0, {"orders": bad})
-        settled = writer.events[-1]
-        assert isinstance(settled, Settled)
-        writer.events[-1] = replace(settled, bad=None)
-        writer.write(writer.follow(kind=Kind.SETTLE, begin=110, end=110, attempt=0))
-        assert kinds(judged(writer)) == expected
-
-
 def test_a_spec_that_the_ledger_lacks_is_noticed() -> None:
     writer = Writer(ledger=True)
     writer.record = replace(writer.record, spec="f" * 16)

@@ -78,7 +78,7 @@ def test_a_record_and_its_background_come_back(background: Background) -> None:
 
 def test_a_record_can_be_read_without_sluice() -> None:
     _, body = written(record_entry(SOURCE, a_record(), Background(), why="resolve --as loaded"))
-    assert body | {"metadata": "", "marks": {}} == {
+    assert body | {"metadata": "", "insert_counters": {}} == {
         "connector": "dc1",
         "at_ms": 1_800_000_000_000,
         "topic": "events",
@@ -91,7 +91,7 @@ def test_a_record_can_be_read_without_sluice() -> None:
         "attempt": 1,
         "owner": "driver-0a1b2c3d",
         "metadata": "",
-        "marks": {},
+        "insert_counters": {},
         "since_ms": 0,
         "bytes_max": 0,
         "why": "resolve --as loaded",
@@ -101,7 +101,11 @@ def test_a_record_can_be_read_without_sluice() -> None:
 def test_the_other_entries() -> None:
     key, spec = written(spec_entry("0123456789abcdef", '{"a":1}'))
     assert key == "dc1"
-    assert (spec["type"], spec["digest"], spec["text"]) == ("text", "0123456789abcdef", '{"a":1}')
+    assert (spec["type"], spec["digest"], spec["text"]) == (
+        "load_spec",
+        "0123456789abcdef",
+        '{"a":1}',
+    )
     _, receipt = written(receipt_entry(RANGE, 7, 1, RECEIPT))
     assert (receipt["type"], receipt["begin"], receipt["end"]) == ("receipt", 10, 20)
     assert (receipt["token"], receipt["rows"], receipt["entries"]) == ("a/token", 9, 2)
@@ -116,8 +120,8 @@ def test_the_other_entries() -> None:
     counts = [settled[name] for name in ("messages", "rows", "skipped", "dead_letters")]
     assert (settled["type"], counts) == ("settled", [10, 9, 1, 1])
     _, late_insert = written(late_insert_entry(RANGE, 99, {"orders/s1": 5}))
-    assert (late_insert["type"], late_insert["deadline_ms"]) == ("suspect", 99)
-    assert late_insert["marks"] == {"orders/s1": 5}
+    assert (late_insert["type"], late_insert["deadline_ms"]) == ("late_insert", 99)
+    assert late_insert["insert_counters"] == {"orders/s1": 5}
     assert "claimed_in" not in late_insert
     _, late_insert = written(late_insert_entry(RANGE, 99, {"orders/s1": 5}, "a@0"))
     assert late_insert["claimed_in"] == "a@0"
@@ -177,7 +181,7 @@ def test_packed_entries_are_those_that_were_written(
 
     assert len(found) == len(expected)
     for where in {(e.get("topic"), e.get("partition")) for e in expected}:
-        order = ["text", "receipt", "settled", "suspect", "record"]
+        order = ["load_spec", "receipt", "settled", "late_insert", "record"]
         by_type = sorted(of_partition(expected, where), key=lambda e: order.index(str(e["type"])))
         same_keys = [sorted(e.items(), key=str) for e in of_partition(found, where)]
         assert sorted(same_keys, key=str) == sorted(

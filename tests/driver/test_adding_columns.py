@@ -114,7 +114,7 @@ def assert_loaded(world: GrowingWorld) -> None:
         assert world.rows_of(P0, entry) == [1] * world.ends[P0]
     known: set[object] = {world.spec.digest()}
     for commit in world.commits:
-        known |= {e.body["digest"] for e in commit.entries if e.body["type"] == "text"}
+        known |= {e.body["digest"] for e in commit.entries if e.body["type"] == "load_spec"}
         assert {record.spec for record in commit.records.values()} <= known, "unrecorded load spec"
 
 

@@ -45,7 +45,7 @@ def test_the_last_record_of_each_partition_is_repeated_with_the_specs_every_few_
         assert last.keys() == {("a", 0), ("a", 1)}
         assert last["a", 1] == encode(idle)
         assert part["others"] == {"gone": ((7, 8),)}
-    specs = [e.body["digest"] for e in world.ledger if e.body["type"] == "text"]
+    specs = [e.body["digest"] for e in world.ledger if e.body["type"] == "load_spec"]
     assert specs == [world.spec.digest()] * len(repeated(world))
 
 
@@ -113,4 +113,7 @@ def test_what_a_probe_found_is_not_said_before_it_is_committed() -> None:
     loop.states[P1].background = replace(before, insert_counters={}, since_ms=before.since_ms + 5)
     ((part,),) = [loop._recorder.checkpoints.due(world.now, {})]
     (probed,) = [record for record in part.body["records"] if record["partition"] == 1]
-    assert (probed["marks"], probed["since_ms"]) == (before.insert_counters, before.since_ms)
+    assert (probed["insert_counters"], probed["since_ms"]) == (
+        before.insert_counters,
+        before.since_ms,
+    )

@@ -263,7 +263,7 @@ def test_a_job_that_hangs_is_ended_after_its_lease_and_sent_again() -> None:
     assert has_expired(deadline_ms + PATIENCE_MS, at_ms)
     assert not has_expired(deadline_ms + PATIENCE_MS, at_ms - 1_000)
     assert world.rows_of(P0) == world.rows_of(P1) == [1] * 10
-    late_inserts = [entry.body for entry in world.ledger if entry.body["type"] == "suspect"]
+    late_inserts = [entry.body for entry in world.ledger if entry.body["type"] == "late_insert"]
     assert late_inserts == []  # the lease was over long before
 
 
@@ -356,7 +356,7 @@ def test_an_insert_in_doubt_holds_its_place_in_the_window_until_its_lease_is_ove
     loop = run(world)
     (late_insert,) = loop.holds.late_inserts
     assert late_insert.deadline_ms >= tries[0]
-    written = [entry.body for entry in world.ledger if entry.body["type"] == "suspect"]
+    written = [entry.body for entry in world.ledger if entry.body["type"] == "late_insert"]
     assert [(body["end"], body["deadline_ms"]) for body in written] == [
         (10, late_insert.deadline_ms)
     ]
@@ -383,7 +383,7 @@ def test_a_replica_that_did_not_answer_holds_a_place_though_another_one_has_the_
     (late_insert,) = loop.holds.late_inserts
     assert late_insert.deadline_ms > world.now
     assert loop.counters.failovers == 1
-    written = [entry.body for entry in world.ledger if entry.body["type"] == "suspect"]
+    written = [entry.body for entry in world.ledger if entry.body["type"] == "late_insert"]
     assert [(body["end"], body["deadline_ms"]) for body in written] == [
         (10, late_insert.deadline_ms)
     ]

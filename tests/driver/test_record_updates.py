@@ -144,10 +144,13 @@ def test_a_settled_range_of_which_an_insert_may_come_says_so(
     state.background = replace(state.background, servers={"@claims": "a@0"})
     state.answered(loaded())
     state.late_insert_until_ms = until_ms
-    late_inserts = [e.body for e in settling(state, NOW)[0] if e.body["type"] == "suspect"]
+    late_inserts = [e.body for e in settling(state, NOW)[0] if e.body["type"] == "late_insert"]
     assert len(late_inserts) == may_come_late
     if may_come_late:
-        assert (late_inserts[0]["deadline_ms"], late_inserts[0]["marks"]) == (until_ms, {"t/s1": 7})
+        assert (late_inserts[0]["deadline_ms"], late_inserts[0]["insert_counters"]) == (
+            until_ms,
+            {"t/s1": 7},
+        )
         assert late_inserts[0]["claimed_in"] == state.late_insert.claimed_in == "a@0"
 
 

@@ -124,7 +124,7 @@ def test_the_window_behind_a_view_decides_too() -> None:
     run(world)
     assert len(world.probes) == 1
     (first, *_) = [e for e in world.ledger if e.body.get("kind") == "intend"]
-    assert first.body["marks"] == {"t/s1": 0, "t/s1>d.sums": 0}
+    assert first.body["insert_counters"] == {"t/s1": 0, "t/s1>d.sums": 0}
 
 
 def test_a_view_that_came_after_the_range_counts_all_that_its_table_took() -> None:

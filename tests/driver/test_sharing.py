@@ -279,7 +279,7 @@ def test_the_load_spec_of_who_began_without_partitions_comes_to_the_ledger(world
     source = TopicPartition("a", 77)
     shares(world).found = SharesRead((Started([given(world, source, 4)], batch=4),))
     run_for(world, 9_000, loop)
-    texts = [entry.body["digest"] for entry in world.ledger if entry.body["type"] == "text"]
+    texts = [entry.body["digest"] for entry in world.ledger if entry.body["type"] == "load_spec"]
     assert world.planner.digest in texts
 
 

@@ -101,7 +101,7 @@ def lost_after_it_was_stored(world: RegistryWorld, assignment: Assignment) -> An
 def assert_specs_are_recorded(world: World) -> None:
     known: set[object] = {world.spec.digest()}
     for commit in world.commits:
-        known |= {e.body["digest"] for e in commit.entries if e.body["type"] == "text"}
+        known |= {e.body["digest"] for e in commit.entries if e.body["type"] == "load_spec"}
         assert {record.spec for record in commit.records.values()} <= known, "unrecorded load spec"
 
 
@@ -220,7 +220,7 @@ def test_garbage_holds_nobody_back_for_long_and_makes_no_specs() -> None:
     world.ends[P0] = 400
     run(world)
     assert world.now < START_MS + 60_000 + 60_000, "one patience, and not one for each range"
-    specs = {e.body["digest"] for e in world.ledger if e.body["type"] == "text"}
+    specs = {e.body["digest"] for e in world.ledger if e.body["type"] == "load_spec"}
     assert len(specs - {world.spec.digest()}) == 1
     assert sorted(letter.offset for letter in world.dead_letters) == sorted(world.names)
 

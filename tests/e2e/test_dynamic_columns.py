@@ -150,7 +150,7 @@ def test_new_fields_while_the_driver_is_killed_again_and_again(world: World) -> 
     assert driver.wait(PATIENCE) == 0, driver.text()[-4000:]
     log = "".join(one.text() for one in world.drivers)
     assert f"dynamic_columns.max = {MAX} is reached" in log
-    assert "widen" in {str(entry.get("kind")) for entry in world.ledger()}
+    assert "add_columns" in {str(entry.get("kind")) for entry in world.ledger()}
     assert_all(world, "dynamic", truth, configuration)
 
 

@@ -56,7 +56,7 @@ def assert_texts_are_recorded_first(world: World, least: int, most: int) -> None
     known: set[object] = set()
     named: set[str] = set()
     for entry in world.ledger():
-        if entry["type"] == "text":
+        if entry["type"] == "load_spec":
             known.add(entry["digest"])
         elif entry["type"] == "record":
             digest = str(entry["metadata"]).split("|")[9]
@@ -167,7 +167,7 @@ def test_a_field_that_got_a_column_meanwhile_is_no_dead_letter(world: World) -> 
     world.execute("ALTER TABLE refused ADD COLUMN extra String")
     world.produce("orders-refused", 1_000, truth, partitions=2, first=1_000, make=with_field)
     world.wait_for_rows("refused", 2_000, driver, PATIENCE)
-    assert "retext" in {str(entry.get("kind")) for entry in world.ledger()}
+    assert "change_spec" in {str(entry.get("kind")) for entry in world.ledger()}
     strange = Truth()
 
     def with_strange_field(number: int) -> bytes:

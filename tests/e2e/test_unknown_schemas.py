@@ -220,7 +220,7 @@ def test_bytes_that_are_no_header_become_dead_letters_without_a_wait_for_each_ra
     for table in ("garbage_a", "garbage_b"):
         rows = world.query(f"SELECT _offset FROM {table} ORDER BY _offset")
         assert [row["_offset"] for row in rows] == [n for n in range(count) if n not in bad]
-    texts = {entry["digest"] for entry in world.ledger() if entry["type"] == "text"}
+    texts = {entry["digest"] for entry in world.ledger() if entry["type"] == "load_spec"}
     assert len(texts) <= 3, "a text for each range"
     assert driver.text().count("is not loaded yet") < count // 200
     for command in ("audit", "verify"):

@@ -148,7 +148,7 @@ def _every_block_is_in_the_ledger_once(world: World, configuration: object, trut
     assert sum(entry["messages"] for entry in settled) == 40_000
     records = [entry for entry in entries if entry["type"] == "record"]
     assert len({(e["partition"], e["batch"]) for e in records}) == len(records)
-    assert {e["digest"] for e in entries if e["type"] == "text"} == {
+    assert {e["digest"] for e in entries if e["type"] == "load_spec"} == {
         e["metadata"].split("|")[9] for e in records
     }
     one = world.sluice("ledger", str(configuration), "--partition", "1", "--since", "1h")

@@ -162,7 +162,8 @@ def test_blocks_get_a_reservation_for_what_they_take_behind_views(world: World) 
     assert ids_of(world, "late") == ids_of(world, "later") == (5_000, 5_000)
     records = [entry for entry in world.ledger() if entry["type"] == "record"]
     assert all(
-        set(entry["marks"]) == {"early/s1", "early/s1>default.late", "early/s1>default.later"}  # type: ignore[call-overload]
+        set(entry["insert_counters"])
+        == {"early/s1", "early/s1>default.late", "early/s1>default.later"}  # type: ignore[call-overload]
         for entry in records
         if entry["kind"] == "intend"
     )

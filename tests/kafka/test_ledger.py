@@ -299,7 +299,8 @@ def test_an_entry_without_a_partition_belongs_to_the_connector(group: Group) -> 
     driver = group.owning("a")
     driver.record(
         Commit(
-            dict.fromkeys(group.sources, SETTLED), (LedgerEntry(None, {"type": "text", "x": 1}),)
+            dict.fromkeys(group.sources, SETTLED),
+            (LedgerEntry(None, {"type": "load_spec", "x": 1}),),
         ),
         {},
     )

@@ -179,7 +179,7 @@ def test_first_records_are_written_by_the_old_owners_ids() -> None:
     one = Scripted({P0: at(OLD), P1: at(OTHER), P2: at(OLD)})
     taken = taken_over(one, p0="old", p1="other", p2="old")
     entries = (
-        LedgerEntry(None, {"type": "text"}),
+        LedgerEntry(None, {"type": "load_spec"}),
         *(LedgerEntry(source, {"of": source.partition}) for source in (P0, P1, P2)),
     )
     one.finish_take_over(taken, Commit({P2: MINE, P0: MINE, P1: MINE}, entries))

@@ -22,7 +22,7 @@ from sluice.kafka.transactions import Content, RecorderNames, initialise, transa
 from tests.kafka.groups import NOW, intend, letter
 
 NAMES = RecorderNames("group", "ledger", "letters", "me")
-ENTRY = LedgerEntry(TopicPartition("t", 0), {"type": "text"})
+ENTRY = LedgerEntry(TopicPartition("t", 0), {"type": "load_spec"})
 
 
 class Producer:

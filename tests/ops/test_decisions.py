@@ -166,7 +166,7 @@ def test_a_range_in_doubt_that_the_group_lost_is_put_back(pipeline: Pipeline, ho
     assert (record.kind, record.begin, record.end) == (Kind.RENEW, 40, 60)
     assert (record.deadline_ms, record.rest, record.reservation) == (1, "0123456789ab", 3)
     body = pipeline.ledger_bodies("record")[-1]
-    assert (body["marks"], body["rest"]) == ({"orders/s1": 9}, {"orders": [[41, 44]]})
+    assert (body["insert_counters"], body["rest"]) == ({"orders/s1": 9}, {"orders": [[41, 44]]})
 
 
 def test_adopt_a_topic_that_was_made_again(pipeline: Pipeline) -> None:
@@ -231,8 +231,8 @@ def test_a_running_lease_is_respected_unless_taken_over(pipeline: Pipeline) -> N
     assert "tasks of driver may still insert [40, 60) until" in said(plan)
     apply(pipeline.configuration, plan)
     assert pipeline.record().begin == 60
-    (late_insert,) = pipeline.ledger_bodies("suspect")
-    assert (late_insert["begin"], late_insert["end"], late_insert["marks"]) == (
+    (late_insert,) = pipeline.ledger_bodies("late_insert")
+    assert (late_insert["begin"], late_insert["end"], late_insert["insert_counters"]) == (
         40,
         60,
         {"orders/s1": 9},

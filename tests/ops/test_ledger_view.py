@@ -69,7 +69,7 @@ def kinds(entries: list[dict[str, Any]]) -> list[str]:
 def test_everything_in_order_with_its_offset(pipeline: Pipeline) -> None:
     entries = read(pipeline)
     assert kinds(entries) == [
-        *("settle", "settle", "text", "intend", "receipt", "settled", "intend")
+        *("settle", "settle", "load_spec", "intend", "receipt", "settled", "intend")
     ]
     assert [entry["offset"] for entry in entries] == sorted(entry["offset"] for entry in entries)
     receipt, settled = entries[4], entries[5]
@@ -98,7 +98,7 @@ def test_only_younger_entries(pipeline: Pipeline) -> None:
 
 def test_receipts_of_a_table_and_what_its_topics_did(pipeline: Pipeline) -> None:
     by_topic = read(pipeline, topic=pipeline.topic)
-    assert "text" not in kinds(by_topic) and len(by_topic) == 6
+    assert "load_spec" not in kinds(by_topic) and len(by_topic) == 6
     assert kinds(read(pipeline, table="orders")) == kinds(read(pipeline))
 
 
@@ -130,7 +130,7 @@ def test_following(pipeline: Pipeline) -> None:
     thread.start()
     try:
         Kafka.until(lambda: len(seen) == 7, 60)
-        body = {"type": "text", "digest": "e", "text": ""}
+        body = {"type": "load_spec", "digest": "e", "text": ""}
         driver = pipeline.recorder("run-1")
         driver.differences({})
         driver.record(

@@ -15,6 +15,7 @@ from sluice.clickhouse.http import InsertReply, Server
 from sluice.clickhouse.insert import InsertPlan
 from sluice.clickhouse.schema import describe_table
 from sluice.core.errors import ConfigurationError, InDoubtError, TerminalError, TransientError
+from sluice.stream.columns import check_target
 from sluice.stream.commit import Epoch
 from sluice.stream.direct import Direct, read_memory
 from sluice.stream.errors import CheckpointSetBackError, OtherCheckpointError
@@ -102,9 +103,43 @@ def test_an_attempt_that_the_window_may_have_forgotten_is_refused(target: Target
         target.server.execute(
             f"INSERT INTO {target.database}.{target.table} VALUES ({900 + number}, 'other')"
         )
-    with pytest.raises(TerminalError, match="its window remembers 20"):
+    with pytest.raises(TerminalError, match=r"\d\d blocks came to .* keeps 20"):
         Task(target, 0).insert(mark, batch_rows=25)
     assert target.ids("id < 900") == list(range(10))
+
+
+def test_an_attempt_is_refused_once_the_window_may_have_forgotten_by_time(target: Target) -> None:
+    """A window of so many seconds, as Replicated tables have."""
+    task = Task(target, 0)
+    task.facts = replace(task.facts, window_seconds=3600)
+    mark = task.begin()
+    assert task.insert(mark, batch_rows=25, rows=10) == 10
+    begun = replace(mark, since_ms=mark.since_ms - 1_790_000)
+    assert task.insert(begun, batch_rows=25, rows=10) == 10
+    with pytest.raises(TerminalError, match=r"since epoch 0 began: .* keeps blocks for 3600 s"):
+        task.insert(replace(mark, since_ms=mark.since_ms - 1_810_000), batch_rows=25)
+    assert target.ids() == list(range(10))
+
+
+def test_an_attempt_is_refused_where_what_the_window_knows_may_have_gone_with_parts(
+    embedded_url: str,
+) -> None:
+    ddl = (
+        "CREATE TABLE {name} (id Int64, text String) ENGINE = SummingMergeTree ORDER BY text "
+        "SETTINGS non_replicated_deduplication_window = 20"
+    )
+    for database in fresh_database(embedded_url):
+        target = Target(embedded_url, database, ddl)
+        task = Task(target, 0)
+        with pytest.raises(TerminalError, match="may merge to no row") as said:
+            check_target(task.facts, "direct", "Atomic")
+        target.server.execute(said.value.hint.split(";")[0])
+        mark = task.begin()
+        task = Task(target, 0)
+        check_target(task.facts, "direct", "Atomic")
+        with pytest.raises(TerminalError, match="may have lost what its window knows"):
+            task.insert(mark, batch_rows=25)  # parts may have gone between begin and ALTER
+        assert target.ids() == []
 
 
 def test_an_attempt_does_not_go_on_in_another_table(target: Target) -> None:
@@ -123,7 +158,7 @@ def test_an_attempt_does_not_go_on_in_another_table(target: Target) -> None:
     with pytest.raises(TerminalError, match=r"another table .* or is written to"):
         Task(target, 0).insert(mark, batch_rows=25)
     target.server.execute(f"DROP TABLE {target.database}.v SYNC")
-    Task(target, 0).insert(replace(mark, uuids=()), batch_rows=25)  # as of an older version
+    Task(target, 0).insert(mark, batch_rows=25)
     assert target.ids() == list(range(25))
 
 
@@ -236,7 +271,7 @@ def test_a_chunk_is_not_repeated_after_others_have_filled_the_window(target: Tar
             row = f"({900 + number}, 'other')"
             target.server.execute(f"INSERT INTO {target.database}.{target.table} VALUES {row}")
 
-    with pytest.raises(TerminalError, match="its window remembers 20"):
+    with pytest.raises(TerminalError, match=r"\d\d blocks came to .* keeps 20"):
         client = Failing(target.url, happens)
         Task(target, 0, client).insert(mark, batch_rows=25, rows=10)
     assert target.ids("id < 900") == list(range(10))

@@ -167,7 +167,7 @@ def history(*entries: dict[str, object]) -> History:
 def test_where_the_rows_must_be() -> None:
     chain = [record(10), record(10), record(15), record(20)]
     assert history(*chain).assigned(20) == [(10, 20)]
-    others = [record(0, connector="dc2"), record(0, partition=1), {"type": "text"}]
+    others = [record(0, connector="dc2"), record(0, partition=1), {"type": "load_spec"}]
     assert history(*others, *chain).assigned(20) == [(10, 20)]
     # A gap in the chain is no excuse: only a person's decision is.
     assert history(record(10), record(40)).assigned(40) == [(10, 40)]

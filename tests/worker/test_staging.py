@@ -8,7 +8,6 @@ from dataclasses import replace
 
 import pytest
 
-from sluice.clickhouse import staging as clickhouse_staging
 from sluice.clickhouse.http import Server
 from sluice.clickhouse.schema import describe_table
 from sluice.clickhouse.staging import StagingTable, staging_tables, why_not_staged
@@ -99,24 +98,6 @@ def test_what_is_moved_is_done_whatever_becomes_of_its_tables(table: DeliveredTa
                 server.execute(f"DROP TABLE {table.name}__sluice_{stored}")
         table.attempt(number)
         table.assert_once(number + 1)
-
-
-def test_an_older_version_s_block_that_is_gone_is_moved(
-    table: DeliveredTable, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """It dropped what it had moved, and said no more."""
-    asdict = clickhouse_staging.asdict
-    monkeypatch.setattr(
-        clickhouse_staging,
-        "asdict",
-        lambda marker: {**asdict(marker), "rows_behind": None},
-    )
-    table.killed(_DONE - 1, is_done=True)
-    (stored,) = stored_blocks(table)
-    with Server(table.url) as server:
-        server.execute(f"DROP TABLE {table.name}__sluice_{stored}")
-    table.attempt()
-    table.assert_once()
 
 
 def test_what_is_fed_and_not_seen_refuses_staging(table: DeliveredTable) -> None:

@@ -56,7 +56,7 @@ def look_at_history(configuration: Configuration, asked: HistoryQuestion) -> dic
     shown: deque[dict[str, Any]] = deque(maxlen=asked.limit)
     reading = _Reading(read_ledger(configuration, selection), shown.append)
     count = sum(1 for _ in reading.read())
-    entries = [entry for entry in shown if entry["type"] != "text"]
+    entries = [entry for entry in shown if entry["type"] != "load_spec"]
     return {"complete": reading.is_complete, "found": count, "entries": entries}
 
 

@@ -134,7 +134,7 @@ STAGES: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "claim": (("claim",), ()),
     "insert": (("insert",), ("wait",)),
     "insert wait": (("wait",), ()),
-    "letters": (("letters",), ()),
+    "dead letters": (("dead_letters",), ()),
 }
 
 _STALL_SECONDS_MAX = 120.0
@@ -435,8 +435,8 @@ def _core_shares(
 
 
 def stage_seconds(entries: list[dict[str, float]]) -> dict[str, float]:
-    """The seconds of settled ranges by stage; a ledger of an older version has fewer."""
-    total = {name: sum(entry[name] for entry in entries if name in entry) for name in _names()}
+    """The seconds of settled ranges by stage."""
+    total = {name: sum(entry[name] for entry in entries) for name in _names()}
     found = {
         stage: sum(total[name] for name in added) - sum(total[name] for name in taken_off)
         for stage, (added, taken_off) in STAGES.items()

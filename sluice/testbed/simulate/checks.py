@@ -74,11 +74,11 @@ class Checks:
             for entry in entries_in(json.loads(stored.value or b"{}"))
         )
         for entry in ledger:
-            if entry["type"] == "text":
+            if entry["type"] == "load_spec":
                 self._texts.add(entry["digest"])
             elif entry["type"] == "record":
                 self._invariants.background_recorded(entry)
-            elif entry["type"] == "suspect":
+            elif entry["type"] == "late_insert":
                 of = TopicPartition(entry["topic"], entry["partition"])
                 late_inserts.setdefault(of, []).append(entry["deadline_ms"])
         for source, offset in transaction.offsets.items():

@@ -113,7 +113,7 @@ class BundleRules:
 
 
 #: Kinds of records that insert under the tokens of the one before.
-_REPEATS = ("renew", "retext", "widen")
+_REPEATS = ("renew", "change_spec", "add_columns")
 
 
 class BlockRules:
@@ -247,7 +247,7 @@ class Invariants:
         parked = {table.entry for table in spec.tables if table.parked}
         inserted = {
             name
-            for name in self._backgrounds[source]["marks"]
+            for name in self._backgrounds[source]["insert_counters"]
             if TargetShard.of(name).entry not in parked
         }
         for table in self._world.clickhouse.tables():
@@ -378,7 +378,7 @@ class Invariants:
 
     def _check_insert_counters(self, source: TopicPartition) -> None:
         """A range is remembered by the counter of every window that its blocks take entries of."""
-        insert_counters = self._backgrounds[source]["marks"]
+        insert_counters = self._backgrounds[source]["insert_counters"]
         for table in self._world.clickhouse.tables():
             targets = ["", *(f"d.{view.shape.name}" for view in table.views)]
             for entry in table.entries:
@@ -415,10 +415,10 @@ class Invariants:
         """What a range in doubt is remembered by is from before its first insert, whatever is
         recorded since (R10)."""
         source = TopicPartition(entry["topic"], entry["partition"])
-        now = {name: entry[name] for name in ("begin", "marks", "since_ms")}
+        now = {name: entry[name] for name in ("begin", "insert_counters", "since_ms")}
         before = self._backgrounds.get(source)
         self._backgrounds[source] = now
-        if before is None or before["begin"] != now["begin"] or not before["marks"]:
+        if before is None or before["begin"] != now["begin"] or not before["insert_counters"]:
             return
         if entry["kind"] in _REPEATS and now != before:
             self._violate(source, f"a {entry['kind']} has another background: {now}, was {before}")

@@ -14,7 +14,7 @@ from typing import Any
 from sluice.clickhouse import http
 from sluice.clickhouse.access import ClickHouseAccess
 from sluice.clickhouse.reactions import nothing_sent
-from sluice.core import bundles, lease
+from sluice.core import budget, bundles, lease
 from sluice.core.budget import Hold, WindowState
 from sluice.core.bundles import Member
 from sluice.core.errors import SluiceError
@@ -76,7 +76,7 @@ def no_grace_after_the_lease() -> AbstractContextManager[None]:
 def late_inserts_are_not_recorded(real: Any, found: PartitionState, now_ms: int) -> Any:
     """The ledger does not learn of inserts that may come late."""
     entries, *others = real(found, now_ms)
-    return tuple(e for e in entries if e.body["type"] != "suspect"), *others
+    return tuple(e for e in entries if e.body["type"] != "late_insert"), *others
 
 
 @RULE_BUGS.instead_of(Holds, "forget")
@@ -165,7 +165,7 @@ def age_does_not_matter() -> AbstractContextManager[None]:
     """Windows that forget by time are thought not to."""
     return patched(
         (remembering, "still_young", lambda *_: True),
-        (inserting, "still_young", lambda *_: True),
+        (budget, "still_young", lambda *_: True),
     )
 
 

@@ -305,7 +305,7 @@ def staged_dropped_before_done(move: Any, self: Any, name: str, claim: Claim | N
 @STAGING_BUGS.instead_of(sealed.Sealed, "marker")
 def staged_gone_is_moved(read: Any, self: Any) -> Any:
     """A stored block that is not there counts as moved."""
-    return replace(read(self), rows_behind=None)
+    return replace(read(self), is_done=True)
 
 
 @STAGING_BUGS.plant

@@ -143,7 +143,7 @@ class ReservationRules:
 
     def _insert_counters(self, of: TopicPartition, table: Table) -> list[int]:
         """What a range is remembered by, of the windows that a table is."""
-        marks = self._backgrounds[of]["marks"] if of in self._backgrounds else {}
+        marks = self._backgrounds[of]["insert_counters"] if of in self._backgrounds else {}
         return [marks[name] for name in table.target_shards if name in marks]
 
     def _check_share(

@@ -58,7 +58,7 @@ def a_round(seconds: float, foreign: float = 0.0) -> Round:
         cpu_seconds=dict.fromkeys(ROLES, seconds / 4),
         peak_bytes=dict.fromkeys(ROLES, 400_000_000),
         workers=(3, 900_000_000),
-        stage_seconds={**stages, "claim": 0.0, "letters": 0.0, "total": 2.0},
+        stage_seconds={**stages, "claim": 0.0, "dead letters": 0.0, "total": 2.0},
         blocks=12,
         ranges=20,
         batches=5,
@@ -111,7 +111,7 @@ def test_medians_and_shares() -> None:
         "claim": 0.0,
         "insert": 0.025,
         "insert wait": 0.1,
-        "letters": 0.0,
+        "dead letters": 0.0,
         "other": 0.125,
     }
     slow, fast = report["latency_ms"]
@@ -229,16 +229,17 @@ def test_a_block_of_a_bundle_counts_once_and_only_while_events_come() -> None:
 
 
 def test_stages_do_not_overlap() -> None:
-    new = {"fetch": 1.0, "check": 0.25, "decode": 0.5, "insert": 0.5, "wait": 0.375}
-    old = {"fetch": 1.0, "decode": 0.5, "insert": 0.5, "total": 2.0}  # of a former version
-    assert stage_seconds([{**new, "letters": 0.125, "total": 2.25, "cpu": 1.0}, old]) == {
+    one = {"fetch": 1.0, "check": 0.25, "decode": 0.5, "claim": 0.0, "insert": 0.5, "wait": 0.375}
+    one |= {"dead_letters": 0.125, "total": 2.25, "cpu": 1.0}
+    other = dict.fromkeys(one, 0.0) | {"fetch": 1.0, "decode": 0.5, "insert": 0.5, "total": 2.0}
+    assert stage_seconds([one, other]) == {
         "fetch": 1.75,
         "check": 0.25,
         "decode": 1.0,
         "claim": 0.0,
         "insert": 0.625,
         "insert wait": 0.375,
-        "letters": 0.125,
+        "dead letters": 0.125,
         "total": 4.25,
     }
 
@@ -412,7 +413,7 @@ def test_the_benchmark(server: ClickHouse, tmp_path: Path) -> None:
     assert 0 <= report["idle"]["core_share"]["workers"] < 2
     assert sum(report["task_share"].values()) == pytest.approx(1.0, abs=0.01)
     # Shares are rounded: on a busy machine only the waiting is sure to be seen.
-    assert {"check", "letters"} < report["task_share"].keys()
+    assert {"check", "dead letters"} < report["task_share"].keys()
     assert report["task_share"]["insert wait"] > 0
     assert report["compared"]["different"]["tables"] == [1, 2]
     assert report["compared"]["ratios"]["rows/s"] == pytest.approx(

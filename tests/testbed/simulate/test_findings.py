@@ -53,7 +53,7 @@ def test_a_probe_that_finds_the_same_again_is_recorded_again() -> None:
     first = world.commits[0].records[P0]
     assert first.kind is Kind.PROBE
     assert first.spec == world.spec.digest()
-    assert world.commits[0].entries[-1].body["marks"] == {"t/s1": 0}
+    assert world.commits[0].entries[-1].body["insert_counters"] == {"t/s1": 0}
     assert world.rows_of(P0) == [1] * 10
 
 
@@ -123,7 +123,7 @@ def test_what_is_parked_needs_no_look_at_its_window_before_a_repeat() -> None:
     invariants = Invariants(cast(Any, world), cast(Any, None))
     driver = cast(DriverProcess, object())
     marks = {"t/s1": 0, "u/s1": 0}
-    invariants._backgrounds[P0] = {"marks": marks}
+    invariants._backgrounds[P0] = {"insert_counters": marks}
     invariants._back_at[driver, P0] = 1_000
     record = World([P0]).settled(P0).record
     looked = {(driver, id(tables[0])): 1_500, (driver, id(tables[1])): 900}
@@ -315,7 +315,7 @@ def test_a_log_that_was_cut_lacks_what_is_recorded_and_nothing_else(
     less = replace(intended, kind=kind, batch=2, end=end)
     settled = replace(less, kind=Kind.SETTLE, batch=3, begin=end, deadline_ms=0)
     more = replace(intended, batch=4, begin=end, end=30, epoch=1)
-    entry = {"topic": "a", "partition": 0, "kind": "intend", "marks": {}, "since_ms": 0}
+    entry = {"topic": "a", "partition": 0, "kind": "intend", "insert_counters": {}, "since_ms": 0}
     invariants.background_recorded({**entry, "begin": end})
     for before, after in ((intended, less), (less, settled), (settled, more)):
         invariants.committed(P0, before, after, [])
