@@ -50,11 +50,8 @@ class Cluster:
         self.topics: frozenset[str] = frozenset(metadata.topics)
 
     def topic(self, name: str) -> TopicFacts | None:
-        """Facts about a topic, None if this user sees none of this name.
-
-        Asks only for topics that exist: asking for another one can create it.
-        """
-        return describe_topic(self._admin, name) if name in self.topics else None
+        """Facts about a topic, None if this user sees none of this name."""
+        return describe_topic(self._admin, name)
 
     def settings(self) -> dict[int, Mapping[str, str]]:
         """The settings of each broker.

@@ -11,10 +11,9 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass
 from typing import NamedTuple
-
-import confluent_kafka as ck
 
 from sluice import __version__
 from sluice.core.dead_letters import (
@@ -27,10 +26,11 @@ from sluice.core.dead_letters import (
 )
 from sluice.core.ranges import Interval
 from sluice.core.receipts import DeadLetter, Origin
-from sluice.kafka.clients import KafkaAccess, make_consumer, make_unstable_reader
-from sluice.kafka.errors import KafkaTerminalError, kafka_error
-from sluice.kafka.headers import Headers, headers_of
-from sluice.kafka.tail import OPEN_SECONDS, log_ends, messages_below, offset_since
+from sluice.kafka.clients import KafkaAccess
+from sluice.kafka.errors import KafkaTerminalError, KafkaUnavailableError
+from sluice.kafka.headers import Headers
+from sluice.kafka.tail import OPEN_SECONDS, LogMessage, Tail, log_ends
+from sluice.kafka.topics import partition_count
 
 KIND_HEADER = "sluice.kind"
 
@@ -280,22 +280,22 @@ def wrap(letter: DeadLetter, message_bytes_max: int) -> Envelope:
     return Envelope(key, value, headers + original)
 
 
-def unwrap(message: ck.Message) -> DeadLetter:
+def unwrap(message: LogMessage) -> DeadLetter:
     """Read a dead letter back.
 
     :raises KeyError, ValueError: the message is none.
     """
-    own = own_headers(message)
+    own = own_headers(message.headers)
     letter = DeadLetter(
         topic=own["sluice.topic"].decode(),
         partition=int(own["sluice.partition"]),
         offset=int(own["sluice.offset"]),
         timestamp_ms=_read_number(own.get("sluice.timestamp", b"")),
-        key=message.key(),
-        value=message.value(),
+        key=message.key,
+        value=message.value,
         headers=tuple(
             (name.removeprefix(_ORIGINAL_HEADER), content)
-            for name, content in headers_of(message)
+            for name, content in message.headers
             if name.startswith(_ORIGINAL_HEADER)
         ),
         reason=own["sluice.reason"].decode(),
@@ -357,11 +357,11 @@ def _read_number(text: bytes) -> int | None:
     return int(text) if text else None
 
 
-def own_headers(message: ck.Message) -> dict[str, bytes]:
+def own_headers(headers: Headers) -> dict[str, bytes]:
     """What Sluice says of a dead letter or a mark, without the message's own headers."""
     return {
         name: content or b""
-        for name, content in headers_of(message)
+        for name, content in headers
         if name.startswith(_OWN_HEADER) and not name.startswith(_ORIGINAL_HEADER)
     }
 
@@ -415,64 +415,45 @@ def read_records(
     :raises StalledError: it cannot be read to its end.
     :raises TooMuchToReadError: it was not read to its end by then.
     """
-    consumer = make_consumer(access)
-    try:
-        metadata = consumer.list_topics(topic, timeout=15).topics[topic]
-        if metadata.error is not None:
-            raise kafka_error(f"reading dead letters {topic}", metadata.error)
-        for partition in sorted(metadata.partitions):
-            where = ck.TopicPartition(topic, partition)
-            what = f"dead letters {topic}[{partition}]"
-            low, end = log_ends(consumer, where, what)
-            patience = _STALL_SECONDS
+    partitions = partition_count(access, topic)
+    if not partitions:
+        raise KafkaUnavailableError(f"reading dead letters {topic}: there is no such topic")
+    for partition in range(partitions):
+        with closing(Tail(access, topic, partition, since_ms=since_ms, with_headers=True)) as tail:
+            end, patience = tail.stable_end, _STALL_SECONDS
             if to_log_end:
-                end, patience = _log_end(access, where, what), OPEN_SECONDS
-            where.offset = low
-            if since_ms is not None:
-                where.offset = max(low, offset_since(consumer, where, since_ms, end))
-            for message in messages_below(consumer, where, end, what, patience, until):
+                _, end = log_ends(access, topic, partition, is_stable=False)
+                patience = OPEN_SECONDS
+            for message in tail.below(end, patience, until):
                 if not marks_only or _is_mark(message):
-                    yield _parsed(message, low)
-    except ck.KafkaException as error:
-        raise kafka_error(f"reading dead letters {topic}", error) from None
-    finally:
-        consumer.close()
+                    yield _parsed(tail, message)
 
 
-def _log_end(access: KafkaAccess, where: ck.TopicPartition, what: str) -> int:
-    peek = make_unstable_reader(access)
-    try:
-        return log_ends(peek, where, what)[1]
-    finally:
-        peek.close()
-
-
-def _is_mark(message: ck.Message) -> bool:
+def _is_mark(message: LogMessage) -> bool:
     """Whether it says that it is a mark; it does so in its first header."""
-    headers = headers_of(message)
-    return bool(headers) and headers[0][0] == KIND_HEADER
+    return bool(message.headers) and message.headers[0][0] == KIND_HEADER
 
 
-def _parsed(message: ck.Message, low: int) -> StoredDeadLetter | Replayed | Purged:
-    partition, offset = message.partition(), message.offset()
+def _parsed(tail: Tail, message: LogMessage) -> StoredDeadLetter | Replayed | Purged:
+    partition, offset = tail.partition, message.offset
     try:
-        own = own_headers(message)
-        mark = read_mark(partition, low, own, message.value())
+        own = own_headers(message.headers)
+        mark = read_mark(partition, tail.log_begin, own, message.value)
         if mark is not None:
             return mark
         cut = tuple(own.get("sluice.truncated", b"").decode().split(","))
         letter, version = unwrap(message), own.get("sluice.version", b"").decode()
-        at_ms = letter.attempted_at_ms or message.timestamp()[1]
+        at_ms = letter.attempted_at_ms or message.timestamp_ms
         return StoredDeadLetter(partition, offset, letter, at_ms, version, tuple(filter(None, cut)))
     except (KeyError, ValueError, TypeError) as error:
-        raise no_dead_letter(message, error) from None
+        raise no_dead_letter(tail, offset, error) from None
 
 
-def no_dead_letter(message: ck.Message, error: Exception) -> KafkaTerminalError:
+def no_dead_letter(tail: Tail, offset: int, error: Exception) -> KafkaTerminalError:
     """Why a message of such a topic cannot be one of Sluice's."""
     return KafkaTerminalError(
-        f"dead letters {message.topic()}[{message.partition()}] hold a message at offset "
-        f"{message.offset()} that is no dead letter: {type(error).__name__}: {error}",
+        f"dead letters {tail.topic}[{tail.partition}] hold a message at offset "
+        f"{offset} that is no dead letter: {type(error).__name__}: {error}",
         "Only Sluice may write to its dead-letter topic: find the other producer, and name "
         "another topic in [dead_letters].",
     )

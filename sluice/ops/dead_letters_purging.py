@@ -29,7 +29,7 @@ from sluice.kafka.dead_letters import (
     read_records,
 )
 from sluice.kafka.replaying import DeadLetterWriter, delete_before, purged_marks
-from sluice.kafka.topics import describe_topic
+from sluice.kafka.topics import sees
 from sluice.ops.dead_letters import DeadLetterSelection
 from sluice.ops.driver_decisions import BY_COMMAND_LINE, whoever, write_done
 
@@ -228,7 +228,7 @@ def _choose(
     """
     topic = configuration.dead_letters_topic
     found: dict[int, PartitionPurge] = {}
-    if describe_topic(make_admin(access), topic) is None:
+    if not sees(access, topic):
         return found
     marks = {
         (record.partition, record.offset)

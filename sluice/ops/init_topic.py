@@ -27,7 +27,8 @@ from sluice.decode.schema.registry import provide
 from sluice.kafka.clients import KafkaAccess
 from sluice.kafka.cluster import Cluster
 from sluice.kafka.registry import RegistryAccess, RegistryClient
-from sluice.kafka.tail import Tail, partition_count
+from sluice.kafka.tail import Tail
+from sluice.kafka.topics import partition_count
 from sluice.ops.init_formats import FirstLine, Recognised, named_schemas, recognise
 from sluice.ops.init_schema import opened, recognise_schemas
 from sluice.ops.init_table import ASSUMED, ServerFacts, ask_server, create_table, fitted

@@ -15,12 +15,13 @@ from sluice.core.ranges import TopicPartition
 from sluice.driver.applying import newest_version
 from sluice.kafka.clients import KafkaAccess, make_admin, make_consumer, make_producer
 from sluice.kafka.log import SourceLog
-from sluice.kafka.tail import partition_count
 from sluice.kafka.topics import (
     OWN_TOPIC_SETTINGS,
     cluster_metadata,
     describe_topic,
     ensure_own_topic,
+    partition_count,
+    sees,
 )
 from sluice.testbed.local.broker import PROPERTIES_VARIABLE
 from sluice.testbed.local.running import Broker, running_program
@@ -62,6 +63,7 @@ def stable_end(access: KafkaAccess, name: str) -> None:
 
 WAYS: dict[str, Callable[[KafkaAccess, str], object]] = {
     "partitions": lambda access, name: partition_count(access, name) == 0,
+    "sight": lambda access, name: not sees(access, name),
     "facts": lambda access, name: describe_topic(make_admin(access), name) is None,
     "version": lambda access, name: newest_version(access, name) is None,
     "topics": lambda access, name: SourceLog(make_admin(access)).topics([name], partial=True) == {},

@@ -25,6 +25,7 @@ from sluice.kafka.dead_letters import (
 )
 from sluice.kafka.errors import KafkaTerminalError
 from sluice.kafka.replaying import Outgoing, only_table, replayed_message
+from sluice.kafka.tail import LogMessage
 from tests.kafka.groups import NOW, letter
 from tests.support.kafka import Kafka
 
@@ -37,9 +38,9 @@ LETTER = letter(
 )
 
 
-def read(message: Outgoing) -> ck.Message:
-    """A message as librdkafka gives it."""
-    return ck.Message(key=message.key, value=message.value, headers=list(message.headers))
+def read(message: Outgoing) -> LogMessage:
+    """A message as it is read from its topic."""
+    return LogMessage(0, NOW, message.key, message.value, message.headers)
 
 
 def stored(**changes: object) -> StoredDeadLetter:
