@@ -10,7 +10,7 @@ while a dead letter that it speaks of is there.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -24,7 +24,7 @@ from sluice.core.dead_letters import (
     REPLAY_HEADERS,
     TABLE_HEADER,
 )
-from sluice.core.ranges import Interval
+from sluice.core.ranges import Interval, normalize
 from sluice.core.receipts import DeadLetter, Origin
 from sluice.kafka.clients import KafkaAccess
 from sluice.kafka.errors import KafkaTerminalError, KafkaUnavailableError
@@ -33,7 +33,15 @@ from sluice.kafka.tail import OPEN_SECONDS, LogMessage, Tail, log_ends
 from sluice.kafka.topics import partition_count
 
 KIND_HEADER = "sluice.kind"
+_OWN_HEADER = "sluice."
+_ORIGINAL_HEADER = "sluice.header."
+#: The reason of a dead letter that was purged: nothing but its place is known any more.
+PURGED = "purged"
 
+_STALL_SECONDS = 30.0
+#: Room for the headers that we add and for the record batch around a message.
+_OVERHEAD_BYTES = 4096
+_ERROR_BYTES_MAX = 1024
 #: Offsets in one mark: about 20 bytes each, and a message must be small enough for any topic.
 _INTERVALS_MAX = 20_000
 
@@ -85,37 +93,87 @@ class Purged:
     is_done: bool = True
 
 
-def replayed_headers(mark: Replayed, key: tuple[str, int, int, str]) -> Headers:
-    """A mark as the headers of a message without key and value.
+@dataclass(frozen=True, slots=True)
+class StoredDeadLetter:
+    """A dead letter as the topic holds it.
 
-    :param key: topic, partition, offset and table entry of the dead letter, for other readers.
+    :param partition: of the dead-letter topic; likewise the offset.
+    :param written_at_ms: when the driver heard of it; else the time of the record.
+    :param version: of the Sluice that wrote it.
+    :param cut: what of the message is not wholly there: "value", "headers", "key".
     """
-    topic, partition, offset, table = key
-    return [
+
+    partition: int
+    offset: int
+    letter: DeadLetter
+    written_at_ms: int
+    version: str
+    cut: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Outgoing:
+    """A message to be produced.
+
+    :param partition: None: the producer chooses.
+    """
+
+    topic: str
+    partition: int | None
+    key: bytes | None
+    value: bytes | None
+    headers: Headers
+
+    @property
+    def bytes(self) -> int:
+        """About what it takes in a record batch."""
+        own = sum(len(name) + len(content or b"") + 8 for name, content in self.headers)
+        return 100 + len(self.key or b"") + len(self.value or b"") + own
+
+
+def replayed_mark(topic: str, stored: StoredDeadLetter, mark: Replayed) -> Outgoing:
+    """A mark as a message without key and value. For other readers it names the dead letter's own
+    message and table entry, too.
+
+    :param topic: of the dead letters.
+    """
+    letter = stored.letter
+    headers: Headers = [
         (KIND_HEADER, b"replayed"),
         ("sluice.letter", b"%d/%d" % (mark.partition, mark.offset)),
         ("sluice.at", b"%d" % mark.at_ms),
         ("sluice.by", mark.by.encode()),
         ("sluice.run", mark.run.encode()),
-        ("sluice.topic", topic.encode()),
-        ("sluice.partition", b"%d" % partition),
-        ("sluice.offset", b"%d" % offset),
-        ("sluice.table", table.encode()),
+        ("sluice.topic", letter.topic.encode()),
+        ("sluice.partition", b"%d" % letter.partition),
+        ("sluice.offset", b"%d" % letter.offset),
+        ("sluice.table", letter.table.encode()),
     ]
+    return Outgoing(topic, mark.partition, None, None, headers)
 
 
-def purged_messages(mark: Purged) -> Iterator[tuple[Headers, bytes]]:
-    """A mark as messages: headers and value; several where it is long."""
+def purged_marks(topic: str, mark: Purged) -> list[Outgoing]:
+    """A mark as messages; several where it is long.
+
+    :param topic: of the dead letters.
+    """
     headers: Headers = [
         (KIND_HEADER, b"purged"),
         ("sluice.before", b"%d" % mark.before),
         ("sluice.at", b"%d" % mark.at_ms),
         ("sluice.by", mark.by.encode()),
     ]
-    for key, intervals in mark.offsets.items():
-        for first in range(0, len(intervals), _INTERVALS_MAX):
-            body = {**key._asdict(), "offsets": intervals[first : first + _INTERVALS_MAX]}
-            yield headers, json.dumps(body, separators=(",", ":")).encode()
+    bodies = (
+        {**key._asdict(), "offsets": intervals[first : first + _INTERVALS_MAX]}
+        for key, intervals in mark.offsets.items()
+        for first in range(0, len(intervals), _INTERVALS_MAX)
+    )
+    return [
+        Outgoing(
+            topic, mark.partition, None, json.dumps(body, separators=(",", ":")).encode(), headers
+        )
+        for body in bodies
+    ]
 
 
 def read_mark(
@@ -145,17 +203,6 @@ def read_mark(
     raise ValueError(f"a mark of the unknown kind {kind!r}")
 
 
-def intervals_of(offsets: Iterable[int]) -> tuple[Interval, ...]:
-    """Offsets in any order as intervals."""
-    found: list[Interval] = []
-    for offset in sorted(set(offsets)):
-        if found and found[-1][1] == offset:
-            found[-1] = (found[-1][0], offset + 1)
-        else:
-            found.append((offset, offset + 1))
-    return tuple(found)
-
-
 def joined(
     parts: Sequence[Mapping[DeadLetterKey, tuple[Interval, ...]]],
 ) -> dict[DeadLetterKey, tuple[Interval, ...]]:
@@ -164,73 +211,17 @@ def joined(
     for part in parts:
         for key, intervals in part.items():
             by_key.setdefault(key, []).extend(intervals)
-    merged: dict[DeadLetterKey, tuple[Interval, ...]] = {}
-    for key, parts_of_key in by_key.items():
-        found: list[Interval] = []
-        for begin, end in sorted(parts_of_key):
-            if found and begin <= found[-1][1]:
-                found[-1] = (found[-1][0], max(end, found[-1][1]))
-            else:
-                found.append((begin, end))
-        merged[key] = tuple(found)
-    return merged
+    return {key: normalize(intervals) for key, intervals in by_key.items()}
 
 
-_STALL_SECONDS = 30.0
-_OWN_HEADER = "sluice."
-_ORIGINAL_HEADER = "sluice.header."
-
-#: Room for the headers that we add and for the record batch around a message.
-_OVERHEAD_BYTES = 4096
-_ERROR_BYTES_MAX = 1024
-#: The reason of a dead letter that was purged: nothing but its place is known any more.
-PURGED = "purged"
-
-
-@dataclass(frozen=True, slots=True)
-class Envelope:
-    """A dead letter as a Kafka message."""
-
-    key: bytes | None
-    value: bytes | None
-    headers: list[tuple[str, bytes | None]]
-
-    @property
-    def bytes(self) -> int:
-        """Size of key, value and headers."""
-        return (
-            len(self.key or b"")
-            + len(self.value or b"")
-            + sum(len(name) + len(value or b"") for name, value in self.headers)
-        )
-
-
-@dataclass(frozen=True, slots=True)
-class StoredDeadLetter:
-    """A dead letter as the topic holds it.
-
-    :param partition: of the dead-letter topic; likewise the offset.
-    :param written_at_ms: when the driver heard of it; else the time of the record.
-    :param version: of the Sluice that wrote it.
-    :param cut: what of the message is not wholly there: "value", "headers", "key".
-    """
-
-    partition: int
-    offset: int
-    letter: DeadLetter
-    written_at_ms: int
-    version: str
-    cut: tuple[str, ...]
-
-
-def wrap(letter: DeadLetter, message_bytes_max: int) -> Envelope:
+def wrap(topic: str, letter: DeadLetter, message_bytes_max: int) -> Outgoing:
     """Key and value as they were; origin and reason in headers.
 
     What the topic does not take is cut (H21): first the payload, then the message's own
     headers, then the key, each of which `sluice.truncated` names. The origin always stays,
     and with it the way to the whole message.
 
-    :param message_bytes_max: max.message.bytes of the dead-letter topic.
+    :param topic: of the dead letters; `message_bytes_max` is its max.message.bytes.
     """
     letter = recognised(letter)
     room = message_bytes_max - _OVERHEAD_BYTES
@@ -247,18 +238,18 @@ def wrap(letter: DeadLetter, message_bytes_max: int) -> Envelope:
     if value is not None and len(value) > room:
         value, cut = value[:room], [*cut, "value"]
     error = letter.error.encode(errors="replace")[:_ERROR_BYTES_MAX]
+    source, timestamp = letter.topic.encode(), _shown(letter.timestamp_ms)
     partition, offset = b"%d" % letter.partition, b"%d" % letter.offset
-    topic, timestamp = letter.topic.encode(), _shown(letter.timestamp_ms)
-    first, first_timestamp = b"%b/%b/%b" % (topic, partition, offset), timestamp
+    first, first_timestamp = b"%b/%b/%b" % (source, partition, offset), timestamp
     if letter.origin is not None:
         first, first_timestamp = (
             shown_origin(letter.origin),
             _shown(letter.origin.timestamp_ms),
         )
-    headers: list[tuple[str, bytes | None]] = [
+    headers: Headers = [
         ("sluice.reason", letter.reason.encode()),
         ("sluice.error", error),
-        ("sluice.topic", topic),
+        ("sluice.topic", source),
         ("sluice.partition", partition),
         ("sluice.offset", offset),
         ("sluice.timestamp", timestamp),
@@ -277,7 +268,7 @@ def wrap(letter: DeadLetter, message_bytes_max: int) -> Envelope:
         ("sluice.version", __version__.encode()),
         *((f"{_OWN_HEADER}{name}", value.encode()) for name, value in letter.facts),
     ]
-    return Envelope(key, value, headers + original)
+    return Outgoing(topic, None, key, value, headers + original)
 
 
 def unwrap(message: LogMessage) -> DeadLetter:
@@ -427,6 +418,21 @@ def read_records(
             for message in tail.below(end, patience, until):
                 if not marks_only or _is_mark(message):
                     yield _parsed(tail, message)
+
+
+def replayed_in(
+    access: KafkaAccess,
+    topic: str,
+    *,
+    since_ms: int | None = None,
+    to_log_end: bool = False,
+    until: float | None = None,
+) -> dict[tuple[int, int], Replayed]:
+    """Which dead letters were replayed, by partition and offset of the topic; as `read_records`."""
+    records = read_records(
+        access, topic, since_ms=since_ms, to_log_end=to_log_end, marks_only=True, until=until
+    )
+    return {(each.partition, each.offset): each for each in records if isinstance(each, Replayed)}
 
 
 def _is_mark(message: LogMessage) -> bool:
