@@ -24,8 +24,8 @@ from sluice.decode.messages.decoded import BadMessage
 from sluice.decode.messages.facts import alone
 from sluice.decode.messages.fault import NULL_IN_COLUMN
 from sluice.decode.schema.registry import provide
+from sluice.kafka.broker_facts import BrokerFacts
 from sluice.kafka.clients import KafkaAccess
-from sluice.kafka.cluster import Cluster
 from sluice.kafka.registry import RegistryAccess, RegistryClient
 from sluice.kafka.tail import Tail
 from sluice.kafka.topics import partition_count
@@ -66,7 +66,7 @@ def take_sample(access: KafkaAccess, topic: str, count: int) -> Sample:
     :raises TerminalError: it holds no message with a value.
     :raises SluiceError: Kafka does not answer.
     """
-    cluster = Cluster(access)
+    cluster = BrokerFacts(access)
     if topic not in cluster.topics:
         near = difflib.get_close_matches(topic, sorted(cluster.topics), n=1)
         raise ConfigurationError(

@@ -1,4 +1,4 @@
-"""Facts about a Kafka cluster that `doctor` judges: brokers, their settings, topics, groups."""
+"""What the brokers of a cluster tell an administrator: settings, topics, groups, rights."""
 
 from __future__ import annotations
 
@@ -35,8 +35,8 @@ _RECORDING = {
 }
 
 
-class Cluster:
-    """A cluster that answered when this was made.
+class BrokerFacts:
+    """Asks the brokers of a cluster that answered when this was made.
 
     :raises TransientError: nobody answers within the time.
     """
