@@ -1,5 +1,5 @@
 """To ask about a topic makes none, also where the broker makes those that it is asked for: that is
-Kafka's default (auto.create.topics.enable)."""
+Kafka's default (auto.create.topics.enable). And what is said of one that may not be seen."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from sluice.core.errors import SluiceError
 from sluice.core.ranges import TopicPartition
 from sluice.driver.applying import newest_version
 from sluice.kafka.clients import KafkaAccess, make_admin, make_consumer, make_producer
+from sluice.kafka.errors import KafkaDeniedError
 from sluice.kafka.log import SourceLog
 from sluice.kafka.topics import (
     OWN_TOPIC_SETTINGS,
@@ -25,6 +26,7 @@ from sluice.kafka.topics import (
 )
 from sluice.testbed.local.broker import PROPERTIES_VARIABLE
 from sluice.testbed.local.running import Broker, running_program
+from tests.support.guarded import PASSWORD, USER, GuardedBroker
 from tests.support.kafka import Kafka
 
 
@@ -101,3 +103,24 @@ def test_this_broker_makes_what_others_ask_for(making: Kafka) -> None:
     other = AdminClient({"bootstrap.servers": making.brokers})
     other.list_topics("asked-by-others", timeout=15)
     making.until(lambda: is_there(making, "asked-by-others"))
+
+
+def test_a_topic_that_its_user_may_not_see(tmp_path: Path) -> None:
+    """Kafka does not say whether it exists; who needs none asks whether there is one to see."""
+    login = {
+        "security.protocol": "SASL_PLAINTEXT",
+        "sasl.mechanism": "PLAIN",
+        "sasl.username": USER,
+        "sasl.password": PASSWORD,
+    }
+    with running_program(GuardedBroker(tmp_path / "kafka")) as broker:
+        name = Kafka(broker).topic()
+        everybody = KafkaAccess("dc1", broker.brokers)
+        assert (partition_count(everybody, name), sees(everybody, name)) == (1, True)
+        nobody = KafkaAccess("dc1", broker.logins, login)
+        for asked in (name, "does-not-exist"):
+            with pytest.raises(KafkaDeniedError, match=f"describing topic {asked}") as denied:
+                partition_count(nobody, asked)
+            assert "--grants" in denied.value.hint
+            assert not sees(nobody, asked)
+            assert describe_topic(make_admin(nobody), asked) is None
