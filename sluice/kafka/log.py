@@ -15,14 +15,12 @@ from sluice.core.ranges import EPOCH_UNKNOWN, EpochOffset, TopicPartition
 from sluice.core.topics import short_topic_id
 from sluice.kafka.clients import KafkaAccess, make_consumer
 from sluice.kafka.errors import KafkaUnavailableError, kafka_error
-from sluice.kafka.topics import cluster_metadata, described
+from sluice.kafka.topics import ADMIN_TIMEOUT_SECONDS, cluster_metadata, described
 
 if TYPE_CHECKING:
     from sluice.kafka.wire.ends import StableEnds
 
 _logger = logging.getLogger("sluice.kafka")
-
-ADMIN_TIMEOUT_SECONDS = 15.0
 
 #: The client asked the wrong broker, or for a leader's former term; or it knows no leader of a
 #: topic that was made a moment ago, and goes on to say so until it is told to ask.

@@ -49,7 +49,7 @@ FLEET_TOPIC_SETTINGS = {
 }
 
 _TIMEOUT_SECONDS = 30.0
-_DESCRIBE_SECONDS = 15.0
+ADMIN_TIMEOUT_SECONDS = 15.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,7 +102,9 @@ def described(admin: AdminClient, names: Iterable[str]) -> dict[str, TopicDescri
     wanted = sorted(set(names))
     if not wanted:
         return {}
-    futures = admin.describe_topics(ck.TopicCollection(wanted), request_timeout=_DESCRIBE_SECONDS)
+    futures = admin.describe_topics(
+        ck.TopicCollection(wanted), request_timeout=ADMIN_TIMEOUT_SECONDS
+    )
     found: dict[str, TopicDescription] = {}
     for name, future in futures.items():
         try:
