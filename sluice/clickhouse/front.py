@@ -15,6 +15,7 @@ from urllib.parse import urlsplit
 from sluice.clickhouse.connection import FAILURES, Address, drop, open_connection
 from sluice.clickhouse.http import CONNECT_TIMEOUT_SECONDS, Server
 from sluice.clickhouse.tls import Tls
+from sluice.producer.wire import varint
 
 #: How long a request that the server can answer is given.
 PATIENCE_SECONDS = 3.0
@@ -108,7 +109,7 @@ def begins_before_the_end(
     """
     # One column of so many numbers that the block has four times what is sent of it.
     rows = 4 * _PART_BYTES // 8
-    column = b"\x01" + _varint(rows) + b"\x01x" + b"\x06UInt64"
+    column = b"\x01" + varint(rows) + b"\x01x" + b"\x06UInt64"
     connection = _connect(url, tls)
     try:
         _send_head(connection, _address(url).path + path, credentials, len(column) + rows * 8)
@@ -155,12 +156,3 @@ def _answers(connection: http.client.HTTPConnection, seconds: float) -> bool:
         return bool(connection.sock.recv(1))
     except TimeoutError:
         return False
-
-
-def _varint(number: int) -> bytes:
-    out = bytearray()
-    while number >= 0x80:
-        out.append(number & 0x7F | 0x80)
-        number >>= 7
-    out.append(number)
-    return bytes(out)

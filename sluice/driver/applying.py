@@ -15,7 +15,7 @@ from sluice.core.errors import ConfigurationError, SluiceError, TransientError
 from sluice.driver.specs import kafka_access
 from sluice.kafka.clients import KafkaAccess
 from sluice.kafka.decisions import DecisionReader, write_decisions
-from sluice.kafka.tail import partition_count
+from sluice.kafka.topics import partition_count
 
 _logger = logging.getLogger("sluice.applying")
 

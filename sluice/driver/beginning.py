@@ -11,8 +11,8 @@ from sluice.config import GroupStart, Start
 from sluice.core.errors import ConfigurationError
 from sluice.core.ledger import CommittedOffsets
 from sluice.core.ranges import TopicPartition
+from sluice.kafka.broker_facts import BrokerFacts
 from sluice.kafka.clients import KafkaAccess
-from sluice.kafka.cluster import Cluster
 from sluice.kafka.log import SourceLog
 from sluice.kafka.offsets import look, record_in
 
@@ -55,7 +55,7 @@ AskGroup = Callable[[str, list[TopicPartition]], Predecessor]
 
 def ask_group(access: KafkaAccess, group: str, sources: list[TopicPartition]) -> Predecessor:
     """Look at a group; nothing is joined, fenced or written."""
-    members = Cluster(access).members(group)
+    members = BrokerFacts(access).members(group)
     offsets = look(access, group, sources, _OPEN_PATIENCE_SECONDS)
     return Predecessor(members, offsets.found, offsets.unstable)
 

@@ -34,9 +34,9 @@ from sluice.driver.ports import Jobs, Windows
 from sluice.driver.record_updates import RecordPlanner
 from sluice.driver.shared_windows import SharedWindows
 from sluice.driver.state import Holds, PartitionState
-from sluice.kafka.clients import KafkaAccess, make_admin
+from sluice.kafka.clients import KafkaAccess
 from sluice.kafka.fleet import FleetTopic, read_to_end
-from sluice.kafka.topics import cluster_metadata
+from sluice.kafka.topics import sees
 
 _logger = logging.getLogger("sluice.fleet")
 
@@ -473,7 +473,7 @@ def refuse_beside_fleet(access: KafkaAccess, name: str, stopping: threading.Even
     :raises ConfigurationError: one does.
     :raises TransientError: Kafka does not answer.
     """
-    if name not in cluster_metadata(make_admin(access)).topics:
+    if not sees(access, name):
         return
     topic, fold = FleetTopic(access, name, is_made=False), Fold("")
     try:

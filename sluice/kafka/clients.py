@@ -58,6 +58,9 @@ class KafkaAccess:
             # Without it a broker that comes back is tried again only after ten seconds.
             "reconnect.backoff.max.ms": 2000,
             **self.properties,
+            # An admin client is a producer, and a producer that asks for a topic that is not there
+            # has brokers make it, by their default, with their settings and not with ours.
+            "allow.auto.create.topics": False,
         }
         merged.update({name.replace("_", "."): value for name, value in own.items()})
         source = token_source(self.properties)

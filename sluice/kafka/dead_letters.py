@@ -10,11 +10,10 @@ while a dead letter that it speaks of is there.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass
 from typing import NamedTuple
-
-import confluent_kafka as ck
 
 from sluice import __version__
 from sluice.core.dead_letters import (
@@ -25,15 +24,24 @@ from sluice.core.dead_letters import (
     REPLAY_HEADERS,
     TABLE_HEADER,
 )
-from sluice.core.ranges import Interval
+from sluice.core.ranges import Interval, normalize
 from sluice.core.receipts import DeadLetter, Origin
-from sluice.kafka.clients import KafkaAccess, make_consumer, make_unstable_reader
-from sluice.kafka.errors import KafkaTerminalError, kafka_error
-from sluice.kafka.headers import Headers, headers_of
-from sluice.kafka.tail import OPEN_SECONDS, log_ends, messages_below, offset_since
+from sluice.kafka.clients import KafkaAccess
+from sluice.kafka.errors import KafkaTerminalError, KafkaUnavailableError
+from sluice.kafka.headers import Headers
+from sluice.kafka.tail import OPEN_SECONDS, LogMessage, Tail, log_ends
+from sluice.kafka.topics import partition_count
 
 KIND_HEADER = "sluice.kind"
+_OWN_HEADER = "sluice."
+_ORIGINAL_HEADER = "sluice.header."
+#: The reason of a dead letter that was purged: nothing but its place is known any more.
+PURGED = "purged"
 
+_STALL_SECONDS = 30.0
+#: Room for the headers that we add and for the record batch around a message.
+_OVERHEAD_BYTES = 4096
+_ERROR_BYTES_MAX = 1024
 #: Offsets in one mark: about 20 bytes each, and a message must be small enough for any topic.
 _INTERVALS_MAX = 20_000
 
@@ -85,37 +93,87 @@ class Purged:
     is_done: bool = True
 
 
-def replayed_headers(mark: Replayed, key: tuple[str, int, int, str]) -> Headers:
-    """A mark as the headers of a message without key and value.
+@dataclass(frozen=True, slots=True)
+class StoredDeadLetter:
+    """A dead letter as the topic holds it.
 
-    :param key: topic, partition, offset and table entry of the dead letter, for other readers.
+    :param partition: of the dead-letter topic; likewise the offset.
+    :param written_at_ms: when the driver heard of it; else the time of the record.
+    :param version: of the Sluice that wrote it.
+    :param cut: what of the message is not wholly there: "value", "headers", "key".
     """
-    topic, partition, offset, table = key
-    return [
+
+    partition: int
+    offset: int
+    letter: DeadLetter
+    written_at_ms: int
+    version: str
+    cut: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Outgoing:
+    """A message to be produced.
+
+    :param partition: None: the producer chooses.
+    """
+
+    topic: str
+    partition: int | None
+    key: bytes | None
+    value: bytes | None
+    headers: Headers
+
+    @property
+    def bytes(self) -> int:
+        """About what it takes in a record batch."""
+        own = sum(len(name) + len(content or b"") + 8 for name, content in self.headers)
+        return 100 + len(self.key or b"") + len(self.value or b"") + own
+
+
+def replayed_mark(topic: str, stored: StoredDeadLetter, mark: Replayed) -> Outgoing:
+    """A mark as a message without key and value. For other readers it names the dead letter's own
+    message and table entry, too.
+
+    :param topic: of the dead letters.
+    """
+    letter = stored.letter
+    headers: Headers = [
         (KIND_HEADER, b"replayed"),
         ("sluice.letter", b"%d/%d" % (mark.partition, mark.offset)),
         ("sluice.at", b"%d" % mark.at_ms),
         ("sluice.by", mark.by.encode()),
         ("sluice.run", mark.run.encode()),
-        ("sluice.topic", topic.encode()),
-        ("sluice.partition", b"%d" % partition),
-        ("sluice.offset", b"%d" % offset),
-        ("sluice.table", table.encode()),
+        ("sluice.topic", letter.topic.encode()),
+        ("sluice.partition", b"%d" % letter.partition),
+        ("sluice.offset", b"%d" % letter.offset),
+        ("sluice.table", letter.table.encode()),
     ]
+    return Outgoing(topic, mark.partition, None, None, headers)
 
 
-def purged_messages(mark: Purged) -> Iterator[tuple[Headers, bytes]]:
-    """A mark as messages: headers and value; several where it is long."""
+def purged_marks(topic: str, mark: Purged) -> list[Outgoing]:
+    """A mark as messages; several where it is long.
+
+    :param topic: of the dead letters.
+    """
     headers: Headers = [
         (KIND_HEADER, b"purged"),
         ("sluice.before", b"%d" % mark.before),
         ("sluice.at", b"%d" % mark.at_ms),
         ("sluice.by", mark.by.encode()),
     ]
-    for key, intervals in mark.offsets.items():
-        for first in range(0, len(intervals), _INTERVALS_MAX):
-            body = {**key._asdict(), "offsets": intervals[first : first + _INTERVALS_MAX]}
-            yield headers, json.dumps(body, separators=(",", ":")).encode()
+    bodies = (
+        {**key._asdict(), "offsets": intervals[first : first + _INTERVALS_MAX]}
+        for key, intervals in mark.offsets.items()
+        for first in range(0, len(intervals), _INTERVALS_MAX)
+    )
+    return [
+        Outgoing(
+            topic, mark.partition, None, json.dumps(body, separators=(",", ":")).encode(), headers
+        )
+        for body in bodies
+    ]
 
 
 def read_mark(
@@ -145,17 +203,6 @@ def read_mark(
     raise ValueError(f"a mark of the unknown kind {kind!r}")
 
 
-def intervals_of(offsets: Iterable[int]) -> tuple[Interval, ...]:
-    """Offsets in any order as intervals."""
-    found: list[Interval] = []
-    for offset in sorted(set(offsets)):
-        if found and found[-1][1] == offset:
-            found[-1] = (found[-1][0], offset + 1)
-        else:
-            found.append((offset, offset + 1))
-    return tuple(found)
-
-
 def joined(
     parts: Sequence[Mapping[DeadLetterKey, tuple[Interval, ...]]],
 ) -> dict[DeadLetterKey, tuple[Interval, ...]]:
@@ -164,73 +211,17 @@ def joined(
     for part in parts:
         for key, intervals in part.items():
             by_key.setdefault(key, []).extend(intervals)
-    merged: dict[DeadLetterKey, tuple[Interval, ...]] = {}
-    for key, parts_of_key in by_key.items():
-        found: list[Interval] = []
-        for begin, end in sorted(parts_of_key):
-            if found and begin <= found[-1][1]:
-                found[-1] = (found[-1][0], max(end, found[-1][1]))
-            else:
-                found.append((begin, end))
-        merged[key] = tuple(found)
-    return merged
+    return {key: normalize(intervals) for key, intervals in by_key.items()}
 
 
-_STALL_SECONDS = 30.0
-_OWN_HEADER = "sluice."
-_ORIGINAL_HEADER = "sluice.header."
-
-#: Room for the headers that we add and for the record batch around a message.
-_OVERHEAD_BYTES = 4096
-_ERROR_BYTES_MAX = 1024
-#: The reason of a dead letter that was purged: nothing but its place is known any more.
-PURGED = "purged"
-
-
-@dataclass(frozen=True, slots=True)
-class Envelope:
-    """A dead letter as a Kafka message."""
-
-    key: bytes | None
-    value: bytes | None
-    headers: list[tuple[str, bytes | None]]
-
-    @property
-    def bytes(self) -> int:
-        """Size of key, value and headers."""
-        return (
-            len(self.key or b"")
-            + len(self.value or b"")
-            + sum(len(name) + len(value or b"") for name, value in self.headers)
-        )
-
-
-@dataclass(frozen=True, slots=True)
-class StoredDeadLetter:
-    """A dead letter as the topic holds it.
-
-    :param partition: of the dead-letter topic; likewise the offset.
-    :param written_at_ms: when the driver heard of it; else the time of the record.
-    :param version: of the Sluice that wrote it.
-    :param cut: what of the message is not wholly there: "value", "headers", "key".
-    """
-
-    partition: int
-    offset: int
-    letter: DeadLetter
-    written_at_ms: int
-    version: str
-    cut: tuple[str, ...]
-
-
-def wrap(letter: DeadLetter, message_bytes_max: int) -> Envelope:
+def wrap(topic: str, letter: DeadLetter, message_bytes_max: int) -> Outgoing:
     """Key and value as they were; origin and reason in headers.
 
     What the topic does not take is cut (H21): first the payload, then the message's own
     headers, then the key, each of which `sluice.truncated` names. The origin always stays,
     and with it the way to the whole message.
 
-    :param message_bytes_max: max.message.bytes of the dead-letter topic.
+    :param topic: of the dead letters; `message_bytes_max` is its max.message.bytes.
     """
     letter = recognised(letter)
     room = message_bytes_max - _OVERHEAD_BYTES
@@ -247,18 +238,18 @@ def wrap(letter: DeadLetter, message_bytes_max: int) -> Envelope:
     if value is not None and len(value) > room:
         value, cut = value[:room], [*cut, "value"]
     error = letter.error.encode(errors="replace")[:_ERROR_BYTES_MAX]
+    source, timestamp = letter.topic.encode(), _shown(letter.timestamp_ms)
     partition, offset = b"%d" % letter.partition, b"%d" % letter.offset
-    topic, timestamp = letter.topic.encode(), _shown(letter.timestamp_ms)
-    first, first_timestamp = b"%b/%b/%b" % (topic, partition, offset), timestamp
+    first, first_timestamp = b"%b/%b/%b" % (source, partition, offset), timestamp
     if letter.origin is not None:
         first, first_timestamp = (
             shown_origin(letter.origin),
             _shown(letter.origin.timestamp_ms),
         )
-    headers: list[tuple[str, bytes | None]] = [
+    headers: Headers = [
         ("sluice.reason", letter.reason.encode()),
         ("sluice.error", error),
-        ("sluice.topic", topic),
+        ("sluice.topic", source),
         ("sluice.partition", partition),
         ("sluice.offset", offset),
         ("sluice.timestamp", timestamp),
@@ -277,25 +268,25 @@ def wrap(letter: DeadLetter, message_bytes_max: int) -> Envelope:
         ("sluice.version", __version__.encode()),
         *((f"{_OWN_HEADER}{name}", value.encode()) for name, value in letter.facts),
     ]
-    return Envelope(key, value, headers + original)
+    return Outgoing(topic, None, key, value, headers + original)
 
 
-def unwrap(message: ck.Message) -> DeadLetter:
+def unwrap(message: LogMessage) -> DeadLetter:
     """Read a dead letter back.
 
     :raises KeyError, ValueError: the message is none.
     """
-    own = own_headers(message)
+    own = own_headers(message.headers)
     letter = DeadLetter(
         topic=own["sluice.topic"].decode(),
         partition=int(own["sluice.partition"]),
         offset=int(own["sluice.offset"]),
         timestamp_ms=_read_number(own.get("sluice.timestamp", b"")),
-        key=message.key(),
-        value=message.value(),
+        key=message.key,
+        value=message.value,
         headers=tuple(
             (name.removeprefix(_ORIGINAL_HEADER), content)
-            for name, content in headers_of(message)
+            for name, content in message.headers
             if name.startswith(_ORIGINAL_HEADER)
         ),
         reason=own["sluice.reason"].decode(),
@@ -357,11 +348,11 @@ def _read_number(text: bytes) -> int | None:
     return int(text) if text else None
 
 
-def own_headers(message: ck.Message) -> dict[str, bytes]:
+def own_headers(headers: Headers) -> dict[str, bytes]:
     """What Sluice says of a dead letter or a mark, without the message's own headers."""
     return {
         name: content or b""
-        for name, content in headers_of(message)
+        for name, content in headers
         if name.startswith(_OWN_HEADER) and not name.startswith(_ORIGINAL_HEADER)
     }
 
@@ -415,64 +406,60 @@ def read_records(
     :raises StalledError: it cannot be read to its end.
     :raises TooMuchToReadError: it was not read to its end by then.
     """
-    consumer = make_consumer(access)
-    try:
-        metadata = consumer.list_topics(topic, timeout=15).topics[topic]
-        if metadata.error is not None:
-            raise kafka_error(f"reading dead letters {topic}", metadata.error)
-        for partition in sorted(metadata.partitions):
-            where = ck.TopicPartition(topic, partition)
-            what = f"dead letters {topic}[{partition}]"
-            low, end = log_ends(consumer, where, what)
-            patience = _STALL_SECONDS
+    partitions = partition_count(access, topic)
+    if not partitions:
+        raise KafkaUnavailableError(f"reading dead letters {topic}: there is no such topic")
+    for partition in range(partitions):
+        with closing(Tail(access, topic, partition, since_ms=since_ms, with_headers=True)) as tail:
+            end, patience = tail.stable_end, _STALL_SECONDS
             if to_log_end:
-                end, patience = _log_end(access, where, what), OPEN_SECONDS
-            where.offset = low
-            if since_ms is not None:
-                where.offset = max(low, offset_since(consumer, where, since_ms, end))
-            for message in messages_below(consumer, where, end, what, patience, until):
+                _, end = log_ends(access, topic, partition, is_stable=False)
+                patience = OPEN_SECONDS
+            for message in tail.below(end, patience, until):
                 if not marks_only or _is_mark(message):
-                    yield _parsed(message, low)
-    except ck.KafkaException as error:
-        raise kafka_error(f"reading dead letters {topic}", error) from None
-    finally:
-        consumer.close()
+                    yield _parsed(tail, message)
 
 
-def _log_end(access: KafkaAccess, where: ck.TopicPartition, what: str) -> int:
-    peek = make_unstable_reader(access)
-    try:
-        return log_ends(peek, where, what)[1]
-    finally:
-        peek.close()
+def replayed_in(
+    access: KafkaAccess,
+    topic: str,
+    *,
+    since_ms: int | None = None,
+    to_log_end: bool = False,
+    until: float | None = None,
+) -> dict[tuple[int, int], Replayed]:
+    """Which dead letters were replayed, by partition and offset of the topic; as `read_records`."""
+    records = read_records(
+        access, topic, since_ms=since_ms, to_log_end=to_log_end, marks_only=True, until=until
+    )
+    return {(each.partition, each.offset): each for each in records if isinstance(each, Replayed)}
 
 
-def _is_mark(message: ck.Message) -> bool:
+def _is_mark(message: LogMessage) -> bool:
     """Whether it says that it is a mark; it does so in its first header."""
-    headers = headers_of(message)
-    return bool(headers) and headers[0][0] == KIND_HEADER
+    return bool(message.headers) and message.headers[0][0] == KIND_HEADER
 
 
-def _parsed(message: ck.Message, low: int) -> StoredDeadLetter | Replayed | Purged:
-    partition, offset = message.partition(), message.offset()
+def _parsed(tail: Tail, message: LogMessage) -> StoredDeadLetter | Replayed | Purged:
+    partition, offset = tail.partition, message.offset
     try:
-        own = own_headers(message)
-        mark = read_mark(partition, low, own, message.value())
+        own = own_headers(message.headers)
+        mark = read_mark(partition, tail.log_begin, own, message.value)
         if mark is not None:
             return mark
         cut = tuple(own.get("sluice.truncated", b"").decode().split(","))
         letter, version = unwrap(message), own.get("sluice.version", b"").decode()
-        at_ms = letter.attempted_at_ms or message.timestamp()[1]
+        at_ms = letter.attempted_at_ms or message.timestamp_ms
         return StoredDeadLetter(partition, offset, letter, at_ms, version, tuple(filter(None, cut)))
     except (KeyError, ValueError, TypeError) as error:
-        raise no_dead_letter(message, error) from None
+        raise no_dead_letter(tail, offset, error) from None
 
 
-def no_dead_letter(message: ck.Message, error: Exception) -> KafkaTerminalError:
+def no_dead_letter(tail: Tail, offset: int, error: Exception) -> KafkaTerminalError:
     """Why a message of such a topic cannot be one of Sluice's."""
     return KafkaTerminalError(
-        f"dead letters {message.topic()}[{message.partition()}] hold a message at offset "
-        f"{message.offset()} that is no dead letter: {type(error).__name__}: {error}",
+        f"dead letters {tail.topic}[{tail.partition}] hold a message at offset "
+        f"{offset} that is no dead letter: {type(error).__name__}: {error}",
         "Only Sluice may write to its dead-letter topic: find the other producer, and name "
         "another topic in [dead_letters].",
     )

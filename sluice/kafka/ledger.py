@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import closing
 from dataclasses import dataclass
 from typing import Any
 
-import confluent_kafka as ck
-
 from sluice.core.ledger import LedgerView, entries_in, others_in
 from sluice.core.ranges import TopicPartition
-from sluice.kafka.clients import KafkaAccess, make_consumer, make_unstable_reader
+from sluice.kafka.clients import KafkaAccess
 from sluice.kafka.errors import KafkaTerminalError
-from sluice.kafka.tail import log_ends, messages_below, offset_since
+from sluice.kafka.tail import LogMessage, Tail, log_ends
 
 #: How many messages the ledger is read back from its end first; doubled until everything is found.
 #: A message may hold the entries of a thousand partitions.
@@ -34,18 +33,9 @@ def entries(
     :param since_ms: begin at what was written since then.
     :raises StalledError: the ledger exists but cannot be read to its end.
     """
-    consumer = make_consumer(access)
-    try:
-        where = ck.TopicPartition(topic, 0)
-        low, high = log_ends(consumer, where, f"ledger {topic}")
-        stop = high if end is None else end
-        if since_ms is not None:
-            begin = offset_since(consumer, where, since_ms, stop)
-        where.offset = low if begin is None else max(low, begin)
-        for message in messages_below(consumer, where, stop, f"ledger {topic}"):
-            yield from ((message.offset(), entry) for entry in _parsed(topic, message))
-    finally:
-        consumer.close()
+    with closing(Tail(access, topic, begin=begin, since_ms=since_ms)) as tail:
+        for message in tail.below(end):
+            yield from ((message.offset, entry) for entry in _parsed(topic, message))
 
 
 #: Before this many offsets there is a message: a transaction has one at least, and a marker.
@@ -57,24 +47,18 @@ def last_before(access: KafkaAccess, topic: str, at_ms: int) -> int | None:
 
     :raises SluiceError: it cannot be read.
     """
-    consumer = make_consumer(access)
-    try:
-        where = ck.TopicPartition(topic, 0)
-        low, high = log_ends(consumer, where, f"ledger {topic}")
-        stop = offset_since(consumer, where, at_ms, high)
-        where.offset = max(low, stop - _TAIL_OFFSETS)
-        read = messages_below(consumer, where, stop, f"ledger {topic}")
-        return max((int(message.timestamp()[1]) for message in read), default=None)
-    finally:
-        consumer.close()
+    with closing(Tail(access, topic, since_ms=at_ms)) as tail:
+        stop = tail.position
+        tail.seek(stop - _TAIL_OFFSETS)
+        return max((message.timestamp_ms for message in tail.below(stop)), default=None)
 
 
-def _parsed(topic: str, message: ck.Message) -> tuple[dict[str, Any], ...]:
+def _parsed(topic: str, message: LogMessage) -> tuple[dict[str, Any], ...]:
     try:
-        return entries_in(json.loads(message.value()))
+        return entries_in(json.loads(message.value or b""))
     except (ValueError, TypeError, KeyError):
         raise KafkaTerminalError(
-            f"ledger {topic} holds a message at offset {message.offset()} that is not an entry",
+            f"ledger {topic} holds a message at offset {message.offset} that is not an entry",
             "Only Sluice may write to its ledger: find the other producer, and name another "
             "topic in [ledger] or remove the message (delete-records).",
         ) from None
@@ -107,10 +91,10 @@ def read_view(
         record is looked for to the very beginning.
     """
     wanted, uncommitted = set(sources), set(uncommitted)
-    low, high = _ends(access, topic, is_stable=False)
+    low, high = log_ends(access, topic, is_stable=False)
     view, stop, chunk, newest_ms = LedgerView(end=high), high, FIRST_CHUNK_MESSAGES, 0
     if is_stable:
-        low, view.end = _ends(access, topic, is_stable=True)
+        low, view.end = log_ends(access, topic, is_stable=True)
         view.is_whole, stop = view.end >= high, view.end
     checkpoints = _Checkpoints()
     while True:
@@ -136,7 +120,7 @@ def read_view(
 
 def read_on(access: KafkaAccess, topic: str, view: LedgerView) -> None:
     """Read what came since a view was read, into it."""
-    _, high = _ends(access, topic, is_stable=False)
+    _, high = log_ends(access, topic, is_stable=False)
     if high <= view.end:
         return
     later = LedgerView()
@@ -147,14 +131,6 @@ def read_on(access: KafkaAccess, topic: str, view: LedgerView) -> None:
     view.end = high
     if view.recorded is not None:
         view.recorded |= later.records.keys()
-
-
-def _ends(access: KafkaAccess, topic: str, *, is_stable: bool) -> tuple[int, int]:
-    reader = make_consumer(access) if is_stable else make_unstable_reader(access)
-    try:
-        return log_ends(reader, ck.TopicPartition(topic, 0), f"ledger {topic}")
-    finally:
-        reader.close()
 
 
 @dataclass(slots=True)

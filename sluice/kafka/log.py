@@ -15,14 +15,12 @@ from sluice.core.ranges import EPOCH_UNKNOWN, EpochOffset, TopicPartition
 from sluice.core.topics import short_topic_id
 from sluice.kafka.clients import KafkaAccess, make_consumer
 from sluice.kafka.errors import KafkaUnavailableError, kafka_error
-from sluice.kafka.topics import cluster_metadata
+from sluice.kafka.topics import ADMIN_TIMEOUT_SECONDS, cluster_metadata, described
 
 if TYPE_CHECKING:
     from sluice.kafka.wire.ends import StableEnds
 
 _logger = logging.getLogger("sluice.kafka")
-
-ADMIN_TIMEOUT_SECONDS = 15.0
 
 #: The client asked the wrong broker, or for a leader's former term; or it knows no leader of a
 #: topic that was made a moment ago, and goes on to say so until it is told to ask.
@@ -62,21 +60,14 @@ class SourceLog:
         :raises TopicMissingError: one of them does not exist.
         """
         wanted = sorted(set(names))
-        if not wanted:
-            return {}
-        futures = self._admin.describe_topics(
-            ck.TopicCollection(wanted), request_timeout=ADMIN_TIMEOUT_SECONDS
-        )
         found: dict[str, tuple[str, int]] = {}
-        for name, future in futures.items():
-            try:
-                description = future.result()
-            except ck.KafkaException as error:
-                if error.args[0].code() == ck.KafkaError.UNKNOWN_TOPIC_OR_PART:
-                    if partial:
-                        continue
-                    raise TopicMissingError(f"topic {name} does not exist") from None
-                raise kafka_error(f"describing topic {name}", error) from None
+        descriptions = described(self._admin, wanted)
+        for name in wanted:
+            description = descriptions.get(name)
+            if description is None:
+                if partial:
+                    continue
+                raise TopicMissingError(f"topic {name} does not exist")
             uuid = description.topic_id
             identity = short_topic_id(
                 uuid.get_most_significant_bits(), uuid.get_least_significant_bits()

@@ -15,7 +15,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import confluent_kafka as ck
 from confluent_kafka.admin import AdminClient
@@ -32,15 +32,7 @@ from sluice.core.errors import SluiceError, TerminalError
 from sluice.core.ranges import TopicPartition
 from sluice.core.receipts import DeadLetter
 from sluice.kafka.clients import KafkaAccess, make_admin, make_consumer, make_producer
-from sluice.kafka.dead_letters import (
-    Purged,
-    Replayed,
-    StoredDeadLetter,
-    purged_messages,
-    recognised,
-    replayed_headers,
-    shown_origin,
-)
+from sluice.kafka.dead_letters import Outgoing, StoredDeadLetter, recognised, shown_origin
 from sluice.kafka.errors import FencedError, KafkaUnavailableError, kafka_error
 from sluice.kafka.headers import Headers, headers_of
 from sluice.kafka.log import SourceLog
@@ -65,23 +57,6 @@ class OriginGoneError(TerminalError):
     """The whole message of a dead letter that was cut cannot be read any more."""
 
     hint = "Produce the message again from where it came from; this dead letter cannot be replayed."
-
-
-@dataclass(frozen=True, slots=True)
-class Outgoing:
-    """A message to be produced."""
-
-    topic: str
-    partition: int
-    key: bytes | None
-    value: bytes | None
-    headers: Headers
-
-    @property
-    def bytes(self) -> int:
-        """About what it takes in a record batch."""
-        own = sum(len(name) + len(content or b"") + 8 for name, content in self.headers)
-        return 100 + len(self.key or b"") + len(self.value or b"") + own
 
 
 def replayed_message(dead_letter_topic: str, stored: StoredDeadLetter) -> Outgoing:
@@ -111,22 +86,6 @@ def only_table(letter: DeadLetter) -> str:
     """
     named = dict(letter.headers).get(TABLE_HEADER) or b""
     return letter.table or named.decode(errors="replace")
-
-
-def replayed_mark(dead_letter_topic: str, stored: StoredDeadLetter, mark: Replayed) -> Outgoing:
-    """The mark that belongs into the same transaction."""
-    letter = stored.letter
-    key = (letter.topic, letter.partition, letter.offset, letter.table)
-    headers = replayed_headers(mark, key)
-    return Outgoing(dead_letter_topic, stored.partition, None, None, headers)
-
-
-def purged_marks(dead_letter_topic: str, mark: Purged) -> list[Outgoing]:
-    """A purge's mark as messages."""
-    return [
-        Outgoing(dead_letter_topic, mark.partition, None, value, headers)
-        for headers, value in purged_messages(mark)
-    ]
 
 
 def writer_identity(dead_letter_topic: str) -> str:
@@ -173,12 +132,15 @@ class DeadLetterWriter:
         producer = self._producer
         if producer is None:
             raise AssertionError("the writer is not open")
-        self._written |= {TopicPartition(each.topic, each.partition) for each in messages}
+        self._written |= {
+            TopicPartition(each.topic, each.partition)
+            for each in messages
+            if each.partition is not None
+        }
 
         def write() -> None:
             for each in messages:
-                what = (each.topic, each.key, each.value, each.headers)
-                produce(producer, *what, partition=each.partition)
+                produce(producer, each)
 
         try:
             in_transaction(producer, "writing marks", write, self._stop)

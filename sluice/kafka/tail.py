@@ -1,20 +1,29 @@
-"""Reading one partition of one of Kafka's or Sluice's own topics to its last stable offset, and on.
+"""Reading one partition of a topic to its last stable offset, and on; committed messages only.
 
-Committed messages only. What the ledger's and the offsets topic's readers share.
+All that is read of Kafka's topics and of Sluice's own is read by this. Ranges of source topics are
+not: they are read by `reader` and `wire`.
 """
 
 from __future__ import annotations
 
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import confluent_kafka as ck
 
-from sluice.kafka.clients import KafkaAccess, make_admin, make_consumer
-from sluice.kafka.errors import KafkaTerminalError, StalledError, kafka_error
+from sluice.kafka.clients import KafkaAccess, make_consumer, make_unstable_reader
+from sluice.kafka.errors import (
+    KafkaTerminalError,
+    KafkaUnavailableError,
+    StalledError,
+    kafka_error,
+)
+from sluice.kafka.headers import Headers, all_headers
 
-_POLL_MESSAGES = 2000
+#: Messages of dead letters may be large, and all of a poll are held.
+_POLL_MESSAGES = 500
+_POLL_SECONDS = 0.1
 _TIMEOUT_SECONDS = 15.0
 
 #: Longer than a transaction that its producer left open lives (60 s, and the broker's check).
@@ -47,12 +56,14 @@ class LogMessage:
 
     :param value: None for a tombstone.
     :param timestamp_ms: the message's own timestamp.
+    :param headers: empty where they were not asked for.
     """
 
     offset: int
     timestamp_ms: int
     key: bytes | None
     value: bytes | None
+    headers: Headers = field(default_factory=list)
 
 
 class Tail:
@@ -60,6 +71,7 @@ class Tail:
 
     :param begin: where to begin; None for the log's begin, or for the first message that was
         written since `since_ms`.
+    :param with_headers: whether messages are given with their headers.
     :param own: further properties of the consumer.
     :raises SluiceError: the partition cannot be read.
     """
@@ -71,17 +83,20 @@ class Tail:
         partition: int = 0,
         begin: int | None = None,
         since_ms: int | None = None,
+        *,
+        with_headers: bool = False,
         **own: int,
     ) -> None:
         self.topic = topic
         self.partition = partition
         self._name = f"{topic}[{partition}]"
         self._where = ck.TopicPartition(topic, partition)
+        self._with_headers = with_headers
         self._consumer = make_consumer(access, **own)
         try:
             self.ask_end()
             if since_ms is not None:
-                begin = offset_since(self._consumer, self._where, since_ms, self.stable_end)
+                begin = self._offset_since(since_ms)
         except BaseException:
             self._consumer.close()
             raise
@@ -96,7 +111,7 @@ class Tail:
 
     def ask_end(self) -> int:
         """Ask for the last stable offset as it is now."""
-        self.log_begin, self.stable_end = log_ends(self._consumer, self._where, self._name)
+        self.log_begin, self.stable_end = _ends(self._consumer, self._where)
         return self.stable_end
 
     def poll(self, timeout_seconds: float) -> list[LogMessage]:
@@ -106,28 +121,84 @@ class Tail:
         :raises StalledError: messages below the last stable offset do not come.
         :raises SluiceError: Kafka answers with an error.
         """
-        found: list[LogMessage] = []
+        before = self.position
+        found = self._consume(timeout_seconds)
+        self._require_progress(before, self.stable_end, OPEN_SECONDS)
+        return found
+
+    def below(
+        self,
+        end: int | None = None,
+        patience_seconds: float = OPEN_SECONDS,
+        until: float | None = None,
+    ) -> Iterator[LogMessage]:
+        """The messages up to an offset, in order.
+
+        :param end: None for the last stable offset, as last asked for. Below a later one open
+            transactions are waited for.
+        :param patience_seconds: how long nothing may come.
+        :param until: reading is given up then, by `time.monotonic`.
+        :raises StalledError: nothing comes any more.
+        :raises TooMuchToReadError: it was not read to its end by then.
+        :raises KafkaUnavailableError: also if messages vanished before they were read: who begins
+            again begins behind them.
+        :raises SluiceError: Kafka answers with an error.
+        """
+        end = self.stable_end if end is None else end
+        self._progress_at = time.monotonic()
+        while (before := self.position) < end:
+            try:
+                found = self._consume(_POLL_SECONDS)
+            except LogBeginLostError as error:
+                raise KafkaUnavailableError(error.message) from None
+            for message in found:
+                if message.offset < end:
+                    yield message
+            refuse_late(self._name, until)
+            self._require_progress(before, end, patience_seconds)
+
+    def _consume(self, timeout_seconds: float) -> list[LogMessage]:
+        """The next messages, and how far the log is read with them."""
+        good: list[ck.Message] = []
         for message in self._consumer.consume(_POLL_MESSAGES, timeout_seconds):
             error = message.error()
             if error is None:
-                found.append(
-                    LogMessage(
-                        message.offset(), message.timestamp()[1], message.key(), message.value()
-                    )
-                )
+                good.append(message)
             elif error.code() in _GONE:
                 raise LogBeginLostError(f"{self._name} at {self.position}: {error.str()}")
             elif error.code() != ck.KafkaError._PARTITION_EOF:
                 raise kafka_error(f"reading {self._name} at {self.position}", error)
-        before = self.position
-        now = self._consumer.position([self._where])[0].offset
-        self.position = max(self.position, now)
-        if self.position > before or self.caught_up:
-            self._progress_at = time.monotonic()
-        elif time.monotonic() - self._progress_at > OPEN_SECONDS:
-            self._progress_at = time.monotonic()
-            raise StalledError(f"{self._name} cannot be read beyond offset {self.position}")
-        return found
+        self.position = max(self.position, self._consumer.position([self._where])[0].offset)
+        headers = all_headers(good) if self._with_headers else ([] for _ in good)
+        return [
+            LogMessage(m.offset(), m.timestamp()[1], m.key(), m.value(), own)
+            for m, own in zip(good, headers, strict=True)
+        ]
+
+    def _require_progress(self, before: int, end: int, patience_seconds: float) -> None:
+        """See that a poll went on from `before`. Who was given its messages may have taken long.
+
+        :raises StalledError: of what is below this end nothing came for so long.
+        """
+        now = time.monotonic()
+        if self.position > before or self.position >= end:
+            self._progress_at = now
+        elif now - self._progress_at > patience_seconds:
+            self._progress_at = now
+            what = f"{self._name} cannot be read beyond offset {self.position}"
+            if end > self.stable_end:
+                what += "; perhaps a transaction of another producer is open there"
+            raise StalledError(what)
+
+    def _offset_since(self, since_ms: int) -> int:
+        """The first offset whose message is not older; the last stable one if there is none."""
+        wanted = ck.TopicPartition(self.topic, self.partition, max(0, since_ms))
+        try:
+            (found,) = self._consumer.offsets_for_times([wanted], timeout=_TIMEOUT_SECONDS)
+        except ck.KafkaException as error:
+            what = f"asking for an offset of {self._name} by time"
+            raise kafka_error(what, error) from None
+        return int(found.offset) if found.offset >= 0 else self.stable_end
 
     def seek(self, offset: int) -> None:
         """Go on from this offset, or from the log's begin if that is later."""
@@ -141,81 +212,25 @@ class Tail:
         self._consumer.close()
 
 
-def log_ends(consumer: ck.Consumer, where: ck.TopicPartition, what: str) -> tuple[int, int]:
-    """Where a partition's log begins and ends, as far as the consumer may read.
+def log_ends(
+    access: KafkaAccess, topic: str, partition: int = 0, *, is_stable: bool
+) -> tuple[int, int]:
+    """Where a partition's log begins and ends.
 
-    :raises SluiceError: Kafka does not tell; `what` is being read.
+    :param is_stable: its last stable offset is meant; else the end of all that is written, also in
+        transactions that are open.
+    :raises SluiceError: Kafka does not tell.
     """
+    reader = make_consumer(access) if is_stable else make_unstable_reader(access)
+    try:
+        return _ends(reader, ck.TopicPartition(topic, partition))
+    finally:
+        reader.close()
+
+
+def _ends(consumer: ck.Consumer, where: ck.TopicPartition) -> tuple[int, int]:
     try:
         low, high = consumer.get_watermark_offsets(where, timeout=_TIMEOUT_SECONDS, cached=False)
     except ck.KafkaException as error:
-        raise kafka_error(f"reading {what}", error) from None
+        raise kafka_error(f"reading {where.topic}[{where.partition}]", error) from None
     return low, high
-
-
-def messages_below(
-    consumer: ck.Consumer,
-    where: ck.TopicPartition,
-    end: int,
-    what: str,
-    patience_seconds: float = OPEN_SECONDS,
-    until: float | None = None,
-) -> Iterator[ck.Message]:
-    """The messages of a partition from `where` up to an offset, in order.
-
-    :param patience_seconds: how long nothing may come.
-    :param until: reading is given up then, by `time.monotonic`.
-    :raises StalledError: nothing comes any more.
-    :raises TooMuchToReadError: it was not read to its end by then.
-    :raises SluiceError: Kafka answers with an error.
-    """
-    consumer.assign([where])
-    position, progress_at = where.offset, time.monotonic()
-    while position < end:
-        for message in consumer.consume(500, 0.1):
-            if message.error() is not None:
-                raise kafka_error(f"reading {what}", message.error())
-            if message.offset() < end:
-                yield message
-        refuse_late(what, until)
-        before = position
-        position = max(position, consumer.position([where])[0].offset)
-        if position > before:
-            progress_at = time.monotonic()
-        elif time.monotonic() - progress_at > patience_seconds:
-            raise StalledError(
-                f"{what} cannot be read beyond offset {position}; perhaps a transaction of another "
-                "producer is open there"
-            )
-
-
-def offset_since(consumer: ck.Consumer, where: ck.TopicPartition, since_ms: int, end: int) -> int:
-    """The first offset whose message is not older; `end` if there is none.
-
-    :raises SluiceError: Kafka does not tell.
-    """
-    wanted = ck.TopicPartition(where.topic, where.partition, max(0, since_ms))
-    try:
-        (found,) = consumer.offsets_for_times([wanted], timeout=_TIMEOUT_SECONDS)
-    except ck.KafkaException as error:
-        what = f"asking for an offset of {where.topic}[{where.partition}] by time"
-        raise kafka_error(what, error) from None
-    return int(found.offset) if found.offset >= 0 else end
-
-
-def partition_count(access: KafkaAccess, topic: str) -> int:
-    """How many partitions a topic has; 0 if there is no such topic.
-
-    :raises SluiceError: Kafka does not tell.
-    """
-    try:
-        found = make_admin(access).list_topics(topic, timeout=_TIMEOUT_SECONDS).topics.get(topic)
-    except ck.KafkaException as error:
-        raise kafka_error(f"asking for topic {topic}", error) from None
-    if found is None:
-        return 0
-    if found.error is not None:
-        if found.error.code() == ck.KafkaError.UNKNOWN_TOPIC_OR_PART:
-            return 0
-        raise kafka_error(f"asking for topic {topic}", found.error)
-    return len(found.partitions)

@@ -12,10 +12,17 @@ from confluent_kafka.admin import (
     ConfigResource,
     NewTopic,
     ResourceType,
+    TopicDescription,
 )
 
-from sluice.kafka.clients import refusal
-from sluice.kafka.errors import KafkaTerminalError, KafkaUnavailableError, kafka_error
+from sluice.core.errors import SluiceError
+from sluice.kafka.clients import KafkaAccess, make_admin, refusal
+from sluice.kafka.errors import (
+    KafkaDeniedError,
+    KafkaTerminalError,
+    KafkaUnavailableError,
+    kafka_error,
+)
 
 #: Largest message of a topic that Sluice owns; its producers send no larger ones.
 OWN_MESSAGE_BYTES_MAX = 16 * 1024 * 1024
@@ -42,6 +49,7 @@ FLEET_TOPIC_SETTINGS = {
 }
 
 _TIMEOUT_SECONDS = 30.0
+ADMIN_TIMEOUT_SECONDS = 15.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,13 +78,59 @@ def cluster_metadata(
     try:
         found = admin.list_topics(timeout=timeout_seconds)
     except ck.KafkaException as error:
-        admin.poll(0)  # takes what librdkafka has told meanwhile
-        if why := refusal(admin):
-            raise KafkaUnavailableError(f"{what}: {why}", KafkaTerminalError.hint) from None
-        raise kafka_error(what, error) from None
+        raise _failure(admin, what, error) from None
     if not found.brokers:
         raise KafkaUnavailableError(f"{what}: the answer names none yet")
     return found
+
+
+def _failure(admin: AdminClient, what: str, error: ck.KafkaException) -> SluiceError:
+    """Of a client that was not let in librdkafka only says here that nobody answers."""
+    failure = kafka_error(what, error)
+    admin.poll(0)  # takes what librdkafka has told meanwhile
+    if not isinstance(failure, KafkaDeniedError) and (why := refusal(admin)):
+        return KafkaUnavailableError(f"{what}: {why}", KafkaTerminalError.hint)
+    return failure
+
+
+def described(admin: AdminClient, names: Iterable[str]) -> dict[str, TopicDescription]:
+    """Topics as a broker describes them, in one request; those that do not exist are left out, and
+    none comes into being.
+
+    :raises KafkaDeniedError: this user may not see one of them, whether it exists or not.
+    """
+    wanted = sorted(set(names))
+    if not wanted:
+        return {}
+    futures = admin.describe_topics(
+        ck.TopicCollection(wanted), request_timeout=ADMIN_TIMEOUT_SECONDS
+    )
+    found: dict[str, TopicDescription] = {}
+    for name, future in futures.items():
+        try:
+            found[name] = future.result()
+        except ck.KafkaException as error:
+            if error.args[0].code() != ck.KafkaError.UNKNOWN_TOPIC_OR_PART:
+                raise _failure(admin, f"describing topic {name}", error) from None
+    return found
+
+
+def partition_count(access: KafkaAccess, name: str) -> int:
+    """How many partitions a topic has; 0 if there is no such topic.
+
+    :raises KafkaDeniedError: this user may not see it, whether it exists or not.
+    """
+    found = described(make_admin(access), [name])
+    return len(found[name].partitions) if found else 0
+
+
+def sees(access: KafkaAccess, name: str) -> bool:
+    """Whether there is a topic, as far as this user may know: of those that a configuration needs
+    no more, or not yet, `doctor --grants` gives no right."""
+    try:
+        return partition_count(access, name) > 0
+    except KafkaDeniedError:
+        return False
 
 
 def ensure_own_topic(
@@ -111,21 +165,24 @@ def ensure_own_topics(admin: AdminClient, names: Iterable[str]) -> None:
 
 
 def describe_topic(admin: AdminClient, name: str) -> TopicFacts | None:
-    """Facts about a topic, None if it does not exist."""
+    """Facts about a topic, None if it does not exist, or this user may not see it."""
     try:
-        found = admin.list_topics(name, timeout=_TIMEOUT_SECONDS).topics.get(name)
-        if found is None or found.error is not None or not found.partitions:
-            return None
-        resource = ConfigResource(ResourceType.TOPIC, name)
-        described = admin.describe_configs([resource])[resource].result()
+        found = described(admin, [name]).get(name)
+    except KafkaDeniedError:
+        return None
+    if found is None:
+        return None
+    resource = ConfigResource(ResourceType.TOPIC, name)
+    try:
+        entries = admin.describe_configs([resource])[resource].result()
     except ck.KafkaException as error:
         raise kafka_error(f"describing topic {name}", error) from None
     return TopicFacts(
         name=name,
         partitions=len(found.partitions),
-        replication=min(len(partition.replicas) for partition in found.partitions.values()),
+        replication=min(len(partition.replicas) for partition in found.partitions),
         settings={
-            key: str(entry.value) for key, entry in described.items() if entry.value is not None
+            key: str(entry.value) for key, entry in entries.items() if entry.value is not None
         },
     )
 

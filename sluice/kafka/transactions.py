@@ -24,7 +24,7 @@ from sluice.core.ranges import TopicPartition
 from sluice.core.receipts import DeadLetter
 from sluice.core.records import Record, encode
 from sluice.core.transaction_size import TransactionSize
-from sluice.kafka.dead_letters import wrap
+from sluice.kafka.dead_letters import Outgoing, wrap
 from sluice.kafka.errors import FencedError, UnknownCommitError, kafka_error
 
 _logger = logging.getLogger("sluice.kafka")
@@ -213,17 +213,16 @@ def _send(producer: ck.Producer, content: Content, group_metadata: Any) -> None:
 def _write(producer: ck.Producer, content: Content) -> None:
     names = content.names
     for key, value in encode_entries(content.connector, content.now_ms, content.commit.entries):
-        produce(producer, names.ledger_topic, key, value, [])
-        if names.decisions_topic:
-            produce(producer, names.decisions_topic, key, value, [])
+        for topic in filter(None, (names.ledger_topic, names.decisions_topic)):
+            produce(producer, Outgoing(topic, None, key, value, []))
     waiting, is_answered = 0, True
     for letter in content.commit.dead_letters:
-        wrapped = wrap(letter, names.dead_letter_bytes_max)
+        wrapped = wrap(names.topic_of(letter), letter, names.dead_letter_bytes_max)
         size = wrapped.bytes
         if waiting and waiting + size > WAITING_BYTES_MAX and is_answered:
             is_answered = producer.flush(FLUSH_SECONDS_MAX) == 0
             waiting = 0
-        produce(producer, names.topic_of(letter), wrapped.key, wrapped.value, wrapped.headers)
+        produce(producer, wrapped)
         waiting += size
 
 
@@ -264,21 +263,18 @@ def _commit(producer: ck.Producer, stop: threading.Event) -> None:
                 raise UnknownCommitError(failure.message) from None
 
 
-def produce(
-    producer: ck.Producer,
-    topic: str,
-    key: bytes | None,
-    value: bytes | None,
-    headers: list[tuple[str, bytes | None]],
-    **place: int,
-) -> None:
-    """Write a message; waits while the producer's queue is full.
-
-    :param place: its partition; else the producer chooses.
-    """
+def produce(producer: ck.Producer, message: Outgoing) -> None:
+    """Write a message; waits while the producer's queue is full."""
+    place = {} if message.partition is None else {"partition": message.partition}
     while True:
         try:
-            producer.produce(topic, value=value, key=key, headers=headers, **place)
+            producer.produce(
+                message.topic,
+                value=message.value,
+                key=message.key,
+                headers=message.headers,
+                **place,
+            )
             return
         except BufferError:
             producer.poll(0.05)

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import closing
 
-import confluent_kafka as ck
-
-from sluice.kafka.clients import KafkaAccess, make_consumer
+from sluice.kafka.clients import KafkaAccess
 from sluice.kafka.dead_letters import KIND_HEADER, no_dead_letter, own_headers
-from sluice.kafka.errors import kafka_error
-from sluice.kafka.tail import log_ends, messages_below
+from sluice.kafka.tail import LogMessage, Tail
+from sluice.kafka.topics import partition_count
 
 
 class Waiting:
@@ -27,33 +26,28 @@ class Waiting:
         #: By partition: where its log began, up to where it was read, and the counts.
         self._read: dict[int, tuple[int, int, Counter[tuple[str, str]]]] = {}
 
-    def look(self, through: Callable[[Iterable[ck.Message]], Iterable[ck.Message]]) -> None:
+    def look(self, through: Callable[[Iterable[LogMessage]], Iterable[LogMessage]]) -> None:
         """Count what came since the last look.
 
         :param through: gives all of them, with rests in between.
         :raises SluiceError: the topic cannot be read, or holds something else.
         """
-        consumer, topic = make_consumer(self._access), self._topic
-        try:
-            found = consumer.list_topics(topic, timeout=15).topics.get(topic)
-            for partition in () if found is None else sorted(found.partitions):
-                where, what = ck.TopicPartition(topic, partition), f"{topic}[{partition}]"
-                low, end = log_ends(consumer, where, what)
-                before, where.offset, read = self._read.get(partition, (low, low, Counter()))
+        for partition in range(partition_count(self._access, self._topic)):
+            before, begin, read = self._read.get(partition, (0, 0, Counter()))
+            where = self._access, self._topic, partition
+            with closing(Tail(*where, begin, with_headers=True)) as tail:
+                low, end = tail.log_begin, tail.stable_end
                 # Of its own, so that a look that fails halfway leaves nothing counted.
                 counts = Counter(read)
                 if before != low:
-                    where.offset, counts = low, Counter()
-                for message in through(messages_below(consumer, where, end, what)):
+                    tail.seek(low)
+                    counts = Counter()
+                for message in through(tail.below(end)):
                     try:
-                        self._take(own_headers(message), low, counts)
+                        self._take(own_headers(message.headers), low, counts)
                     except (KeyError, ValueError) as error:
-                        raise no_dead_letter(message, error) from None
+                        raise no_dead_letter(tail, message.offset, error) from None
                 self._read[partition] = low, end, counts
-        except ck.KafkaException as error:
-            raise kafka_error(f"reading {topic}", error) from None
-        finally:
-            consumer.close()
 
     def _take(self, own: Mapping[str, bytes], low: int, counts: Counter[tuple[str, str]]) -> None:
         kind = own.get(KIND_HEADER)

@@ -28,8 +28,8 @@ from sluice.decode.keys.hashing import RowKeys
 from sluice.driver.claims_rebuild import RebuildRequest
 from sluice.driver.shards import on_shard
 from sluice.driver.specs import access_of, kafka_access, read_spec, registry_access, store_access
-from sluice.kafka.cluster import Cluster
 from sluice.kafka.ledger import entries
+from sluice.kafka.topics import sees
 from sluice.verify import stored_keys as stored
 from sluice.verify.message_keys import decoder_of
 
@@ -332,7 +332,7 @@ def _begins(configuration: Configuration, keyed: KeyedTable, since_ms: int) -> d
     for connector in configuration.connectors:
         access = kafka_access(configuration, connector.name)
         topic = configuration.ledger_topic
-        if topic not in Cluster(access).topics:
+        if not sees(access, topic):
             continue
         for _, entry in entries(access, topic):
             if entry["type"] != "record" or entry["connector"] != connector.name:

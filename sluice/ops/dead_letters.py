@@ -10,8 +10,8 @@ from sluice.core.dead_letters import OTHER_ADVICE, PARKED, REASONS
 from sluice.core.errors import TerminalError
 from sluice.core.receipts import DeadLetter, Origin
 from sluice.driver.specs import kafka_access
-from sluice.kafka.cluster import Cluster
-from sluice.kafka.dead_letters import Replayed, StoredDeadLetter, read_records
+from sluice.kafka.dead_letters import Replayed, StoredDeadLetter, read_records, replayed_in
+from sluice.kafka.topics import sees
 
 
 class NoSuchDeadLetterError(TerminalError):
@@ -128,16 +128,10 @@ def find(configuration: Configuration, selection: DeadLetterSelection) -> Iterat
         if selection.connector not in (None, connector.name):
             continue
         access = kafka_access(configuration, connector.name)
-        if topic not in Cluster(access).topics:
+        if not sees(access, topic):
             continue  # nothing ever ran here
         since_ms, until = selection.since_ms, selection.until
-        marks = {
-            (record.partition, record.offset): record
-            for record in read_records(
-                access, topic, since_ms=since_ms, marks_only=True, until=until
-            )
-            if isinstance(record, Replayed)
-        }
+        marks = replayed_in(access, topic, since_ms=since_ms, until=until)
         for record in read_records(access, topic, since_ms=since_ms, until=until):
             if not isinstance(record, StoredDeadLetter):
                 continue

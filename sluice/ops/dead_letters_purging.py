@@ -16,7 +16,7 @@ from sluice.config import Configuration
 from sluice.core.dead_letters import DUPLICATE
 from sluice.core.decided import PURGE
 from sluice.core.errors import TerminalError
-from sluice.core.ranges import Interval
+from sluice.core.ranges import Interval, intervals_of
 from sluice.driver.specs import kafka_access
 from sluice.kafka.clients import KafkaAccess, make_admin
 from sluice.kafka.dead_letters import (
@@ -24,12 +24,13 @@ from sluice.kafka.dead_letters import (
     Purged,
     Replayed,
     StoredDeadLetter,
-    intervals_of,
     joined,
+    purged_marks,
     read_records,
+    replayed_in,
 )
-from sluice.kafka.replaying import DeadLetterWriter, delete_before, purged_marks
-from sluice.kafka.topics import describe_topic
+from sluice.kafka.replaying import DeadLetterWriter, delete_before
+from sluice.kafka.topics import sees
 from sluice.ops.dead_letters import DeadLetterSelection
 from sluice.ops.driver_decisions import BY_COMMAND_LINE, whoever, write_done
 
@@ -228,15 +229,9 @@ def _choose(
     """
     topic = configuration.dead_letters_topic
     found: dict[int, PartitionPurge] = {}
-    if describe_topic(make_admin(access), topic) is None:
+    if not sees(access, topic):
         return found
-    marks = {
-        (record.partition, record.offset)
-        for record in read_records(
-            access, topic, to_log_end=True, marks_only=True, until=selection.until
-        )
-        if isinstance(record, Replayed)
-    }
+    marks = replayed_in(access, topic, to_log_end=True, until=selection.until)
     connectors = _connectors_of(configuration, connector, selection)
     for record in read_records(access, topic, to_log_end=True, until=selection.until):
         is_meant = False

@@ -22,16 +22,21 @@ from sluice.core.ranges import TopicPartition
 from sluice.core.receipts import DeadLetter
 from sluice.driver.specs import kafka_access, read_spec, registry_access
 from sluice.kafka.clients import KafkaAccess, make_admin
-from sluice.kafka.dead_letters import Replayed, StoredDeadLetter, read_records
+from sluice.kafka.dead_letters import (
+    Outgoing,
+    Replayed,
+    StoredDeadLetter,
+    read_records,
+    replayed_in,
+    replayed_mark,
+)
 from sluice.kafka.log import SourceLog
 from sluice.kafka.replaying import (
     DeadLetterWriter,
     OriginalReader,
     OriginGoneError,
-    Outgoing,
     OvertakenError,
     only_table,
-    replayed_mark,
     replayed_message,
 )
 from sluice.kafka.topics import TopicFacts, describe_topic
@@ -222,13 +227,10 @@ class _ConnectorReplay:
 
     def _marked(self) -> tuple[set[tuple[int, int]], set[tuple[int, int]]]:
         """Planned dead letters that were replayed: by this run, and by others; counted once."""
-        mine: set[tuple[int, int]] = set()
-        others: set[tuple[int, int]] = set()
-        for record in read_records(self._access, self._topic, to_log_end=True, marks_only=True):
-            if isinstance(record, Replayed):
-                place = (record.partition, record.offset)
-                if place in self._places:
-                    (mine if record.run == self._run else others).add(place)
+        marks = replayed_in(self._access, self._topic, to_log_end=True)
+        planned = {place: mark for place, mark in marks.items() if place in self._places}
+        mine = {place for place, mark in planned.items() if mark.run == self._run}
+        others = planned.keys() - mine
         self._report.replayed += len(mine)
         self._report.replayed_before += len(others)
         return mine, others

@@ -19,7 +19,7 @@ from sluice.driver.applying import newest_version
 from sluice.driver.connector import now_ms
 from sluice.driver.record_updates import RESETTLE_MS
 from sluice.driver.specs import kafka_access
-from sluice.kafka.cluster import Cluster
+from sluice.kafka.broker_facts import BrokerFacts
 from sluice.kafka.topics import FLEET_TOPIC_SETTINGS, OWN_MESSAGE_BYTES_MAX, TopicFacts
 from sluice.kafka.transactions import SEND_BYTES_MAX, RecorderNames
 from sluice.kafka.wire.messages import FETCH
@@ -346,7 +346,7 @@ def look_at_kafka(configuration: Configuration, connector: ConnectorConfiguratio
     look = KafkaLook()
     contact = Examination(f"{connector.name} at {connector.brokers}")
     try:
-        cluster = Cluster(kafka_access(configuration, connector.name))
+        cluster = BrokerFacts(kafka_access(configuration, connector.name))
     except SluiceError as error:
         contact.error("kafka", f"cannot be reached: {error.message}", error.hint)
         return KafkaLook(contact.findings)
@@ -390,7 +390,7 @@ def check_verification(
 
     :param verifies: the setting; None where it is not shown, as by a broker that does not know
         it, or to a user of a service that shows few settings.
-    :param highest_version: of a request that a broker speaks, see `Cluster`.
+    :param highest_version: of a request that a broker speaks, see `BrokerFacts`.
     """
     fix = f"{_VERIFICATION}=true, on Kafka 3.6 or newer"
     late = "a fenced driver's late commit can come through"
@@ -498,7 +498,7 @@ def _check_brokers(found: Examination, settings: Mapping[int, Mapping[str, str]]
 def _look_at_sources(
     configuration: Configuration,
     connector: ConnectorConfiguration,
-    cluster: Cluster,
+    cluster: BrokerFacts,
     look: KafkaLook,
 ) -> int:
     """:returns: the largest message that a source topic takes."""
@@ -528,7 +528,7 @@ def _look_at_sources(
 def _check_pattern(
     configuration: Configuration,
     connector: ConnectorConfiguration,
-    cluster: Cluster,
+    cluster: BrokerFacts,
     look: KafkaLook,
 ) -> None:
     """What the connector's expression takes, and what of it cannot be loaded."""
@@ -570,7 +570,7 @@ def _named(topics: list[str]) -> str:
 def _look_at_own_topics(
     configuration: Configuration,
     connector: ConnectorConfiguration,
-    cluster: Cluster,
+    cluster: BrokerFacts,
     bytes_max: int,
     look: KafkaLook,
 ) -> None:
@@ -630,7 +630,7 @@ def _check_members(found: Examination, configuration: Configuration, connector: 
 
 def _look_at_internal_topics(
     connector: ConnectorConfiguration,
-    cluster: Cluster,
+    cluster: BrokerFacts,
     settings: Mapping[int, Mapping[str, str]],
     look: KafkaLook,
 ) -> None:
@@ -665,7 +665,7 @@ def _check_future(
     found.ok("replication", f"{maker} will create it with {replicas} replicas")
 
 
-def _describe(found: Examination, cluster: Cluster, name: str) -> TopicFacts | None:
+def _describe(found: Examination, cluster: BrokerFacts, name: str) -> TopicFacts | None:
     try:
         return cluster.topic(name)
     except SluiceError as error:
@@ -673,7 +673,7 @@ def _describe(found: Examination, cluster: Cluster, name: str) -> TopicFacts | N
         return None
 
 
-def _check_group(found: Examination, cluster: Cluster, group: str) -> None:
+def _check_group(found: Examination, cluster: BrokerFacts, group: str) -> None:
     members = cluster.members(group)
     if members:
         found.error(

@@ -11,14 +11,14 @@ from sluice.clickhouse.schema import TableFacts, describe_table
 from sluice.config import Configuration, ConnectorConfiguration
 from sluice.core.errors import ConfigurationError, SluiceError, TransientError
 from sluice.driver.specs import access_of
-from sluice.kafka.cluster import Cluster
+from sluice.kafka.broker_facts import BrokerFacts
 from sluice.kafka.errors import KafkaDeniedError
 from sluice.ops.doctor_findings import Examination, Finding
 from sluice.ops.grants import DOCTOR, ClickHouseRight, KafkaRight, kafka_rights, kafka_user
 
 
 def check_kafka_rights(
-    configuration: Configuration, connector: ConnectorConfiguration, cluster: Cluster
+    configuration: Configuration, connector: ConnectorConfiguration, cluster: BrokerFacts
 ) -> list[Finding]:
     """Ask brokers what a connector's user may do; nothing is changed by it."""
     found = Examination(f"connector {connector.name}")
@@ -42,7 +42,7 @@ def check_kafka_rights(
 def _lacking(
     configuration: Configuration,
     connector: ConnectorConfiguration,
-    cluster: Cluster,
+    cluster: BrokerFacts,
     rights: Sequence[KafkaRight],
 ) -> Iterator[tuple[KafkaRight, list[str]]]:
     topics = configuration.topics_of(connector.name, cluster.topics)
@@ -63,7 +63,7 @@ def _lacking(
 
 
 def _of_topic(
-    cluster: Cluster,
+    cluster: BrokerFacts,
     right: KafkaRight,
     held: dict[str, frozenset[str]],
     topics: Sequence[str],
@@ -87,7 +87,7 @@ def _word(operation: str) -> str:
     return {"DescribeConfigs": "DESCRIBE_CONFIGS"}.get(operation, operation.upper())
 
 
-def _refused_of_recording(group: str, cluster: Cluster) -> str:
+def _refused_of_recording(group: str, cluster: BrokerFacts) -> str:
     """On what the right is missing that a transaction on the group's offsets needs."""
     try:
         return cluster.refused_of_recording(f"{group}.doctor", group)

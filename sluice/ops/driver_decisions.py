@@ -31,7 +31,7 @@ from sluice.core.ledger import LedgerEntry
 from sluice.core.replicas import host_matches
 from sluice.driver.specs import kafka_access
 from sluice.kafka.decisions import DecisionReader, write_decisions
-from sluice.kafka.tail import partition_count
+from sluice.kafka.topics import partition_count
 
 #: Why something is done that a person did not explain.
 BY_COMMAND_LINE = "by the command line"

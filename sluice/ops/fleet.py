@@ -18,9 +18,8 @@ from sluice.core.ranges import TopicPartition
 from sluice.core.records import GENESIS
 from sluice.driver.connector import now_ms
 from sluice.driver.specs import kafka_access
-from sluice.kafka.clients import make_admin
 from sluice.kafka.fleet import FleetTopic, read_to_end
-from sluice.kafka.topics import cluster_metadata
+from sluice.kafka.topics import sees
 from sluice.ops.driver_decisions import DecisionRefusedError, read_decided
 from sluice.ops.status import read_status
 
@@ -131,7 +130,7 @@ def is_reporting(heard: Heard, at_ms: int) -> bool:
 
 def _read_fold(configuration: Configuration, connector: str) -> Fold:
     access, fold = kafka_access(configuration, connector), Fold("")
-    if configuration.fleet_topic not in cluster_metadata(make_admin(access)).topics:
+    if not sees(access, configuration.fleet_topic):
         return fold
     topic = FleetTopic(access, configuration.fleet_topic, is_made=False)
     try:

@@ -24,10 +24,11 @@ from sluice.decode.messages.decoded import BadMessage
 from sluice.decode.messages.facts import alone
 from sluice.decode.messages.fault import NULL_IN_COLUMN
 from sluice.decode.schema.registry import provide
+from sluice.kafka.broker_facts import BrokerFacts
 from sluice.kafka.clients import KafkaAccess
-from sluice.kafka.cluster import Cluster
 from sluice.kafka.registry import RegistryAccess, RegistryClient
-from sluice.kafka.tail import Tail, partition_count
+from sluice.kafka.tail import Tail
+from sluice.kafka.topics import partition_count
 from sluice.ops.init_formats import FirstLine, Recognised, named_schemas, recognise
 from sluice.ops.init_schema import opened, recognise_schemas
 from sluice.ops.init_table import ASSUMED, ServerFacts, ask_server, create_table, fitted
@@ -65,7 +66,7 @@ def take_sample(access: KafkaAccess, topic: str, count: int) -> Sample:
     :raises TerminalError: it holds no message with a value.
     :raises SluiceError: Kafka does not answer.
     """
-    cluster = Cluster(access)
+    cluster = BrokerFacts(access)
     if topic not in cluster.topics:
         near = difflib.get_close_matches(topic, sorted(cluster.topics), n=1)
         raise ConfigurationError(

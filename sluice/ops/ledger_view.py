@@ -13,11 +13,9 @@ from sluice.config import Configuration
 from sluice.core.decided import DECISIONS
 from sluice.core.errors import ConfigurationError, TransientError
 from sluice.core.ledger import entries_in
-from sluice.core.ranges import TopicPartition
 from sluice.driver.specs import kafka_access
-from sluice.kafka.clients import make_admin
-from sluice.kafka.log import SourceLog
-from sluice.kafka.tail import LogMessage, Tail, partition_count, refuse_late
+from sluice.kafka.tail import LogMessage, Tail, refuse_late
+from sluice.kafka.topics import partition_count
 
 _logger = logging.getLogger("sluice.ledger")
 
@@ -127,15 +125,8 @@ def _open(configuration: Configuration, connector: str, selection: LedgerSelecti
     access, topic = kafka_access(configuration, connector), configuration.ledger_topic
     if not partition_count(access, topic):
         return None
-    begin: int | None = None
-    if selection.since_ms is not None:
-        # A message is stamped after the time that its entry names, so none is left out.
-        source = TopicPartition(topic, 0)
-        log = SourceLog(make_admin(access))
-        begin = log.at_time([source], max(0, selection.since_ms))[source]
-        if begin < 0:
-            begin = log.stable_ends([source])[source]
-    return Tail(access, topic, begin=begin)
+    # A message is stamped after the time that its entry names, so none is left out.
+    return Tail(access, topic, since_ms=selection.since_ms)
 
 
 def _chosen(

@@ -16,7 +16,7 @@ from sluice.kafka.clients import make_admin
 from sluice.kafka.ledger import read_view
 from sluice.kafka.log import SourceLog
 from sluice.kafka.offsets import GroupOffsets, look, record_in
-from sluice.kafka.topics import describe_topic
+from sluice.kafka.topics import sees
 
 #: A driver's own transactions take milliseconds; what is open for longer hangs.
 OPEN_PATIENCE_SECONDS = 3.0
@@ -81,7 +81,7 @@ class ConnectorReader:
     def ledger(self, sources: Iterable[TopicPartition]) -> LedgerView:
         """The ledger's view of these partitions; an empty one if there is no ledger yet."""
         wanted = list(sources)
-        if not wanted or describe_topic(self._admin, self._ledger_topic) is None:
+        if not wanted or not sees(self.access, self._ledger_topic):
             return LedgerView(complete=True)
         return read_view(self.access, self._ledger_topic, wanted, spec_needed, None)
 

@@ -22,11 +22,11 @@ from sluice.core.topics import NO_TOPIC_ID, is_other_topic
 from sluice.driver.discovering import topics_to_load
 from sluice.driver.specs import kafka_access
 from sluice.kafka.clients import make_admin
-from sluice.kafka.cluster import Cluster
 from sluice.kafka.dead_letters import read_dead_letters
 from sluice.kafka.ledger import entries
 from sluice.kafka.log import SourceLog
 from sluice.kafka.offsets import look, record_in
+from sluice.kafka.topics import sees
 from sluice.verify.audit_chunk import Told
 from sluice.verify.pace import Pace
 
@@ -253,7 +253,6 @@ class SourceReader:
     ) -> None:
         self._configuration, self._recent = configuration, recent
         self.access = kafka_access(configuration, connector.name)
-        self._cluster = Cluster(self.access)
         self._admin = make_admin(self.access)
         self._log = SourceLog(self._admin)
         self._group = configuration.group(connector.name)
@@ -350,7 +349,7 @@ class SourceReader:
         since_ms = None if recent is None else recent.since_of(self.access.connector)
         since_ms = None if since_ms is None else since_ms - _TRANSACTION_MS
         for topic in (self._configuration.dead_letters_topic, self._configuration.parking_topic):
-            if topic not in self._cluster.topics:
+            if not sees(self.access, topic):
                 continue
             letters = read_dead_letters(self.access, topic, since_ms)
             for letter in letters if recent is None else recent.pace.through(letters):
@@ -371,7 +370,7 @@ class SourceReader:
 
     def _histories(self) -> dict[TopicPartition, History]:
         topic = self._configuration.ledger_topic
-        if topic not in self._cluster.topics:
+        if not sees(self.access, topic):
             return {}
         recent = self._recent
         if recent is None:

@@ -26,7 +26,7 @@ from sluice.core.errors import SluiceError
 from sluice.driver.applying import loaded
 from sluice.driver.specs import kafka_access
 from sluice.kafka.ledger import last_before
-from sluice.kafka.tail import partition_count
+from sluice.kafka.topics import partition_count
 from sluice.verify.audit import RECENT_CHUNK_OFFSETS, audit
 from sluice.verify.audit_source import Recent
 from sluice.verify.pace import Pace

@@ -41,7 +41,8 @@ from sluice.core.records import InvalidRecordError, Record, decode
 from sluice.kafka.clients import KafkaAccess
 from sluice.kafka.errors import KafkaTerminalError
 from sluice.kafka.offsets_topic import OFFSETS_TOPIC, parse_key, parse_value, partition_of
-from sluice.kafka.tail import LogMessage, Tail, partition_count
+from sluice.kafka.tail import LogMessage, Tail
+from sluice.kafka.topics import partition_count
 
 
 class History(Protocol):

@@ -15,6 +15,7 @@ from sluice.core.ranges import (
     TopicPartition,
     contains,
     digest_of_rest,
+    intervals_of,
     normalize,
     relate,
     subtract,
@@ -40,6 +41,10 @@ def test_normalize_keeps_the_set_and_nothing_touches(intervals: list[Interval]) 
 def test_equal_sets_are_equal_tuples(intervals: list[Interval]) -> None:
     single = [(offset, offset + 1) for offset in sorted(offsets(intervals), reverse=True)]
     assert normalize(single) == normalize(intervals)
+
+
+def test_single_offsets_in_any_order_as_intervals() -> None:
+    assert intervals_of([5, 1, 2, 2, 9]) == ((1, 3), (5, 6), (9, 10))
 
 
 @given(st.integers(0, 40), st.integers(0, 40), INTERVALS)

@@ -7,24 +7,27 @@ from dataclasses import replace
 import confluent_kafka as ck
 import pytest
 
-from sluice.core.receipts import Origin
+from sluice.core.ranges import intervals_of
+from sluice.core.receipts import DeadLetter, Origin
 from sluice.kafka.dead_letters import (
     DeadLetterKey,
+    Outgoing,
     Purged,
     Replayed,
     StoredDeadLetter,
-    intervals_of,
     joined,
-    purged_messages,
+    purged_marks,
     read_dead_letters,
     read_mark,
     read_records,
-    replayed_headers,
+    replayed_in,
+    replayed_mark,
     unwrap,
     wrap,
 )
 from sluice.kafka.errors import KafkaTerminalError
-from sluice.kafka.replaying import Outgoing, only_table, replayed_message
+from sluice.kafka.replaying import only_table, replayed_message
+from sluice.kafka.tail import LogMessage
 from tests.kafka.groups import NOW, letter
 from tests.support.kafka import Kafka
 
@@ -37,9 +40,13 @@ LETTER = letter(
 )
 
 
-def read(message: Outgoing) -> ck.Message:
-    """A message as librdkafka gives it."""
-    return ck.Message(key=message.key, value=message.value, headers=list(message.headers))
+def read(message: Outgoing) -> LogMessage:
+    """A message as it is read from its topic."""
+    return LogMessage(0, NOW, message.key, message.value, message.headers)
+
+
+def wrapped(each: DeadLetter) -> Outgoing:
+    return wrap("letters", each, 1_000_000)
 
 
 def stored(**changes: object) -> StoredDeadLetter:
@@ -51,13 +58,11 @@ def test_every_field_comes_back() -> None:
     facts = (("duplicate-key", '["ä"]'), ("duplicate-of", "Zm9vYmFyYmE/3/7"))
     copy = letter(1, reason="duplicate", facts=facts)
     for each in (LETTER, moved, letter(1, key=None, value=None, timestamp_ms=None), copy):
-        wrapped = wrap(each, 1_000_000)
-        outgoing = Outgoing("letters", 0, wrapped.key, wrapped.value, wrapped.headers)
-        assert unwrap(read(outgoing)) == each
+        assert unwrap(read(wrapped(each))) == each
 
 
 def test_headers_tell_everything_by_name() -> None:
-    headers = dict(wrap(LETTER, 1_000_000).headers)
+    headers = dict(wrapped(LETTER).headers)
     assert headers["sluice.reason"] == b"syntax"
     assert (headers["sluice.table"], headers["sluice.column"]) == (b"orders", b"id")
     assert headers["sluice.error"] == b"not an object"
@@ -68,7 +73,7 @@ def test_headers_tell_everything_by_name() -> None:
     assert headers["sluice.text"] == b"0123456789abcdef"
     assert headers["sluice.version"]
     copy = letter(1, facts=(("duplicate-key", '["a"]'), ("duplicate-of", "Zm9vYmFyYmE/3/7")))
-    headers = dict(wrap(copy, 1_000_000).headers)
+    headers = dict(wrapped(copy).headers)
     assert headers["sluice.duplicate-key"] == b'["a"]'
     assert headers["sluice.duplicate-of"] == b"Zm9vYmFyYmE/3/7"
 
@@ -77,8 +82,7 @@ def test_a_replayed_message_that_is_bad_again_keeps_its_origin() -> None:
     first = replayed_message("letters", stored())
     assert dict(first.headers)["sluice.table"] == b"orders"
     again = letter(90, value=LETTER.value, headers=tuple(first.headers))
-    wrapped = wrap(again, 1_000_000)
-    back = unwrap(read(Outgoing("letters", 0, wrapped.key, wrapped.value, wrapped.headers)))
+    back = unwrap(read(wrapped(again)))
     assert (back.origin, back.attempt) == (Origin("events", 0, 5, NOW), 2)
     assert (back.offset, back.headers) == (90, LETTER.headers)
     third = replayed_message("letters", replace(stored(), letter=back))
@@ -90,8 +94,7 @@ def test_a_replayed_message_that_is_bad_again_keeps_its_origin() -> None:
 @pytest.mark.parametrize("origin", [b"events", b"events/x/5", b"a/1/2/3", b"\xff/0/1"])
 def test_headers_that_no_replay_wrote_are_the_messages_own(origin: bytes) -> None:
     own = (("sluice.origin", origin), ("sluice.attempt", b"2"))
-    wrapped = wrap(letter(5, headers=own), 1_000_000)
-    back = unwrap(read(Outgoing("letters", 0, wrapped.key, wrapped.value, wrapped.headers)))
+    back = unwrap(read(wrapped(letter(5, headers=own))))
     assert (back.headers, back.origin, back.attempt) == (own, None, 1)
 
 
@@ -104,8 +107,7 @@ def test_a_message_that_was_for_one_table_and_that_nobody_took_stays_for_it() ->
     """The driver did not know the entry yet; the next replay must not reach the others."""
     first = replayed_message("letters", stored())
     nobodys = letter(90, table="", reason="no-route", headers=tuple(first.headers))
-    wrapped = wrap(nobodys, 1_000_000)
-    back = unwrap(read(Outgoing("letters", 0, wrapped.key, wrapped.value, wrapped.headers)))
+    back = unwrap(read(wrapped(nobodys)))
     assert (back.table, back.attempt, only_table(back)) == ("", 2, "orders")
     again = replayed_message("letters", replace(stored(), letter=back))
     assert dict(again.headers)["sluice.table"] == b"orders"
@@ -114,12 +116,16 @@ def test_a_message_that_was_for_one_table_and_that_nobody_took_stays_for_it() ->
 
 def test_marks_come_back() -> None:
     mark = Replayed(2, 77, NOW, "ada@host", "run1")
-    headers = {n: v or b"" for n, v in replayed_headers(mark, ("events", 0, 5, "orders"))}
+    message = replayed_mark("letters", stored(), mark)
+    assert (message.topic, message.partition, message.value) == ("letters", 2, None)
+    headers = {n: v or b"" for n, v in message.headers}
     assert read_mark(2, 0, headers, None) == mark
+    assert (headers["sluice.topic"], headers["sluice.offset"]) == (b"events", b"5")
     key = DeadLetterKey("events", 0, "orders", "id", 3)
     purged = Purged(2, 78, NOW, "ada@host", {key: ((1, 3), (9, 10))})
-    ((raw, value),) = purged_messages(purged)
-    given = {n: v or b"" for n, v in raw}
+    (message,) = purged_marks("letters", purged)
+    assert (message.topic, message.partition) == ("letters", 2)
+    given, value = {n: v or b"" for n, v in message.headers}, message.value
     assert read_mark(2, 78, given, value) == purged
     assert read_mark(2, 77, given, value) == replace(purged, is_done=False)
     old = b'{"topic":"events","partition":0,"table":"orders","offsets":[[1,3]]}'  # older versions
@@ -134,8 +140,8 @@ def test_long_purges_are_several_messages() -> None:
     key = DeadLetterKey("events", 0, "orders")
     every_other = intervals_of(range(0, 90_000, 2))
     parts = [
-        read_mark(0, 9, {n: v or b"" for n, v in headers}, value)
-        for headers, value in purged_messages(Purged(0, 9, NOW, "a", {key: every_other}))
+        read_mark(0, 9, {n: v or b"" for n, v in message.headers}, message.value)
+        for message in purged_marks("letters", Purged(0, 9, NOW, "a", {key: every_other}))
     ]
     assert len(parts) == 3
     assert joined([part.offsets for part in parts if isinstance(part, Purged)]) == {
@@ -143,8 +149,7 @@ def test_long_purges_are_several_messages() -> None:
     }
 
 
-def test_intervals() -> None:
-    assert intervals_of([5, 1, 2, 2, 9]) == ((1, 3), (5, 6), (9, 10))
+def test_intervals_of_marks_are_joined() -> None:
     key = DeadLetterKey("events", 0, "orders")
     parts = [{key: ((1, 3), (9, 10))}, {key: ((2, 5), (10, 11))}, {}]
     assert joined(parts) == {key: ((1, 5), (9, 11))}
@@ -159,20 +164,15 @@ def produce(kafka: Kafka, topic: str, messages: list[Outgoing]) -> None:
     assert producer.flush(30) == 0
 
 
-def as_outgoing(each: object) -> Outgoing:
-    wrapped = wrap(each, 1_000_000)  # type: ignore[arg-type]
-    return Outgoing("letters", 0, wrapped.key, wrapped.value, wrapped.headers)
-
-
 def test_reading_parts_dead_letters_from_marks(kafka: Kafka) -> None:
     topic = kafka.own_topic()
     mark = Replayed(0, 0, NOW, "ada@host", "run1")
-    headers = replayed_headers(mark, ("events", 0, 5, "orders"))
-    produce(kafka, topic, [as_outgoing(LETTER), Outgoing(topic, 0, None, None, headers)])
+    produce(kafka, topic, [wrapped(LETTER), replayed_mark(topic, stored(), mark)])
     first, second = read_records(kafka.access(), topic)
     assert isinstance(first, StoredDeadLetter)
     assert (first.offset, first.letter, first.written_at_ms) == (0, LETTER, NOW + 5)
     assert second == mark
+    assert replayed_in(kafka.access(), topic) == {(0, 0): mark}
     assert list(read_dead_letters(kafka.access(), topic)) == [LETTER]
 
 

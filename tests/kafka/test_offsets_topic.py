@@ -25,7 +25,7 @@ from sluice.kafka.offsets_topic import (
     parse_value,
     partition_of,
 )
-from sluice.kafka.tail import partition_count
+from sluice.kafka.topics import partition_count
 from sluice.verify.history import OffsetsHistory, open_offsets
 from tests.kafka.groups import SETTLED, Group, intend
 from tests.support.kafka import Kafka

@@ -37,9 +37,10 @@ class DeadLetters(Pipeline):
                 connector=f"{self.pipeline}.dc1",
                 topic=self.topic,
             )
-            wrapped = wrap(made._replace(**changes), self.dead_letters_max)  # type: ignore[arg-type]
+            changed = made._replace(**changes)  # type: ignore[arg-type]
+            wrapped = wrap(self.dead_letters, changed, self.dead_letters_max)
             producer.produce(
-                self.dead_letters,
+                wrapped.topic,
                 value=wrapped.value,
                 key=wrapped.key,
                 headers=wrapped.headers,

@@ -10,7 +10,7 @@ import pytest
 from sluice.config import load
 from sluice.core.errors import TerminalError
 from sluice.core.fleet.records import Report
-from sluice.kafka.cluster import Cluster
+from sluice.kafka.broker_facts import BrokerFacts
 from sluice.kafka.errors import KafkaTerminalError, KafkaUnavailableError
 from sluice.kafka.fleet import FleetTopic
 from sluice.ops.doctor_findings import Examination, Finding
@@ -28,16 +28,16 @@ def test_a_setting_that_is_not_shown_is_judged_by_what_the_broker_speaks(
     """As by a service that shows few settings, or refuses to show any."""
     pipeline = Pipeline(kafka, tmp_path)
     connector = pipeline.configuration.connector("dc1")
-    seen = Cluster.settings
+    seen = BrokerFacts.settings
 
-    def settings(cluster: Cluster) -> dict[int, dict[str, str]]:
+    def settings(cluster: BrokerFacts) -> dict[int, dict[str, str]]:
         if shown == "none":
             raise KafkaTerminalError("reading settings of broker 1: not authorized")
         found = {broker: dict(values) for broker, values in seen(cluster).items()}
         assert all(values.pop(NAME) == "true" for values in found.values())
         return found
 
-    monkeypatch.setattr(Cluster, "settings", settings)
+    monkeypatch.setattr(BrokerFacts, "settings", settings)
     look = look_at_kafka(pipeline.configuration, connector)
     found = {finding.check: finding for finding in look.findings}
     assert found["transactions"].level == "warning"

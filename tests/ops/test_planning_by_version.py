@@ -14,7 +14,7 @@ from sluice.config import load
 from sluice.config.applied import document_of
 from sluice.core.decided import Subject, apply_entry
 from sluice.driver.applying import loaded
-from sluice.kafka import tail
+from sluice.kafka import topics as topics_module
 from sluice.kafka.decisions import write_decisions
 from sluice.kafka.errors import KafkaUnavailableError
 from sluice.ops.driver_decisions import now_ms, read_decided
@@ -120,7 +120,7 @@ def test_who_decides_does_not_go_by_the_file_where_the_version_cannot_be_read(
 def test_of_several_connectors_only_those_that_are_decided_about_must_be_known(
     pipeline: DeadLetters, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(tail, "_TIMEOUT_SECONDS", 4.0)
+    monkeypatch.setattr(topics_module, "ADMIN_TIMEOUT_SECONDS", 4.0)
     away = f'[[connector]]\nname = "dc2"\nbrokers = "127.0.0.1:{free_ports(1)[0]}"\n'
     text = pipeline.path.read_text() + f'{away}topics = ["{pipeline.topic}"]\n'
     pipeline.path.write_text(text)

@@ -13,7 +13,7 @@ import pytest
 from sluice.cli.output import json_text
 from sluice.config import Configuration
 from sluice.core.errors import SluiceError
-from sluice.kafka import log as log_module
+from sluice.kafka import topics as topics_module
 from sluice.kafka.log import TopicMissingError
 from sluice.ops import partitions as partitions_module
 from sluice.ops.status import IntentStatus, PartitionStatus, read_status
@@ -140,7 +140,7 @@ def test_it_fences_nobody_and_writes_nothing(pipeline: Pipeline) -> None:
 def test_one_cluster_is_down(
     pipeline: Pipeline, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(log_module, "ADMIN_TIMEOUT_SECONDS", 1.0)
+    monkeypatch.setattr(topics_module, "ADMIN_TIMEOUT_SECONDS", 1.0)
     alive = pipeline.configuration.connectors[0]
     dead = replace(alive, name="dc2", brokers="127.0.0.1:1")
     both = replace(pipeline.configuration, connectors=(dead, alive))

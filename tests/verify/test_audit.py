@@ -130,12 +130,12 @@ durability = "single"
         letter = DeadLetter(
             topic, 0, offset, None, None, b"x", (), "json", "bad", entry, connector=connector
         )._replace(**more)
-        envelope = wrap(letter, 1_000_000)
         name = f"sluice.{self.name}.dead-letters"
+        wrapped = wrap(name, letter, 1_000_000)
         self.append(name, [])
         producer = self.kafka.writer()
         producer.begin_transaction()
-        producer.produce(name, envelope.value, envelope.key, headers=envelope.headers)
+        producer.produce(name, wrapped.value, wrapped.key, headers=wrapped.headers)
         producer.commit_transaction(30)
 
     def append(self, name: str, messages: list[bytes]) -> None:

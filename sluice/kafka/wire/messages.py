@@ -1,4 +1,5 @@
-"""Kafka's requests and answers, as far as reading needs them. No I/O.
+"""Kafka's requests and answers, as far as reading needs them, and `doctor`, which asks what a user
+may write. No I/O.
 
 All are of versions before the flexible ones, which every broker from 2.3 to 4.x knows, but for the
 one that tells the ids of topics.
@@ -17,6 +18,7 @@ from numpy.typing import NDArray
 
 from sluice.core.errors import TransientError
 from sluice.core.ranges import TopicPartition
+from sluice.producer.wire import varint
 
 FETCH, LIST_OFFSETS, METADATA = 1, 2, 3
 SASL_HANDSHAKE, API_VERSIONS, SASL_AUTHENTICATE = 17, 18, 36
@@ -281,21 +283,13 @@ def read_metadata(cursor: Cursor) -> Metadata:
     return Metadata(brokers, dict(cursor.array(topic)), leaders)
 
 
-def _varint(value: int) -> bytes:
-    found = bytearray()
-    while value > 0x7F:
-        found.append(value & 0x7F | 0x80)
-        value >>= 7
-    return bytes((*found, value))
-
-
 def topic_ids_body(topics: Collection[str]) -> bytes:
     """Ask for the ids of topics, of which at least one is given; none comes into being. The head's
     tags come first."""
-    parts = [b"\0", _varint(len(topics) + 1)]
+    parts = [b"\0", varint(len(topics) + 1)]
     for topic in topics:
         encoded = topic.encode()
-        parts += bytes(16), _varint(len(encoded) + 1), encoded, b"\0"
+        parts += bytes(16), varint(len(encoded) + 1), encoded, b"\0"
     return b"".join(parts) + bytes(4)
 
 

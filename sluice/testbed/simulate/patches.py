@@ -124,8 +124,8 @@ def _of_kafka(world: World) -> list[tuple[Any, str, Any]]:
 
     make_unstable = partial(make_consumer, stable=False)
     return [
-        *((module, "make_consumer", make_consumer) for module in (ledger, reader, recorder)),
-        *((module, "make_unstable_reader", make_unstable) for module in (ledger, recorder)),
+        *((module, "make_consumer", make_consumer) for module in (reader, recorder, tail)),
+        *((module, "make_unstable_reader", make_unstable) for module in (recorder, tail)),
         (recorder, "make_producer", make_producer),
         (transactions, "within", partial(clients.within, world)),
         (ledger, "FIRST_CHUNK_MESSAGES", LEDGER_CHUNK),

@@ -189,15 +189,16 @@ def dead_letters_outside_transaction(real: Any, producer: SimulatedProducer, con
     """Dead letters are sent by themselves before the settle."""
     log = producer._world.broker.topics[content.names.dead_letter_topic][0]
     for letter in content.commit.dead_letters:
-        wrapped = wrap(letter, content.names.dead_letter_bytes_max)
+        names = content.names
+        wrapped = wrap(names.dead_letter_topic, letter, names.dead_letter_bytes_max)
         log.append(Stored(wrapped.value, wrapped.key, tuple(wrapped.headers)))
     real(producer, replace(content, commit=replace(content.commit, dead_letters=())))
 
 
 @PLANTED.instead_of(transactions, "wrap")
-def dead_letters_uncut(_: Any, letter: DeadLetter, message_bytes_max: int) -> Any:
+def dead_letters_uncut(_: Any, topic: str, letter: DeadLetter, message_bytes_max: int) -> Any:
     """A dead letter larger than its topic takes is not cut (H21)."""
-    return wrap(letter, 1 << 30)
+    return wrap(topic, letter, 1 << 30)
 
 
 @PLANTED.instead_of(round_planner, "settle")

@@ -31,7 +31,7 @@ from sluice.driver.record_updates import RecordPlanner
 from sluice.driver.report_handler import ReportHandler
 from sluice.driver.schema_decision import Facts
 from sluice.driver.state import Answered, AsRecorded, PartitionState
-from sluice.kafka import ledger, recorder
+from sluice.kafka import recorder, tail
 from sluice.testbed.simulate.planting import Bugs, patched
 from sluice.worker import filling, inserting, loading, sealed, staging
 from sluice.worker.assignment import Assignment
@@ -130,7 +130,7 @@ def windows_of_views_do_not_count() -> AbstractContextManager[None]:
     )
 
 
-@TABLE_BUGS.instead_of(ledger, "make_unstable_reader")
+@TABLE_BUGS.instead_of(tail, "make_unstable_reader")
 def ledger_is_read_to_its_stable_end(_: Any, *parts: Any) -> Any:
     """What lies behind an open transaction of another producer is not read."""
     return recorder.make_consumer(*parts)  # type: ignore[attr-defined]

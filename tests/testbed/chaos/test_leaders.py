@@ -10,8 +10,8 @@ from confluent_kafka.admin import ClusterMetadata
 
 from sluice.core.errors import TransientError
 from sluice.core.ranges import TopicPartition
+from sluice.kafka.broker_facts import BrokerFacts
 from sluice.kafka.clients import KafkaAccess, make_admin
-from sluice.kafka.cluster import Cluster
 from sluice.kafka.log import SourceLog
 from sluice.kafka.topics import cluster_metadata
 from sluice.testbed.local.producing import create_topic
@@ -47,9 +47,9 @@ class _FencedBroker:
 
 def test_a_cluster_that_names_no_broker_is_away(monkeypatch: pytest.MonkeyPatch) -> None:
     """A connector that was being examined just then ended on it."""
-    monkeypatch.setattr("sluice.kafka.cluster.make_admin", lambda access: _FencedBroker())
+    monkeypatch.setattr("sluice.kafka.broker_facts.make_admin", lambda access: _FencedBroker())
     with pytest.raises(TransientError, match="the answer names none yet"):
-        Cluster(KafkaAccess("dc1", "a:9092"))
+        BrokerFacts(KafkaAccess("dc1", "a:9092"))
     with pytest.raises(TransientError):
         cluster_metadata(_FencedBroker())  # type: ignore[arg-type]
 

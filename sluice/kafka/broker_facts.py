@@ -1,4 +1,4 @@
-"""Facts about a Kafka cluster that `doctor` judges: brokers, their settings, topics, groups."""
+"""What the brokers of a cluster tell an administrator: settings, topics, groups, rights."""
 
 from __future__ import annotations
 
@@ -35,8 +35,8 @@ _RECORDING = {
 }
 
 
-class Cluster:
-    """A cluster that answered when this was made.
+class BrokerFacts:
+    """Asks the brokers of a cluster that answered when this was made.
 
     :raises TransientError: nobody answers within the time.
     """
@@ -50,11 +50,8 @@ class Cluster:
         self.topics: frozenset[str] = frozenset(metadata.topics)
 
     def topic(self, name: str) -> TopicFacts | None:
-        """Facts about a topic, None if this user sees none of this name.
-
-        Asks only for topics that exist: asking for another one can create it.
-        """
-        return describe_topic(self._admin, name) if name in self.topics else None
+        """Facts about a topic, None if this user sees none of this name."""
+        return describe_topic(self._admin, name)
 
     def settings(self) -> dict[int, Mapping[str, str]]:
         """The settings of each broker.

@@ -1,0 +1,79 @@
+"""A topic read up to an offset, on a real broker."""
+
+from __future__ import annotations
+
+import time
+from contextlib import closing
+from types import SimpleNamespace
+
+import pytest
+
+from sluice.kafka import tail as tail_module
+from sluice.kafka.errors import KafkaUnavailableError, StalledError
+from sluice.kafka.tail import OPEN_SECONDS, Tail, TooMuchToReadError, log_ends
+from tests.support.kafka import Kafka, numbered
+
+
+def test_up_to_an_offset(kafka: Kafka) -> None:
+    topic = kafka.topic()
+    kafka.produce(topic, numbered(10))
+    with closing(Tail(kafka.access(), topic, begin=2)) as tail:
+        assert [message.value for message in tail.below(5)] == numbered(3, first=2)
+    with closing(Tail(kafka.access(), topic)) as tail:
+        assert [message.offset for message in tail.below()] == list(range(10))
+        assert list(tail.below()) == [], "all of it was read"
+
+
+def test_open_transactions_are_waited_for_below_an_end_that_is_given(kafka: Kafka) -> None:
+    topic = kafka.topic()
+    kafka.produce(topic, [b"before"])
+    writer = kafka.open_transaction(topic, [b"open"])
+    _, end = log_ends(kafka.access(), topic, is_stable=False)
+    assert log_ends(kafka.access(), topic, is_stable=True) == (0, 1) and end == 2
+    with closing(Tail(kafka.access(), topic)) as tail:
+        assert [message.value for message in tail.below()] == [b"before"]
+        with pytest.raises(StalledError, match="beyond offset 1; perhaps a transaction"):
+            list(tail.below(end, patience_seconds=0.3))
+        with pytest.raises(TooMuchToReadError):
+            list(tail.below(end, until=time.monotonic()))
+        writer.commit_transaction(30)
+        assert [message.value for message in tail.below(end)] == [b"open"]
+
+
+def test_who_is_given_messages_may_take_longer_than_nothing_may_come(
+    kafka: Kafka, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A pause between two messages is no stall of the broker."""
+    now = 0.0
+    monkeypatch.setattr(tail_module, "time", SimpleNamespace(monotonic=lambda: now))
+    topic = kafka.topic()
+    kafka.produce(topic, numbered(1200))
+    with closing(Tail(kafka.access(), topic)) as tail:
+        for _ in tail.below():
+            now += 2 * OPEN_SECONDS
+        assert tail.position == 1200
+
+
+def test_a_log_that_is_cut_meanwhile_is_read_again_from_its_new_begin(kafka: Kafka) -> None:
+    topic = kafka.topic()
+    writer = kafka.open_transaction(topic, numbered(3))
+    with closing(Tail(kafka.access(), topic)) as tail:
+        kafka.delete_records(topic, 2)
+        with pytest.raises(KafkaUnavailableError, match=r"\[0\] at 0: "):
+            list(tail.below(3))
+    writer.commit_transaction(30)
+    kafka.until(lambda: kafka.stable_end(topic) == 4)
+    with closing(Tail(kafka.access(), topic)) as tail:
+        assert [message.value for message in tail.below()] == [b"2"]
+
+
+def test_headers_are_given_to_whom_asks_for_them(kafka: Kafka) -> None:
+    topic = kafka.topic()
+    producer = kafka.writer()
+    producer.begin_transaction()
+    producer.produce(topic, value=b"x", headers=[("a", b"1"), ("a", None)])
+    producer.commit_transaction(30)
+    for with_headers, expected in ((True, [("a", b"1"), ("a", None)]), (False, [])):
+        with closing(Tail(kafka.access(), topic, with_headers=with_headers)) as tail:
+            (message,) = tail.below(1)
+            assert message.headers == expected
