@@ -20,12 +20,21 @@ from sluice.cli.arguments import (
     yes_option,
 )
 from sluice.cli.exit import ExitStatus
-from sluice.cli.output import cell_text, confirm, print_table
+from sluice.cli.output import Columns, cell_text, confirm, print_objects
+from sluice.core.moments import shown_time
 
 if TYPE_CHECKING:
     from sluice.config import Configuration
+    from sluice.core.decided import Version
     from sluice.ops.applying import Plan
 
+_VERSIONS: Columns[Version] = {
+    "version": lambda each: each.number,
+    "applied": lambda each: shown_time(each.at_ms),
+    "by": lambda each: each.by,
+    "digest": lambda each: each.digest,
+    "why": lambda each: each.why or None,
+}
 _said = together(
     click.option("--dry-run", is_flag=True, help="show what would be done, and change nothing"),
     yes_option,
@@ -131,14 +140,9 @@ def _say_answers(configuration: Configuration, number: int, seconds: float) -> i
 
 
 def _list(configuration: Configuration) -> int:
-    from sluice.core.decided import since
     from sluice.ops import applying
 
-    found = applying.versions(configuration)
-    print_table(
-        ("version", "applied", "by", "digest", "why"),
-        [(v.number, since(v.at_ms), v.by, v.digest, v.why or None) for v in found.versions],
-    )
+    print_objects(applying.versions(configuration).versions, _VERSIONS)
     return ExitStatus.DONE
 
 

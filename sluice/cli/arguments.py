@@ -14,6 +14,7 @@ import click
 from click.core import augment_usage_errors
 
 from sluice.cli import logs
+from sluice.core.moments import now_ms
 
 if TYPE_CHECKING:
     from sluice.config import Configuration
@@ -245,15 +246,13 @@ def an_offset_or_time(text: str) -> int | datetime:
 @parameter_type("TIME")
 def a_time_or_age(text: str) -> int:
     """Wall time in milliseconds: of a moment with its time zone, or so long ago."""
-    import time
-
     from sluice.config.quantities import parse_duration
 
     try:
         moment = datetime.fromisoformat(text)
     except ValueError:
         try:
-            return int((time.time() - parse_duration(text)) * 1000)
+            return now_ms() - int(parse_duration(text) * 1000)
         except ValueError:
             raise ValueError(
                 "is neither a time like 2026-01-31T00:00:00Z nor an age like 1h"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -19,10 +18,27 @@ from sluice.cli.arguments import (
     together,
 )
 from sluice.cli.exit import ExitStatus
-from sluice.cli.output import cell_text, print_json, print_table
+from sluice.cli.output import Columns, cell_text, print_json, print_objects
+from sluice.core.moments import now_ms
 
 if TYPE_CHECKING:
-    from sluice.ops.claims import Checked
+    from sluice.ops.claims import Checked, Rebuilt
+
+_REBUILT: Columns[Rebuilt] = {
+    "table": lambda each: each.target,
+    "entries": lambda each: ", ".join(each.entries),
+    "rows": lambda each: each.rows,
+    "own their key": lambda each: each.claimed,
+    "others have it": lambda each: each.others,
+}
+_CHECKED: Columns[Checked] = {
+    "table": lambda each: each.target,
+    "rows": lambda each: each.rows,
+    "own their key": lambda each: each.claimed,
+    "nobody has it": lambda each: each.unclaimed,
+    "others have it": lambda each: each.others,
+    "older": lambda each: each.older,
+}
 
 
 @click.group(
@@ -79,16 +95,12 @@ def rebuild(
 
     configuration = load_to_decide(config, connector)
     tables = keyed_tables(configuration, connector, entry)
-    since_ms = None if since_seconds is None else int((time.time() - since_seconds) * 1000)
+    since_ms = None if since_seconds is None else now_ms() - int(since_seconds * 1000)
     found = rebuild(configuration, tables, since_ms)
     if as_json:
         print_json(found)
         return ExitStatus.DONE
-    rows = [
-        (each.target, ", ".join(each.entries), each.rows, each.claimed, each.others)
-        for each in found
-    ]
-    print_table(("table", "entries", "rows", "own their key", "others have it"), rows)
+    print_objects(found, _REBUILT)
     return ExitStatus.DONE
 
 
@@ -114,12 +126,7 @@ def check(config: Path, connector: str | None, entry: str | None, as_json: bool)
 
 
 def _print_checked(found: list[Checked]) -> None:
-    rows = [
-        (each.target, each.rows, each.claimed, each.unclaimed, each.others, each.older)
-        for each in found
-    ]
-    headers = ("table", "rows", "own their key", "nobody has it", "others have it", "older")
-    print_table(headers, rows)
+    print_objects(found, _CHECKED)
     for each in found:
         for row in each.examples:
             print(cell_text(f"{each.target}: {row}"))

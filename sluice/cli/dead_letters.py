@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -24,13 +23,31 @@ from sluice.cli.arguments import (
     yes_option,
 )
 from sluice.cli.exit import ExitStatus
-from sluice.cli.output import cell_text, confirm, print_json, print_json_list, print_table
+from sluice.cli.output import (
+    Columns,
+    cell_text,
+    confirm,
+    print_json,
+    print_json_list,
+    print_objects,
+    print_table,
+)
+from sluice.core.moments import shown_time
 
 if TYPE_CHECKING:
     from sluice.config import Configuration
-    from sluice.ops.dead_letters import Found
+    from sluice.ops.dead_letters import Count, Found
     from sluice.ops.dead_letters_replaying import ReplayReport
 
+_COUNTS: Columns[Count] = {
+    "connector": lambda each: each.connector,
+    "table": lambda each: each.table,
+    "reason": lambda each: each.reason,
+    "dead letters": lambda each: each.dead_letters,
+    "waiting": lambda each: each.waiting,
+    "first": lambda each: shown_time(each.first_ms),
+    "last": lambda each: shown_time(each.last_ms),
+}
 PREVIEW_CHARACTERS = 100
 _HEX_BYTES_A_LINE = 16
 
@@ -115,15 +132,7 @@ def list_dead_letters(
         if as_json:
             print_json(counts)
             return ExitStatus.DONE
-        headers = ("connector", "table", "reason", "dead letters", "waiting", "first", "last")
-        rows = [
-            (
-                *(each.connector, each.table, each.reason, each.dead_letters, each.waiting),
-                *(_time(each.first_ms), _time(each.last_ms)),
-            )
-            for each in counts
-        ]
-        print_table(headers, rows)
+        print_objects(counts, _COUNTS)
     elif as_json:
         print_json_list(_fields(found) for found in dead_letters)
     else:
@@ -366,9 +375,7 @@ def purge(
 
 
 def _time(at_ms: int | None) -> str:
-    if at_ms is None:
-        return "-"
-    return datetime.fromtimestamp(at_ms / 1000, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+    return "-" if at_ms is None else shown_time(at_ms)
 
 
 def _preview(payload: bytes | None) -> str:

@@ -11,12 +11,18 @@ import click
 
 from sluice.cli.arguments import command, config_argument, json_option, load_configuration
 from sluice.cli.exit import ExitStatus
-from sluice.cli.output import print_json, print_table
+from sluice.cli.output import Columns, print_json, print_objects
 
 if TYPE_CHECKING:
     from sluice.config import Configuration
     from sluice.ops.doctor import Finding
 
+_FINDINGS: Columns[Finding] = {
+    "check": lambda each: each.check,
+    "verdict": lambda each: each.level,
+    "what was found": lambda each: f"{each.where}: {each.what}",
+    "what to do": lambda each: each.fix or None,
+}
 _logger = logging.getLogger("sluice.doctor")
 
 
@@ -48,11 +54,7 @@ def doctor(config: Path, grants: bool, as_json: bool) -> int:
 
 
 def _print_text(findings: Sequence[Finding]) -> None:
-    rows = [
-        (each.check, each.level, f"{each.where}: {each.what}", each.fix or None)
-        for each in findings
-    ]
-    print_table(("check", "verdict", "what was found", "what to do"), rows, is_folded=True)
+    print_objects(findings, _FINDINGS, is_folded=True)
     counts = {
         level: sum(finding.level == level for finding in findings)
         for level in ("error", "warning", "ok")

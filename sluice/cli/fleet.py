@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -18,16 +17,30 @@ from sluice.cli.arguments import (
     parameter_type,
 )
 from sluice.cli.exit import ExitStatus
-from sluice.cli.output import print_json, print_table
+from sluice.cli.output import Columns, print_json, print_objects, print_table
+from sluice.core.moments import shown_time
 
 if TYPE_CHECKING:
     from sluice.config import Configuration
     from sluice.core.fleet.view import Member
+    from sluice.ops.fleet import MemberShown
 
-_HEADERS = (
-    *("connector", "member", "owner", "state", "partitions", "since", "reported s ago"),
-    *("data center", "slots", "out", "rows/s", "oldest wait s", "version", "loads by"),
-)
+_MEMBERS: Columns[MemberShown] = {
+    "connector": lambda each: each.connector,
+    "member": lambda each: each.member,
+    "owner": lambda each: each.owner,
+    "state": lambda each: "leaves" if each.is_leaving else each.state,
+    "partitions": lambda each: each.partitions,
+    "since": lambda each: None if each.started_ms is None else shown_time(each.started_ms),
+    "reported s ago": lambda each: each.reported_seconds,
+    "data center": lambda each: each.data_center or None,
+    "slots": lambda each: each.slots,
+    "out": lambda each: each.out,
+    "rows/s": lambda each: each.rows_per_second,
+    "oldest wait s": lambda each: each.oldest_wait_seconds,
+    "version": lambda each: each.software or None,
+    "loads by": lambda each: each.applied or None,
+}
 
 
 @parameter_type("NAME[:SLOTS][@DATA_CENTER]")
@@ -70,21 +83,7 @@ def fleet(
     if as_json:
         print_json(found)
         return ExitStatus.DONE
-    rows = []
-    for each in found:
-        since = None
-        if each.started_ms is not None:
-            since = f"{datetime.fromtimestamp(each.started_ms // 1000, UTC):%Y-%m-%d %H:%M:%SZ}"
-        state = "leaves" if each.is_leaving else each.state
-        rows.append(
-            (
-                *(each.connector, each.member, each.owner, state, each.partitions, since),
-                *(each.reported_seconds, each.data_center or None, each.slots, each.out),
-                *(each.rows_per_second, each.oldest_wait_seconds),
-                *(each.software or None, each.applied or None),
-            )
-        )
-    print_table(_HEADERS, rows)
+    print_objects(found, _MEMBERS)
     print_table(
         ("connector", "member", "window", "floor"),
         (

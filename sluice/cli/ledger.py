@@ -5,7 +5,6 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterator
 from contextlib import nullcontext
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -21,6 +20,7 @@ from sluice.cli.arguments import (
 )
 from sluice.cli.exit import ExitStatus, stop_on_signals
 from sluice.cli.output import cell_text, json_text
+from sluice.core.moments import shown_time
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -72,7 +72,7 @@ def line_of(entry: Mapping[str, Any]) -> str:
     offsets = f"[{entry['begin']}, {entry['end']})" if "begin" in entry else "-"
     details = ", ".join(_details(entry))
     cells = (
-        _time(int(entry["at_ms"])),
+        shown_time(int(entry["at_ms"]), with_ms=True),
         partition,
         entry.get("kind", entry["type"]),
         offsets,
@@ -129,11 +129,6 @@ def _details(entry: Mapping[str, Any]) -> Iterator[str]:
     elif kind == "checkpoint":
         yield f"the last records of {len(entry['records'])} partitions"
     elif kind == "late_insert":
-        yield f"may still be inserted until {_time(int(entry['deadline_ms']))}"
+        yield f"may still be inserted until {shown_time(int(entry['deadline_ms']), with_ms=True)}"
     elif kind == "unreadable":
         yield f"no entry of Sluice at ledger offset {entry['offset']}: {entry['value']}"
-
-
-def _time(at_ms: int) -> str:
-    moment = datetime.fromtimestamp(at_ms / 1000, UTC)
-    return f"{moment:%Y-%m-%dT%H:%M:%S}.{at_ms % 1000:03d}Z"

@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Iterable, Sequence
-from typing import Any
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, TypeVar
 
 from sluice.cli.arguments import UsageError
+
+Shown = TypeVar("Shown")
+#: By its header, what a column shows of an object.
+Columns = Mapping[str, Callable[[Shown], object]]
 
 
 def print_json(value: object) -> None:
@@ -87,6 +91,14 @@ def print_table(
         console.print(table)
     for line in captured.get().splitlines():
         print(line.rstrip())
+
+
+def print_objects(
+    values: Iterable[Shown], columns: Columns[Shown], *, is_folded: bool = False
+) -> None:
+    """A table with a row for each object; see `print_table`."""
+    rows = [[cell(value) for cell in columns.values()] for value in values]
+    print_table(tuple(columns), rows, is_folded=is_folded)
 
 
 def cell_text(value: object) -> str:

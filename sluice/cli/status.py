@@ -16,37 +16,38 @@ from sluice.cli.arguments import (
     load_configuration,
 )
 from sluice.cli.exit import ExitStatus
-from sluice.cli.output import cell_text, print_json, print_table
+from sluice.cli.output import Columns, cell_text, print_json, print_objects
 
 if TYPE_CHECKING:
     from sluice.config import Configuration
+    from sluice.ops.status import PartitionStatus, ReplicaStatus
 
-_HEADERS = (
-    "connector",
-    "topic",
-    "partition",
-    "committed",
-    "intent",
-    "begin",
-    "end",
-    "state",
-    "last stable",
-    "lag",
-    "batch",
-    "owner",
-    "shards",
-)
-_REPLICA_HEADERS = (
-    "shard",
-    "replica",
-    "data center",
-    "turn",
-    "delay s",
-    "queue",
-    "active",
-    "of",
-    "why",
-)
+_PARTITIONS: Columns[PartitionStatus] = {
+    "connector": lambda each: each.connector,
+    "topic": lambda each: each.topic,
+    "partition": lambda each: each.partition,
+    "committed": lambda each: each.committed,
+    "intent": lambda each: each.intent and each.intent.kind,
+    "begin": lambda each: each.intent and each.intent.begin,
+    "end": lambda each: each.intent and each.intent.end,
+    "state": lambda each: each.intent and each.intent.state,
+    "last stable": lambda each: each.stable_end,
+    "lag": lambda each: each.lag,
+    "batch": lambda each: each.batch,
+    "owner": lambda each: each.owner,
+    "shards": lambda each: " ".join(each.shards),
+}
+_REPLICAS: Columns[ReplicaStatus] = {
+    "shard": lambda each: each.shard,
+    "replica": lambda each: each.replica,
+    "data center": lambda each: each.data_center,
+    "turn": lambda each: "last" if each.why else "its own",
+    "delay s": lambda each: each.delay_seconds,
+    "queue": lambda each: each.queue,
+    "active": lambda each: each.active,
+    "of": lambda each: each.total,
+    "why": lambda each: each.why,
+}
 
 
 @command("status", "sluice status sluice.toml --json")
@@ -77,29 +78,7 @@ def status(config: Path, as_json: bool, replicas: bool, proof: bool) -> int:
     if as_json:
         print_json(partitions)
         return ExitStatus.DONE
-    rows = []
-    for partition in partitions:
-        intent = partition.intent
-        shown_intent = (
-            (None, None, None, None)
-            if intent is None
-            else (intent.kind, intent.begin, intent.end, intent.state)
-        )
-        rows.append(
-            (
-                partition.connector,
-                partition.topic,
-                partition.partition,
-                partition.committed,
-                *shown_intent,
-                partition.stable_end,
-                partition.lag,
-                partition.batch,
-                partition.owner,
-                " ".join(partition.shards),
-            )
-        )
-    print_table(_HEADERS, rows)
+    print_objects(partitions, _PARTITIONS)
     lines = ((each.connector, (*each.frozen, *each.frozen_replicas)) for each in partitions)
     frozen = {(connector, line): None for connector, found in lines for line in found}
     for connector, line in frozen:
@@ -172,19 +151,5 @@ def _show_replicas(configuration: Configuration, *, as_json: bool) -> int:
     if as_json:
         print_json(replicas)
         return ExitStatus.DONE
-    rows = [
-        (
-            each.shard,
-            each.replica,
-            each.data_center,
-            "last" if each.why else "its own",
-            each.delay_seconds,
-            each.queue,
-            each.active,
-            each.total,
-            each.why,
-        )
-        for each in replicas
-    ]
-    print_table(_REPLICA_HEADERS, rows)
+    print_objects(replicas, _REPLICAS)
     return ExitStatus.DONE

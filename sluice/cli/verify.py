@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import sys
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -19,7 +18,8 @@ from sluice.cli.arguments import (
     load_configuration,
 )
 from sluice.cli.exit import ExitStatus, stop_on_signals
-from sluice.cli.output import cell_text, json_text, print_json, print_table
+from sluice.cli.output import Columns, cell_text, json_text, print_json, print_objects, print_table
+from sluice.core.moments import shown_time
 
 if TYPE_CHECKING:
     from sluice.config import Configuration
@@ -28,7 +28,16 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-_HEADERS = ("connector", "topic", "partition", "from", "settled", "steps", "messages", "rows")
+_PARTITIONS: Columns[PartitionVerified] = {
+    "connector": lambda each: each.connector,
+    "topic": lambda each: each.topic,
+    "partition": lambda each: each.partition,
+    "from": lambda each: each.first and each.first.offset,
+    "settled": lambda each: each.last and each.last.offset,
+    "steps": lambda each: "  ".join(f"{n} {step}" for step, n in sorted(each.steps.items())),
+    "messages": lambda each: each.messages or None,
+    "rows": lambda each: "  ".join(f"{t} {n:,}" for t, n in sorted(each.rows.items())) or None,
+}
 
 
 @command("verify", "sluice verify sluice.toml --source ledger")
@@ -90,7 +99,7 @@ def _follow(
 
 
 def _print(report: VerifyReport) -> None:
-    print_table(_HEADERS, [_row(partition) for partition in report.partitions])
+    print_objects(report.partitions, _PARTITIONS)
     for each in report.logs:
         log.info(
             "read",
@@ -123,20 +132,6 @@ def _verdict(report: VerifyReport) -> str:
     return f"anomalies in {seen}: {found}" if found else f"clean: {seen}, no anomaly"
 
 
-def _row(partition: PartitionVerified) -> tuple[object, ...]:
-    first, last = partition.first, partition.last
-    return (
-        partition.connector,
-        partition.topic,
-        partition.partition,
-        None if first is None else first.offset,
-        None if last is None else last.offset,
-        "".join(f"{count} {step}  " for step, count in sorted(partition.steps.items())).strip(),
-        partition.messages or None,
-        "  ".join(f"{name} {count:,}" for name, count in sorted(partition.rows.items())) or None,
-    )
-
-
 def _print_anomaly(anomaly: Anomaly) -> None:
     """What it is, and the two instances side by side."""
     tables = ", ".join(anomaly.tables) or "-"
@@ -151,7 +146,8 @@ def _cells(instance: Instance | None) -> dict[str, str]:
     """What identifies an instance, in words."""
     if instance is None:
         return {}
-    cells = {"read at": str(instance.place), "committed at": _time(instance.at_ms)}
+    committed = shown_time(instance.at_ms, with_ms=True)
+    cells = {"read at": str(instance.place), "committed at": committed}
     record = instance.record
     if record is None:
         return cells | {"offset": str(instance.offset), "metadata": str(instance.metadata)[:80]}
@@ -227,8 +223,3 @@ def _instance_fields(instance: Instance | None) -> dict[str, Any] | None:
             "load_spec": record.spec,
         }
     return said
-
-
-def _time(at_ms: int) -> str:
-    moment = datetime.fromtimestamp(at_ms / 1000, UTC)
-    return f"{moment:%Y-%m-%dT%H:%M:%S}.{at_ms % 1000:03d}Z"

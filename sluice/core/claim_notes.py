@@ -9,12 +9,12 @@ from __future__ import annotations
 import json
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import astuple, dataclass, field
-from datetime import UTC, datetime
 from typing import NamedTuple
 
 from sluice.core.claims import key_space
 from sluice.core.lease import CLOCK_SKEW_MS_MAX, has_expired
 from sluice.core.load_spec import TableSpec
+from sluice.core.moments import shown_time
 
 #: A server says to the second when a part came, by a clock of its own.
 SINCE_MARGIN_MS = 2 * CLOCK_SKEW_MS_MAX + 2_000
@@ -229,10 +229,10 @@ def next_step(
         for part, space in lacking.items()
     )
     if is_lost and not has_expired(unknown_until_ms, now_ms):
-        until = datetime.fromtimestamp((unknown_until_ms + 2 * CLOCK_SKEW_MS_MAX) // 1000, UTC)
+        until_ms = unknown_until_ms + 2 * CLOCK_SKEW_MS_MAX
         return Closed(
             "it is new, or was emptied, and does not know who else may still insert: nothing is "
-            f"loaded until {until:%Y-%m-%d %H:%M:%S} UTC"
+            f"loaded until {shown_time(until_ms)}"
         )
     for name, (writer, _) in others.items():
         if not (writer.run == run and writer.is_quiet):

@@ -15,11 +15,11 @@ import hashlib
 import json
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime
 from typing import Any, Literal, get_args
 
 from sluice.core.flights import INFLIGHT_INSERTS_LIMIT
 from sluice.core.ledger import LedgerEntry
+from sluice.core.moments import shown_time
 from sluice.core.replicas import host_matches
 
 #: What may be frozen. Each stands and is resumed by itself: a table that was frozen stays so when
@@ -70,7 +70,7 @@ class Frozen:
 
     def line(self) -> str:
         """In words."""
-        return f"{self.subject} is frozen by {self.by} since {since(self.at_ms)}: {self.why}"
+        return f"{self.subject} is frozen by {self.by} since {shown_time(self.at_ms)}: {self.why}"
 
 
 #: Everything that is frozen in one connector, the oldest first.
@@ -120,11 +120,6 @@ def standing_after(standing: Standing, entry: Mapping[str, Any]) -> Standing:
 def printable(text: object, length_max: int) -> str:
     """What a decision says of itself; who wrote it need not have been Sluice."""
     return "".join(each if each.isprintable() else " " for each in str(text))[:length_max]
-
-
-def since(at_ms: int) -> str:
-    """When something was decided, in words."""
-    return f"{datetime.fromtimestamp(at_ms / 1000, UTC):%Y-%m-%dT%H:%M:%SZ}"
 
 
 def holding(
@@ -202,7 +197,8 @@ class Setting:
 
     def line(self) -> str:
         """In words."""
-        return f"{self.name} is {self.value} by {self.by} since {since(self.at_ms)}: {self.why}"
+        since = shown_time(self.at_ms)
+        return f"{self.name} is {self.value} by {self.by} since {since}: {self.why}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -356,9 +352,8 @@ class Version:
         return f"version {self.number}"
 
     def __str__(self) -> str:
-        moment = datetime.fromtimestamp(self.at_ms / 1000, UTC)
         why = f": {self.why}" if self.why else ""
-        return f"{self.name}, applied by {self.by} at {moment:%Y-%m-%dT%H:%M:%SZ}{why}"
+        return f"{self.name}, applied by {self.by} at {shown_time(self.at_ms)}{why}"
 
     @property
     def digest(self) -> str:

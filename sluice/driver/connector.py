@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 import os
 import threading
-import time
 import uuid
 from collections.abc import Callable, Collection, Iterable
 from concurrent.futures import Future
@@ -32,6 +31,7 @@ from sluice.core.errors import (
 from sluice.core.fleet.placement import is_incarnation, owner_id
 from sluice.core.ledger import LedgerView
 from sluice.core.load_spec import SOURCE, LoadSpec
+from sluice.core.moments import now_ms
 from sluice.core.planning import Limits
 from sluice.core.ranges import TopicPartition
 from sluice.core.transaction_size import TransactionSize
@@ -133,11 +133,6 @@ def patiently(
 
 
 DONE, BROKEN, CONFIGURATION, IN_DOUBT, OWNER_CHANGED = 0, 1, 2, 3, 4
-
-
-def now_ms() -> int:
-    """Wall time in milliseconds."""
-    return time.time_ns() // 1_000_000
 
 
 class ConnectorRun:

@@ -27,6 +27,7 @@ from sluice.core.fleet.fold import Fold
 from sluice.core.fleet.placement import is_older
 from sluice.core.fleet.records import Report
 from sluice.core.fleet.view import SILENT_REPORTS, View
+from sluice.core.moments import now_ms
 from sluice.core.ranges import TopicPartition
 from sluice.driver.background import Background
 from sluice.driver.inheriting import SharesRead
@@ -448,11 +449,11 @@ def reporting(
     :param fold: has read all that was there.
     :raises SluiceError: the topic cannot be read.
     """
-    now_ms = time.time_ns() // 1_000_000
+    at_ms = now_ms()
     lately = {
         owner: heard.report
         for owner, heard in fold.others.items()
-        if abs(now_ms - heard.append_ms) <= FRESH_MS + heard.report.silent_seconds * 1000
+        if abs(at_ms - heard.append_ms) <= FRESH_MS + heard.report.silent_seconds * 1000
         and is_wanted(heard.report)
     }
     longest = max((report.silent_seconds for report in lately.values()), default=0.0)

@@ -15,7 +15,8 @@ from types import FrameType
 from typing import TYPE_CHECKING
 
 from sluice.config import Configuration
-from sluice.driver.connector import ConnectorRun, now_ms
+from sluice.core.moments import now_ms
+from sluice.driver.connector import ConnectorRun
 from sluice.driver.loop import ConnectorLoop
 from sluice.driver.tracing import tracing_if_wanted
 from sluice.spark.class_archive import archive_options

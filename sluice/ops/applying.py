@@ -19,10 +19,11 @@ from sluice.core.decided import (
     why_not_said,
 )
 from sluice.core.errors import ConfigurationError, SluiceError
+from sluice.core.moments import now_ms
 from sluice.driver.specs import kafka_access
 from sluice.kafka.decisions import write_decisions
 from sluice.ops.doctor import Finding, examine
-from sluice.ops.driver_decisions import DecisionRefusedError, now_ms, read_decided
+from sluice.ops.driver_decisions import DecisionRefusedError, read_decided
 from sluice.ops.fleet import members_of, read_reports
 
 ANSWER_EVERY_SECONDS = 0.2

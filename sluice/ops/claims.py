@@ -23,6 +23,7 @@ from sluice.core.claim_notes import Part, not_made_again, waiting_for
 from sluice.core.claims import CLAIMS, OWNER_BYTES, key_space, loader_number
 from sluice.core.errors import ConfigurationError, SluiceError, TransientError
 from sluice.core.load_spec import LINEAGE_TYPES, SOURCE, TableSpec
+from sluice.core.moments import now_ms
 from sluice.core.records import InvalidRecordError, decode
 from sluice.decode.keys.hashing import RowKeys
 from sluice.driver.claims_rebuild import RebuildRequest
@@ -165,7 +166,7 @@ def _rebuild(
 ) -> Rebuilt:
     found = Rebuilt(keyed.table.target, keyed.space, keyed.entries)
     window_ms = 1000 * keyed.window_seconds
-    age_ms = window_ms if since_ms is None else max(0, time.time_ns() // 1_000_000 - since_ms)
+    age_ms = window_ms if since_ms is None else max(0, now_ms() - since_ms)
     for keys, owners in stored_keys(configuration, access, keyed, age_ms // 1000 + 1):
         now_s = int(time.time())
         holders = store.claim(keys, owners, now_s + keyed.window_seconds, now_s)
@@ -238,8 +239,7 @@ def read_claims_status(configuration: Configuration) -> ClaimsStatus | None:
         with closing(store_of(configuration)) as store:
             run = store.run()
             notes = store.notes()
-            now_ms = time.time_ns() // 1_000_000
-            asked = (notes, run, scopes, now_ms)
+            asked = (notes, run, scopes, now_ms())
             return ClaimsStatus(url, store.facts(), waiting_for(*asked), not_made_again(*asked))
     except SluiceError as error:
         return ClaimsStatus(url, problem=error.message)

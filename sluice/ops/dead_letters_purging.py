@@ -8,7 +8,6 @@ goes on counting those messages as dead-lettered.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
@@ -16,6 +15,7 @@ from sluice.config import Configuration
 from sluice.core.dead_letters import DUPLICATE
 from sluice.core.decided import PURGE
 from sluice.core.errors import TerminalError
+from sluice.core.moments import now_ms
 from sluice.core.ranges import Interval, intervals_of
 from sluice.driver.specs import kafka_access
 from sluice.kafka.clients import KafkaAccess, make_admin
@@ -187,8 +187,7 @@ def purge(
         chosen = _choose(configuration, connector, access, selection, befores)
         chosen = {number: each for number, each in chosen.items() if each.dead_letters}
         for number, each in chosen.items():
-            now_ms = time.time_ns() // 1_000_000
-            mark = Purged(number, each.before, now_ms, who, each.offsets())
+            mark = Purged(number, each.before, now_ms(), who, each.offsets())
             writer.write(purged_marks(topic, mark))
         writer.wait_until_readable()
         delete_before(admin, topic, {number: each.before for number, each in chosen.items()})

@@ -18,6 +18,7 @@ from sluice.config import Configuration
 from sluice.core.decided import REPLAY
 from sluice.core.errors import InDoubtError, TransientError
 from sluice.core.load_spec import LoadSpec
+from sluice.core.moments import now_ms
 from sluice.core.ranges import TopicPartition
 from sluice.core.receipts import DeadLetter
 from sluice.driver.specs import kafka_access, read_spec, registry_access
@@ -253,8 +254,7 @@ class _ConnectorReplay:
             if why is not None:
                 self._refuse(record, *why)
                 continue
-            now_ms = time.time_ns() // 1_000_000
-            mark = Replayed(record.partition, record.offset, now_ms, self._by, self._run)
+            mark = Replayed(record.partition, record.offset, now_ms(), self._by, self._run)
             yield _Replayable(stored, [message, replayed_mark(self._topic, record, mark)])
 
     def _refuse(self, stored: StoredDeadLetter, why: str, hint: str) -> None:

@@ -19,11 +19,11 @@ from sluice.core.claim_notes import other_leases
 from sluice.core.claims import Deduplicate
 from sluice.core.errors import SluiceError
 from sluice.core.load_spec import SOURCE, lacking_lineage
+from sluice.core.moments import now_ms
 from sluice.driver.probing import why_no_probe
 from sluice.driver.shards import on_shard
 from sluice.driver.specs import add_lineage_statement, lineage_columns, store_access
 from sluice.ops.doctor_findings import Examination, Finding
-from sluice.ops.driver_decisions import now_ms
 
 #: What a claim takes, where the store has too few to tell.
 _CLAIM_BYTES = 100

@@ -3,7 +3,6 @@ and whether an insert would be let in."""
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -17,6 +16,7 @@ from sluice.clickhouse.topology import read_condition
 from sluice.clickhouse.window import crowding, read_insert_counter
 from sluice.core.errors import SluiceError, TerminalError, TransientError
 from sluice.core.lease import CLOCK_SKEW_MS_MAX
+from sluice.core.moments import now_ms
 from sluice.core.planning import CROWDED_FROM
 from sluice.core.replicas import Condition
 from sluice.ops.doctor_findings import Examination, Finding
@@ -125,14 +125,14 @@ def clock_ahead_ms(server: Server) -> int:
         ("SELECT toUnixTimestamp64Milli(now64(3)) AS now_ms", 1),
         ("SELECT toUInt64(toUnixTimestamp(now())) * 1000 AS now_ms", 1000),
     ):
-        before_ms = time.time_ns() // 1_000_000
+        before_ms = now_ms()
         try:
             earliest_ms = int(server.query(text)[0]["now_ms"])
         except TerminalError:
             if resolution_ms > 1:
                 raise
             continue  # a server before 20.1 has no now64
-        after_ms = time.time_ns() // 1_000_000
+        after_ms = now_ms()
         if earliest_ms > after_ms:
             return earliest_ms - after_ms
         return min(0, earliest_ms + resolution_ms - before_ms)

@@ -13,10 +13,10 @@ from sluice.config.applied import document_of
 from sluice.config.topics import why_refused
 from sluice.core.errors import SluiceError, TransientError
 from sluice.core.fleet.records import Report
+from sluice.core.moments import now_ms
 from sluice.core.records import RECORD_BYTES_MAX
 from sluice.core.topics import is_reserved, matches
 from sluice.driver.applying import newest_version
-from sluice.driver.connector import now_ms
 from sluice.driver.record_updates import RESETTLE_MS
 from sluice.driver.specs import kafka_access
 from sluice.kafka.broker_facts import BrokerFacts

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import getpass
 import socket
-import time
 from collections.abc import Sequence
 
 from sluice.config import Configuration
@@ -28,6 +27,7 @@ from sluice.core.decided import (
 )
 from sluice.core.errors import ConfigurationError, SluiceError, TerminalError, TransientError
 from sluice.core.ledger import LedgerEntry
+from sluice.core.moments import now_ms
 from sluice.core.replicas import host_matches
 from sluice.driver.specs import kafka_access
 from sluice.kafka.decisions import DecisionReader, write_decisions
@@ -279,8 +279,3 @@ def _write(configuration: Configuration, connector: str, entry: LedgerEntry, now
     access, group = kafka_access(configuration, connector), configuration.group(connector)
     topics = configuration.ledger_topic, configuration.decisions_topic
     write_decisions(access, group, *topics, [entry], now)
-
-
-def now_ms() -> int:
-    """Wall time in milliseconds."""
-    return time.time_ns() // 1_000_000

@@ -14,9 +14,9 @@ from sluice.core.errors import ConfigurationError, SluiceError
 from sluice.core.fleet.fold import Fold, Heard
 from sluice.core.fleet.placement import planned
 from sluice.core.fleet.view import Member, View
+from sluice.core.moments import now_ms
 from sluice.core.ranges import TopicPartition
 from sluice.core.records import GENESIS
-from sluice.driver.connector import now_ms
 from sluice.driver.specs import kafka_access
 from sluice.kafka.fleet import FleetTopic, read_to_end
 from sluice.kafka.topics import sees

@@ -6,9 +6,9 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
-from prometheus_client.core import GaugeMetricFamily, Metric
+from prometheus_client.core import Metric
 from prometheus_client.registry import Collector
 
 from sluice.config import Configuration
@@ -16,6 +16,7 @@ from sluice.core.errors import SluiceError
 from sluice.driver.connector import ConnectorRun
 from sluice.driver.specs import kafka_access
 from sluice.kafka.waiting import Waiting
+from sluice.ops.families import Family, GaugeFamily, told
 from sluice.verify.pace import Pace
 
 _logger = logging.getLogger("sluice.http")
@@ -24,6 +25,16 @@ _logger = logging.getLogger("sluice.http")
 EVERY_SECONDS = 30.0
 #: Of the time: what stands in the topic at the start may be much.
 _SHARE = 0.2
+
+#: Of a connector: by table entry.
+_PARKED: Mapping[str, Family[Mapping[str, int]]] = {
+    "sluice_parked_waiting_messages": GaugeFamily(
+        "Parked messages that nobody has replayed yet, whether their table entry is still parked "
+        "or not, as counted in the parking topic each half minute.",
+        lambda tables: tables.items(),
+        ("table",),
+    )
+}
 
 
 class ParkedCollector(Collector):
@@ -40,17 +51,9 @@ class ParkedCollector(Collector):
 
     def collect(self) -> Iterable[Metric]:
         """As the last look found them."""
-        family = GaugeMetricFamily(
-            "sluice_parked_waiting_messages",
-            "Parked messages that nobody has replayed yet, whether their table entry is still "
-            "parked or not, as counted in the parking topic each half minute.",
-            labels=["connector", "table"],
-        )
         self._look_if_due()
-        for connector, tables in list(self._found.items()):
-            for table, count in tables.items():
-                family.add_metric([connector, table], float(count))
-        yield family
+        found = [((connector,), tables) for connector, tables in list(self._found.items())]
+        yield from told(_PARKED, found, ("connector",))
 
     def _look_if_due(self) -> None:
         now = time.monotonic()

@@ -14,7 +14,7 @@ import queue
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import Literal
 from uuid import uuid4
 
@@ -36,6 +36,7 @@ from sluice.core.ledger import (
     record_entry,
 )
 from sluice.core.load_spec import LoadSpec, parse_spec
+from sluice.core.moments import now_ms, shown_time
 from sluice.core.ranges import Range, TopicPartition, digest_of_rest
 from sluice.core.records import GENESIS, OPERATOR_PREFIX, Kind, Record
 from sluice.core.topics import is_other_topic
@@ -50,7 +51,7 @@ from sluice.kafka.offsets import look, owner_in, shown
 from sluice.kafka.recorder import Recorder
 from sluice.kafka.topics import ensure_own_topic
 from sluice.kafka.transactions import RecorderNames
-from sluice.ops.driver_decisions import DecisionRefusedError, now_ms
+from sluice.ops.driver_decisions import DecisionRefusedError
 from sluice.ops.partitions import OPEN_PATIENCE_SECONDS, ConnectorReader, PartitionFacts
 
 _logger = logging.getLogger("sluice.decisions")
@@ -352,11 +353,6 @@ def shown_record(record: Record) -> str:
     if record.in_doubt:
         return f"[{record.begin}, {record.end}) in doubt"
     return f"settled at {record.begin}"
-
-
-def shown_time(at_ms: int) -> str:
-    """A moment of wall time."""
-    return datetime.fromtimestamp(at_ms / 1000, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
 Outcome = Literal["loaded", "not-loaded", "probe"]

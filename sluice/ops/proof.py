@@ -9,12 +9,12 @@ import subprocess
 import threading
 from collections import deque
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import Literal
 
 from sluice.config import Configuration
+from sluice.core.moments import now_ms
 from sluice.driver.children import own_process
-from sluice.driver.connector import now_ms
 from sluice.verify.continuous import KINDS, Begin, Turn, What
 
 _logger = logging.getLogger("sluice.proof")
@@ -43,32 +43,9 @@ class ProofNow:
 
     what: What
     every_seconds: float
-    verdict: ProofVerdict
-    reason: str
-    age_seconds: float
-    ended_ms: int | None
-    turns: int
-    failures: int
-    covered: int
-    left_out: int
-    uncounted: int
-    unaudited: tuple[str, ...]
-    problems: Mapping[str, int]
-
-
-@dataclass(slots=True)
-class _Record:
-    """What was told of one of them.
-
-    :param looked_ms: when the last look began that came to its end.
-    :param found: words for the last problems, and when they were told.
-    :param error: why the last look did not come to its end.
-    """
-
-    what: What
-    every_seconds: float
-    since_ms: int
-    problems: dict[str, int] = field(init=False)
+    verdict: ProofVerdict = "starting"
+    reason: str = ""
+    age_seconds: float = 0.0
     ended_ms: int | None = None
     turns: int = 0
     failures: int = 0
@@ -76,66 +53,73 @@ class _Record:
     left_out: int = 0
     uncounted: int = 0
     unaudited: tuple[str, ...] = ()
+    problems: Mapping[str, int] = field(default_factory=dict)
+
+
+@dataclass(slots=True)
+class _Record:
+    """What was told of one of them, and what it is judged by.
+
+    :param told: nothing in it is judged yet.
+    :param looked_ms: when the last look began that came to its end.
+    :param found: words for the last problems, and when they were told.
+    :param error: why the last look did not come to its end.
+    """
+
+    told: ProofNow
+    since_ms: int
     looked_ms: int | None = None
     found: str = ""
     error: str = ""
 
-    def __post_init__(self) -> None:
-        self.problems = dict.fromkeys(KINDS[self.what], 0)
-
     def take(self, turn: Turn) -> None:
-        self.covered += turn.covered
-        self.left_out += turn.left_out
-        self.uncounted += turn.uncounted
-        self.error = turn.error
-        if turn.error:
-            self.failures += 1
-            _logger.warning("%s did not come to its end: %s", self.what, turn.error)
-        else:
-            self.turns += 1
-            self.ended_ms, self.looked_ms = turn.ended_ms, turn.began_ms
-            self.unaudited = tuple(turn.unaudited)
+        told, self.error, is_ended = self.told, turn.error, not turn.error
         found = {kind: count for kind, count in turn.problems.items() if count}
-        if not found:
-            return
-        for kind, count in found.items():
-            self.problems[kind] += count
-        counts = ", ".join(f"{count} {kind}" for kind, count in found.items())
-        self.found = f"{counts}: {'; '.join(turn.where)}"
-        _logger.error("%s found %s", self.what, self.found)
+        self.told = replace(
+            told,
+            ended_ms=turn.ended_ms if is_ended else told.ended_ms,
+            turns=told.turns + is_ended,
+            failures=told.failures + (not is_ended),
+            covered=told.covered + turn.covered,
+            left_out=told.left_out + turn.left_out,
+            uncounted=told.uncounted + turn.uncounted,
+            unaudited=tuple(turn.unaudited) if is_ended else told.unaudited,
+            problems={kind: count + found.get(kind, 0) for kind, count in told.problems.items()},
+        )
+        if is_ended:
+            self.looked_ms = turn.began_ms
+        else:
+            _logger.warning("%s did not come to its end: %s", told.what, turn.error)
+        if found:
+            counts = ", ".join(f"{count} {kind}" for kind, count in found.items())
+            self.found = f"{counts}: {'; '.join(turn.where)}"
+            _logger.error("%s found %s", told.what, self.found)
 
     def now(self, at_ms: int) -> ProofNow:
-        age = max(0.0, (at_ms - (self.ended_ms or self.since_ms)) / 1000)
-        verdict, reason = self._verdict(age)
-        return ProofNow(
-            self.what,
-            self.every_seconds,
-            verdict,
-            reason,
-            age,
-            self.ended_ms,
-            self.turns,
-            self.failures,
-            self.covered,
-            self.left_out,
-            self.uncounted,
-            self.unaudited,
-            dict(self.problems),
-        )
+        told = self.told
+        age = max(0.0, (at_ms - (told.ended_ms or self.since_ms)) / 1000)
+        verdict, reason = self._verdict(told, age)
+        return replace(told, verdict=verdict, reason=reason, age_seconds=age)
 
-    def _verdict(self, age: float) -> tuple[ProofVerdict, str]:
+    def _verdict(self, told: ProofNow, age: float) -> tuple[ProofVerdict, str]:
         why = f": {self.error}" if self.error else ""
         if self.found:
-            return "found", f"{self.found}; `sluice {self.what}` says more"
-        if age > OVERDUE_TURNS * self.every_seconds:
+            return "found", f"{self.found}; `sluice {told.what}` says more"
+        if age > OVERDUE_TURNS * told.every_seconds:
             return "overdue", f"has not come to its end for {age:.0f} s{why}"
-        if self.ended_ms is None:
+        if told.ended_ms is None:
             return "starting", f"has not come to its end yet{why}"
-        units = "entries" if self.what == "verify" else "offsets"
-        left_out = f", with no time for {self.left_out:,} more" if self.left_out else ""
-        uncounted = f"; {self.uncounted:,} messages may lack rows within" if self.uncounted else ""
-        unaudited = f"; not compared: {', '.join(self.unaudited)}" if self.unaudited else ""
-        return "ok", f"nothing wrong in {self.covered:,} {units}{left_out}{uncounted}{unaudited}"
+        units = "entries" if told.what == "verify" else "offsets"
+        left_out = f", with no time for {told.left_out:,} more" if told.left_out else ""
+        uncounted = f"; {told.uncounted:,} messages may lack rows within" if told.uncounted else ""
+        unaudited = f"; not compared: {', '.join(told.unaudited)}" if told.unaudited else ""
+        return "ok", f"nothing wrong in {told.covered:,} {units}{left_out}{uncounted}{unaudited}"
+
+
+def _begun(what: What, every_seconds: float, since_ms: int) -> _Record:
+    """Each kind of problem has its count from the start."""
+    problems = dict.fromkeys(KINDS[what], 0)
+    return _Record(ProofNow(what, every_seconds, problems=problems), since_ms)
 
 
 class Proof:
@@ -149,10 +133,10 @@ class Proof:
         self._records: dict[What, _Record] = {}
         if configuration.verify is not None:
             every = configuration.verify.every_seconds
-            self._records["verify"] = _Record("verify", every, now_ms())
+            self._records["verify"] = _begun("verify", every, self._began_ms)
         if configuration.audit is not None:
             every = configuration.audit.every_seconds
-            self._records["audit"] = _Record("audit", every, now_ms())
+            self._records["audit"] = _begun("audit", every, self._began_ms)
         #: Of the processes that have ended, and of the one that runs.
         self._used_before = self._used = 0.0
         self.memory_bytes = 0
@@ -185,8 +169,8 @@ class Proof:
             why = self._run_once()
             if self._stop.is_set():
                 return
-            for record in self._records.values():
-                record.take(Turn(record.what, now_ms(), error=f"its process {why}"))
+            for what, record in self._records.items():
+                record.take(Turn(what, now_ms(), error=f"its process {why}"))
             self._stop.wait(_RESTART_SECONDS)
 
     def _run_once(self) -> str:

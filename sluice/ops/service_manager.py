@@ -9,7 +9,8 @@ import threading
 import time
 from collections.abc import Mapping, Sequence
 
-from sluice.driver.connector import ConnectorRun, now_ms
+from sluice.core.moments import now_ms
+from sluice.driver.connector import ConnectorRun
 from sluice.ops.running import ConnectorNow, Rates, look_at, why_not_alive
 
 _logger = logging.getLogger("sluice.service")

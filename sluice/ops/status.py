@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import time
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Literal
@@ -21,6 +20,7 @@ from sluice.config import Configuration, ConnectorConfiguration, TableConfigurat
 from sluice.core.decided import Frozen, closed_shards, holding
 from sluice.core.errors import SluiceError
 from sluice.core.lease import has_expired
+from sluice.core.moments import now_ms
 from sluice.core.ranges import TopicPartition
 from sluice.core.replicas import Condition, host_matches, judged
 from sluice.driver.specs import access_of
@@ -254,20 +254,20 @@ class Leftover:
         return f"left over: {what} {where}; the driver drops it, do not drop it by hand"
 
 
-def read_leftovers(configuration: Configuration, now_ms: int | None = None) -> list[Leftover]:
+def read_leftovers(configuration: Configuration, at_ms: int | None = None) -> list[Leftover]:
     """Of all staged entries, on all servers that answer; one that does not is logged."""
     staged = [table for table in configuration.tables if table.delivery == "staged"]
     if not staged:
         return []
     access = access_of(configuration)
-    now_ms = time.time_ns() // 1_000_000 if now_ms is None else now_ms
+    at_ms = now_ms() if at_ms is None else at_ms
     lease_ms = int(configuration.batch.lease_seconds * 1000)
     found: list[Leftover] = []
     for table in staged:
         for shard in configuration.shards_of(table):
             for url in access.shards[shard]:
                 try:
-                    found += _at(access, table, shard, url, now_ms - lease_ms)
+                    found += _at(access, table, shard, url, at_ms - lease_ms)
                 except SluiceError as error:
                     _logger.error("staging tables on %s: %s. Try: %s", url, error, error.hint)
     return found

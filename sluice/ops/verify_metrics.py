@@ -2,15 +2,58 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 from prometheus_client import CollectorRegistry, start_http_server
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.core import Metric
 from prometheus_client.registry import Collector
 
 from sluice.core.anomalies import AnomalyKind
 from sluice.core.errors import ConfigurationError
+from sluice.ops.families import CounterFamily, Family, GaugeFamily, Labelled, told
 from sluice.verify.verifier import Verifier
+
+
+def _by_kind(verifier: Verifier) -> Labelled:
+    """Each kind of anomaly has a series from the start, so that an alert on its increase sees the
+    first one."""
+    found = dict.fromkeys((kind.value for kind in AnomalyKind), 0)
+    for (kind, _, _), count in list(verifier.totals.anomalies.items()):
+        found[kind.value] += count
+    return found.items()
+
+
+def _by_partition(verifier: Verifier) -> Labelled:
+    found = [
+        (kind.value, connector, source, count)
+        for (kind, connector, source), count in list(verifier.totals.anomalies.items())
+    ]
+    for kind, connector, source, count in sorted(found):
+        yield (kind, connector, source.topic, str(source.partition)), count
+
+
+_VERIFIER: Mapping[str, Family[Verifier]] = {
+    "sluice_verify_anomalies": CounterFamily("Anomalies found, by kind.", _by_kind, ("kind",)),
+    "sluice_verify_partition_anomalies": CounterFamily(
+        "Anomalies found, by partition.",
+        _by_partition,
+        ("kind", "connector", "topic", "partition"),
+    ),
+    "sluice_verify_unjudged": CounterFamily(
+        "Contradictions that compaction may explain, so that nothing is said.",
+        lambda verifier: verifier.totals.unjudged,
+    ),
+    "sluice_verify_instances": CounterFamily(
+        "Records and tombstones read.",
+        lambda verifier: verifier.instances().items(),
+        ("connector",),
+    ),
+    "sluice_verify_lag_messages": GaugeFamily(
+        "Messages of the log that were not read yet.",
+        lambda verifier: verifier.lags().items(),
+        ("connector",),
+    ),
+}
 
 
 class VerifierCollector(Collector):
@@ -20,44 +63,8 @@ class VerifierCollector(Collector):
         self._verifier = verifier
 
     def collect(self) -> Iterable[Metric]:
-        """All metrics now. Each kind of anomaly has a series from the start, so that an alert
-        on its increase sees the first one."""
-        totals = self._verifier.totals
-        kinds = CounterMetricFamily(
-            "sluice_verify_anomalies", "Anomalies found, by kind.", labels=["kind"]
-        )
-        by_kind = dict.fromkeys(AnomalyKind, 0)
-        partitions = CounterMetricFamily(
-            "sluice_verify_partition_anomalies",
-            "Anomalies found, by partition.",
-            labels=["kind", "connector", "topic", "partition"],
-        )
-        for (kind, connector, source), count in sorted(
-            totals.anomalies.items(), key=lambda item: (item[0][0].value, *item[0][1:])
-        ):
-            by_kind[kind] += count
-            where = [kind.value, connector, source.topic, str(source.partition)]
-            partitions.add_metric(where, float(count))
-        for kind, count in by_kind.items():
-            kinds.add_metric([kind.value], float(count))
-        unjudged = CounterMetricFamily(
-            "sluice_verify_unjudged",
-            "Contradictions that compaction may explain, so that nothing is said.",
-            value=float(totals.unjudged),
-        )
-        instances = CounterMetricFamily(
-            "sluice_verify_instances", "Records and tombstones read.", labels=["connector"]
-        )
-        for connector, count in self._verifier.instances().items():
-            instances.add_metric([connector], float(count))
-        lag = GaugeMetricFamily(
-            "sluice_verify_lag_messages",
-            "Messages of the log that were not read yet.",
-            labels=["connector"],
-        )
-        for connector, count in self._verifier.lags().items():
-            lag.add_metric([connector], float(count))
-        return [kinds, partitions, unjudged, instances, lag]
+        """All metrics now."""
+        return told(_VERIFIER, [((), self._verifier)], ())
 
 
 def serve(port: int, verifier: Verifier, host: str = "127.0.0.1") -> int:

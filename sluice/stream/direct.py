@@ -7,7 +7,6 @@ windows still remember all that was inserted since then.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import partial
@@ -20,6 +19,7 @@ from sluice.clickhouse.vanishing import tokens_went_until_ms
 from sluice.clickhouse.window import read_insert_counter, read_server_run, tables_with_windows
 from sluice.core.budget import WindowState, why_forgotten
 from sluice.core.errors import TerminalError
+from sluice.core.moments import now_ms
 from sluice.core.server_runs import is_same_run
 from sluice.stream.marks import Mark
 from sluice.stream.staging import InsertManner, insert_chunk
@@ -52,7 +52,7 @@ def read_memory(server: Server, facts: TableFacts) -> Memory:
 
     :raises ServerError: terminal or transient.
     """
-    since_ms = time.time_ns() // 1_000_000
+    since_ms = now_ms()
     tables = [table for _, table in tables_with_windows(facts)]
     run = "" if all(table.replicated for table in tables) else read_server_run(server)
     counters = tuple(read_insert_counter(server, table) for table in tables)
@@ -90,13 +90,13 @@ def check_memory(server: Server, facts: TableFacts, mark: Mark) -> None:
             "Exchange it back, or let the views be what they were, until this epoch is done. If "
             "that cannot be: a" + _HINT[1:],
         )
-    now_ms = time.time_ns() // 1_000_000
+    at_ms = now_ms()
     for table, before in zip(tables, mark.insert_counters, strict=True):
         why = why_forgotten(
             WindowState(table.window_blocks, read_insert_counter(server, table), table.target),
             before,
             mark.since_ms,
-            now_ms,
+            at_ms,
             seconds=table.window_seconds,
             lost_until_ms=tokens_went_until_ms(table),
         )

@@ -23,6 +23,7 @@ from typing import Literal
 from sluice.config import AuditConfiguration, Configuration, VerifyConfiguration, load
 from sluice.core.anomalies import AnomalyKind
 from sluice.core.errors import SluiceError
+from sluice.core.moments import now_ms
 from sluice.driver.applying import loaded
 from sluice.driver.specs import kafka_access
 from sluice.kafka.ledger import last_before
@@ -94,13 +95,9 @@ class Begin:
 Tell = Callable[[Turn], None]
 
 
-def _now_ms() -> int:
-    return time.time_ns() // 1_000_000
-
-
 def _told(tell: Tell, what: What, began_ms: int, **found: object) -> None:
     used = {"cpu_seconds": time.process_time(), "memory_bytes": _memory_bytes()}
-    tell(Turn(what, began_ms, _now_ms(), **used, **found))  # type: ignore[arg-type]
+    tell(Turn(what, began_ms, now_ms(), **used, **found))  # type: ignore[arg-type]
 
 
 def _memory_bytes() -> int:
@@ -129,7 +126,7 @@ def verify_on(
     every = section.every_seconds
     verifier: Verifier | None = None
     while not stop.is_set():
-        began_ms, error = _now_ms(), ""
+        began_ms, error = now_ms(), ""
         verifier = verifier or Verifier(configuration, section.source, since_ms)
         before = sum(verifier.instances().values())
         try:
@@ -150,7 +147,7 @@ def verify_on(
             where = (f"{a.kind.value}: {a.connector} {a.source}: {a.what}" for a in found)
             found_in = {"covered": sum(verifier.instances().values()) - before, "error": error}
             _told(tell, "verify", began_ms, problems=problems, where=_first(where), **found_in)
-        stop.wait(max(0.0, every - (_now_ms() - began_ms) / 1000))
+        stop.wait(max(0.0, every - (now_ms() - began_ms) / 1000))
     if verifier is not None:
         verifier.close()
 
@@ -168,7 +165,7 @@ def audit_on(
     since_ms = begin.looks_ms.get("audit", begin.driver_ms) - _MARGIN_MS
     first_ms: Mapping[str, int] | None = {} if "audit" in begin.looks_ms else None
     while not stop.is_set():
-        began_ms = _now_ms()
+        began_ms = now_ms()
         pace = Pace(section.share, every, stop)
         try:
             today = loaded(configuration, os.environ)
@@ -184,7 +181,7 @@ def audit_on(
             counts = {name: getattr(report, name) for name in _COUNTS}
             where = _first(report.where())
             _told(tell, "audit", began_ms, problems=problems, where=where, **counts)
-        stop.wait(max(0.0, every - (_now_ms() - began_ms) / 1000))
+        stop.wait(max(0.0, every - (now_ms() - began_ms) / 1000))
 
 
 def _before(configuration: Configuration, at_ms: int, back_ms: int) -> dict[str, int]:

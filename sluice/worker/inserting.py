@@ -39,6 +39,7 @@ from sluice.core.budget import (
 from sluice.core.bundles import replica_number
 from sluice.core.errors import InDoubtError, SluiceError, TerminalError, TransientError
 from sluice.core.load_spec import TableSpec
+from sluice.core.moments import now_ms
 from sluice.core.ranges import Range
 from sluice.core.receipts import NeedsReservation, Receipt
 from sluice.core.replicas import turn
@@ -223,9 +224,8 @@ def _insert_into(
         raise _refused_block(error, server, table, profile, bundle.reservation, attempt) from error
     if is_known and not is_first:
         _require_same_run(server, bundle, shard, f"{table.target} on {url} has the block")
-    now_ms = time.time_ns() // 1_000_000
     took_ms = int(reply.seconds * 1000)
-    return block.receipt(url, token, insert_ms=took_ms, acknowledged_at_ms=now_ms)
+    return block.receipt(url, token, insert_ms=took_ms, acknowledged_at_ms=now_ms())
 
 
 def _refused_block(
@@ -386,14 +386,14 @@ def _require_remembered(
     """
     if facts.window_blocks == 0:
         return  # it never deduplicates, and runs for a benchmark only
-    now_ms = time.time_ns() // 1_000_000
+    at_ms = now_ms()
     for target, there in tables_with_windows(facts):
         window = WindowState(there.window_blocks, read_insert_counter(server, there), there.target)
         why = why_forgotten(
             window,
             bundle.insert_counters.get(replace(own, target=target).key, 0),
             bundle.since_ms,
-            now_ms,
+            at_ms,
             seconds=there.window_seconds,
             lost_until_ms=tokens_went_until_ms(there),
         )

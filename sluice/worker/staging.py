@@ -47,6 +47,7 @@ from sluice.clickhouse.vanishing import why_rows_go
 from sluice.clickhouse.window import crowding
 from sluice.core.errors import InDoubtError, SluiceError, TerminalError, TransientError
 from sluice.core.load_spec import TableSpec, lacking_lineage
+from sluice.core.moments import now_ms
 from sluice.core.receipts import Receipt
 from sluice.core.tokens import row_source
 from sluice.decode.messages.decoded import Block
@@ -129,9 +130,8 @@ class StagedBlock:
                 self._seal()  # there is a marker: another look
             else:
                 raise OvertakenError(f"others were quicker {_LOOKS} times with {self._marker_name}")
-        now_ms = time.time_ns() // 1_000_000
         took_ms = int(self._seconds * 1000)
-        return replace(self._receipt, insert_ms=took_ms, acknowledged_at_ms=now_ms)
+        return replace(self._receipt, insert_ms=took_ms, acknowledged_at_ms=now_ms())
 
     @contextmanager
     def _as_block(self) -> Iterator[None]:

@@ -283,7 +283,7 @@ def test_a_store_that_may_have_been_emptied_is_opened_when_a_lease_is_over() -> 
     shop.poll(after_ms=0)
     # The time is the same each time: a lease, how long it is sent without a note, and what clocks
     # may differ by.
-    until = "nothing is loaded until 1970-01-01 02:56:53 UTC"
+    until = "nothing is loaded until 1970-01-01T02:56:53Z"
     assert until in (shop.poll(after_ms=4_000) or "")
     assert until in (shop.poll(after_ms=LEASE - 10_000) or "")
     notes = MemoryStore(kept).notes()

@@ -312,7 +312,7 @@ def families() -> dict[str, Metric]:
         *ProofCollector(None, "p").collect(),
         *ParkedCollector(()).collect(),
         *ProcessCollector(registry=None).collect(),
-        *(GaugeMetricFamily(n, text, labels=LABELS) for n, text in PARTITION_GAUGES.items()),
+        *(GaugeMetricFamily(n, text, labels=LABELS) for n, (_, text) in PARTITION_GAUGES.items()),
         GaugeMetricFamily(RATIO, RATIO_HELP, labels=[*LABELS, "table"]),
     ]
     return {family.name: family for family in found}

@@ -13,6 +13,7 @@ from sluice.config.applied import document_of
 from sluice.core.decided import Version, apply_entry, taken_entry
 from sluice.core.errors import ConfigurationError
 from sluice.core.fleet.records import Report
+from sluice.core.moments import now_ms
 from sluice.driver.applying import loaded
 from sluice.kafka.decisions import write_decisions
 from sluice.kafka.fleet import FleetTopic
@@ -27,7 +28,7 @@ from sluice.ops.applying import (
 )
 from sluice.ops.doctor import Finding
 from sluice.ops.doctor_kafka import look_at_kafka
-from sluice.ops.driver_decisions import now_ms, read_decided
+from sluice.ops.driver_decisions import read_decided
 from sluice.ops.ledger_view import LedgerSelection, read_ledger
 from tests.ops.pipelines import Pipeline
 from tests.support.kafka import Kafka

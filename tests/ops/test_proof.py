@@ -15,7 +15,7 @@ from sluice.clickhouse.http import Server
 from sluice.driver.children import own_process
 from sluice.ops import proof as proof_module
 from sluice.ops.metrics import ProofCollector
-from sluice.ops.proof import Proof, ProofNow, _Record
+from sluice.ops.proof import Proof, ProofNow, _begun
 from sluice.verify.continuous import Turn
 from tests.support.fixtures import fresh_database
 from tests.support.kafka import Kafka, numbered
@@ -32,7 +32,7 @@ def scene(tmp_path: Path, kafka: Kafka, embedded: Server, embedded_url: str) -> 
 
 
 def test_what_is_said_of_its_looks() -> None:
-    record = _Record("audit", 60.0, 0)
+    record = _begun("audit", 60.0, 0)
     assert record.now(1_000).verdict == "starting"
     turn = Turn("audit", 1_000, 2_000, covered=1_200, left_out=7, problems={"missing": 0})
     record.take(turn)
@@ -40,7 +40,7 @@ def test_what_is_said_of_its_looks() -> None:
     assert (found.verdict, found.age_seconds) == ("ok", 60.0)
     assert found.reason == "nothing wrong in 1,200 offsets, with no time for 7 more"
     told = replace(turn, left_out=0, uncounted=1_030, unaudited=("clicks", "views"))
-    other = _Record("audit", 60.0, 0)
+    other = _begun("audit", 60.0, 0)
     other.take(told)
     assert other.now(2_000).reason == (
         "nothing wrong in 1,200 offsets; 1,030 messages may lack rows within; not compared: "

@@ -15,6 +15,7 @@ from sluice.config import load
 from sluice.core.errors import TerminalError
 from sluice.core.ledger import Background
 from sluice.core.load_spec import LoadSpec
+from sluice.core.moments import now_ms
 from sluice.core.ranges import digest_of_rest
 from sluice.core.records import Kind, may_follow
 from sluice.core.tokens import row_source
@@ -22,7 +23,7 @@ from sluice.driver.probing import DoubledRowsError
 from sluice.driver.specs import read_spec
 from sluice.driver.state import PartitionState
 from sluice.ops import partition_decisions
-from sluice.ops.driver_decisions import DecisionRefusedError, now_ms
+from sluice.ops.driver_decisions import DecisionRefusedError
 from sluice.ops.partition_decisions import (
     LeaseRunsError,
     Outcome,

@@ -11,11 +11,12 @@ from hashlib import sha256
 
 from sluice.config import Configuration
 from sluice.core.errors import TerminalError
+from sluice.core.moments import now_ms
 from sluice.driver.connector import ConnectorRun
 from sluice.ops import dead_letters_purging as purging
 from sluice.ops import dead_letters_replaying as replaying
 from sluice.ops.dead_letters import DeadLetterSelection, with_topic
-from sluice.ops.driver_decisions import DecisionRefusedError, now_ms
+from sluice.ops.driver_decisions import DecisionRefusedError
 from sluice.ops.http.bodies import Adopted, Confirmed, Purged, Replayed, Resolved, Rewound
 from sluice.ops.partition_decisions import (
     Decider,

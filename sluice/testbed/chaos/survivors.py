@@ -11,7 +11,6 @@ Rows are counted by the moment at which a server acknowledged them, as the ledge
 
 from __future__ import annotations
 
-import time
 from collections.abc import Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
@@ -20,6 +19,7 @@ from statistics import median
 from typing import Any, TextIO
 
 from sluice.core.errors import TerminalError
+from sluice.core.moments import now_ms
 from sluice.testbed.chaos.clustered import ClusterStage, Loading, running_cluster_stage
 from sluice.testbed.chaos.drivers import Say
 from sluice.testbed.chaos.layout import Layout
@@ -178,13 +178,13 @@ def _phases(
             for victim in victims:
                 victim.start()
             say(f"{', '.join(names)} are back")
-        began_ms = time.time_ns() // 1_000_000
+        began_ms = now_ms()
         if chaos.wait_for(is_used_up, seconds / len(_PHASES)) and phase != _PHASES[-1]:
             raise TerminalError(
                 f"the backlog was used up in the phase {phase!r}",
                 "Give a larger --rate: as many messages wait as it makes in that time.",
             )
-        times.append((began_ms, time.time_ns() // 1_000_000))
+        times.append((began_ms, now_ms()))
     return times
 
 

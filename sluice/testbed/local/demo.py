@@ -20,6 +20,7 @@ from pathlib import Path
 from sluice.clickhouse.http import Server
 from sluice.clickhouse.sql import OF_RANGE, range_parameters
 from sluice.config import Configuration, load
+from sluice.core.moments import now_ms
 from sluice.core.ranges import Range, TopicPartition
 from sluice.kafka.clients import KafkaAccess, make_admin
 from sluice.kafka.dead_letters import read_dead_letters
@@ -172,7 +173,7 @@ def _run_and_kill(
             lambda settled: phase.progress(settled, stage.rows),
         )
         end_seconds = driver.kill()
-        killed_ms = time.time_ns() // 1_000_000 - int(end_seconds * 1000)
+        killed_ms = now_ms() - int(end_seconds * 1000)
         stage.tail.poll()
         seconds = _seconds_since_first_task(stage, first_settled, killed_ms)
         settled = sum(stage.tail.positions.values())

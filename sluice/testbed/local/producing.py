@@ -15,6 +15,7 @@ import numpy as np
 from confluent_kafka.admin import NewTopic
 
 from sluice.core.errors import TerminalError
+from sluice.core.moments import now_ms
 from sluice.core.ranges import TopicPartition
 from sluice.kafka.clients import KafkaAccess, make_admin
 from sluice.kafka.errors import kafka_error
@@ -296,7 +297,7 @@ class SteadyProducer:
         dice = random.Random(rows)
         share = min(_STAMPED_MAX, _STAMPED_MAX_IN_ALL / seconds) / self.rows_per_second
         wanted = sent = 0
-        began_ms, began = time.time_ns() // 1_000_000, time.monotonic()
+        began_ms, began = now_ms(), time.monotonic()
         while sent < rows:
             due = min(rows, int((time.monotonic() - began) * self.rows_per_second) + 1)
             due = min(due, sent + max(0, self.queued_max - len(producer)))

@@ -11,6 +11,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from sluice.clickhouse import access, http, probe, statements
+from sluice.core import moments
 from sluice.core.decided import Decided
 from sluice.core.load_spec import LoadSpec
 from sluice.core.planning import RANGES_OF_TASK, share_of_task
@@ -103,8 +104,8 @@ def _of_machine(world: World) -> list[tuple[Any, str, Any]]:
         sleep=lambda seconds: world.sleep(int(seconds * 1000)),
     )
     timed = (
-        *(reader, readers, recorder, tail, transactions, http, probe, statements, driver_fleet),
-        *(failover, insert_lock, inserting, leases, loading, tasks, worker_staging),
+        *(moments, reader, readers, recorder, tail, transactions, http, probe, statements),
+        *(driver_fleet, failover, insert_lock, inserting, leases, loading, tasks, worker_staging),
     )
     threaded, threading = (background, connector, monitor), threading_in(world)
     pooled, pool = (inheriting, observing, probing), partial(VirtualPool, world)
@@ -174,7 +175,6 @@ def _of_spark(parts: Parts) -> list[tuple[Any, str, Any]]:
         # The same few load specs are written out again and again.
         (LoadSpec, "canonical", lru_cache(maxsize=64)(LoadSpec.canonical)),
         (bundling, "share_of_task", _tiny if world.plan.shares_tasks else share_of_task),
-        (connector, "now_ms", world.wall_ms),
         (connector, "make_admin", lambda access: None),
         (connector, "SourceLog", lambda admin, ends: clients.SimulatedLog(world)),
         (connector, "ensure_own_topics", lambda admin, names: None),

@@ -21,7 +21,7 @@ from sluice.core.replicas import Condition, ReplicaHealth
 from sluice.driver.counters import Inserted
 from sluice.driver.loop import ConnectorLoop
 from sluice.driver.ports import ReplicaState
-from sluice.ops.proof import _Record
+from sluice.ops.proof import _begun
 from sluice.verify.continuous import Turn
 from tests.driver.loop_world import World, run, table_spec
 from tests.ops.http.scene import Served, run_of
@@ -88,9 +88,9 @@ def served(folder: Path) -> Iterator[Served]:
     loop, stop = scene(), threading.Event()
     made = Served(folder, [run_of(loop)])
     now = time.time_ns() // 1_000_000
-    made.proof._records["verify"] = _Record("verify", 60.0, now)
+    made.proof._records["verify"] = _begun("verify", 60.0, now)
     made.proof._records["verify"].take(Turn("verify", now - 41_000, now - 40_000, covered=18_442))
-    made.proof._records["audit"] = _Record("audit", 600.0, now)
+    made.proof._records["audit"] = _begun("audit", 600.0, now)
     made.proof._records["audit"].take(
         Turn("audit", now - 220_000, now - 180_000, covered=2_104_882)
     )

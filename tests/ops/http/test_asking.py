@@ -14,7 +14,7 @@ from sluice.config import Configuration, HttpConfiguration
 from sluice.config.clickhouse import CertificatesConfiguration
 from sluice.config.model import VerifyConfiguration
 from sluice.ops.http.asking import DriverSilentError, read_proof
-from sluice.ops.proof import _Record
+from sluice.ops.proof import _begun
 from sluice.verify.continuous import Turn
 from tests.ops.http.scene import Served
 from tests.support.certificates import Authority
@@ -25,7 +25,7 @@ def proving(folder: Path, tls: CertificatesConfiguration | None = None) -> Itera
     """The configuration of a driver whose audit has found something, and that answers."""
     served = Served(folder, [], tls=tls)
     now_ms = time.time_ns() // 1_000_000
-    records = {what: _Record(what, 60.0, now_ms) for what in ("verify", "audit")}
+    records = {what: _begun(what, 60.0, now_ms) for what in ("verify", "audit")}
     records["audit"].take(
         Turn("audit", now_ms, now_ms, problems={"missing": 2}, where=("a[0] at 7",))
     )

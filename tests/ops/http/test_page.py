@@ -16,7 +16,7 @@ from sluice.driver.connector import ConnectorRun
 from sluice.driver.parking import Parking
 from sluice.driver.ports import ReplicaState
 from sluice.ops.http import app
-from sluice.ops.proof import _Record
+from sluice.ops.proof import _begun
 from sluice.verify.continuous import Turn
 from tests.driver.loop_world import START_MS, World, run, table_spec
 from tests.ops.http.scene import Served, run_of
@@ -71,7 +71,7 @@ def every_state() -> list[ConnectorRun]:
 @pytest.mark.slow
 def test_a_browser_shows_every_state_and_runs_nothing_of_a_name(tmp_path: Path) -> None:
     served = Served(tmp_path, every_state())
-    served.proof._records["audit"] = _Record("audit", 60.0, time.time_ns() // 1_000_000)
+    served.proof._records["audit"] = _begun("audit", 60.0, time.time_ns() // 1_000_000)
     where = (f"doubled: {HOSTILE}",)
     served.proof._records["audit"].take(Turn("audit", 0, 0, problems={"doubled": 1}, where=where))
     try:
