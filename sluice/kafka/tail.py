@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import confluent_kafka as ck
 
-from sluice.kafka.clients import KafkaAccess, make_admin, make_consumer
+from sluice.kafka.clients import KafkaAccess, list_topics, make_admin, make_consumer
 from sluice.kafka.errors import KafkaTerminalError, StalledError, kafka_error
 
 _POLL_MESSAGES = 2000
@@ -208,14 +208,12 @@ def partition_count(access: KafkaAccess, topic: str) -> int:
 
     :raises SluiceError: Kafka does not tell.
     """
-    try:
-        found = make_admin(access).list_topics(topic, timeout=_TIMEOUT_SECONDS).topics.get(topic)
-    except ck.KafkaException as error:
-        raise kafka_error(f"asking for topic {topic}", error) from None
+    what = f"asking {access.brokers} for topic {topic}"
+    found = list_topics(make_admin(access), what, _TIMEOUT_SECONDS, topic).topics.get(topic)
     if found is None:
         return 0
     if found.error is not None:
         if found.error.code() == ck.KafkaError.UNKNOWN_TOPIC_OR_PART:
             return 0
-        raise kafka_error(f"asking for topic {topic}", found.error)
+        raise kafka_error(what, found.error)
     return len(found.partitions)

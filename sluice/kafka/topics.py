@@ -14,7 +14,8 @@ from confluent_kafka.admin import (
     ResourceType,
 )
 
-from sluice.kafka.clients import refusal
+from sluice.core.errors import SluiceError
+from sluice.kafka.clients import admin_error, list_topics
 from sluice.kafka.errors import KafkaTerminalError, KafkaUnavailableError, kafka_error
 
 #: Largest message of a topic that Sluice owns; its producers send no larger ones.
@@ -42,6 +43,16 @@ FLEET_TOPIC_SETTINGS = {
 }
 
 _TIMEOUT_SECONDS = 30.0
+#: Answers to the creation of a topic that no repetition changes.
+_REFUSED = frozenset(
+    {
+        ck.KafkaError.POLICY_VIOLATION,
+        ck.KafkaError.INVALID_CONFIG,
+        ck.KafkaError.INVALID_REQUEST,
+        ck.KafkaError.TOPIC_EXCEPTION,
+        ck.KafkaError.UNSUPPORTED_VERSION,
+    }
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,20 +74,44 @@ def cluster_metadata(
     """Brokers and topics of the cluster.
 
     :param where: the brokers that are asked, for messages.
+    :raises KafkaRefusedError: nobody is let in.
     :raises KafkaUnavailableError: also if the answer names no broker: one that has slept answers
         while it still counts as dead to its cluster.
     """
     what = f"asking {where} for the brokers" if where else "asking for the brokers"
-    try:
-        found = admin.list_topics(timeout=timeout_seconds)
-    except ck.KafkaException as error:
-        admin.poll(0)  # takes what librdkafka has told meanwhile
-        if why := refusal(admin):
-            raise KafkaUnavailableError(f"{what}: {why}", KafkaTerminalError.hint) from None
-        raise kafka_error(what, error) from None
+    found = list_topics(admin, what, timeout_seconds)
     if not found.brokers:
         raise KafkaUnavailableError(f"{what}: the answer names none yet")
     return found
+
+
+def own_topic(name: str, brokers: int, settings: Mapping[str, str]) -> NewTopic:
+    """A topic of Sluice's own as it is to be made.
+
+    :param brokers: of the cluster: it has three replicas, where there are so many.
+    """
+    replication = min(3, brokers)
+    config = {**settings, "min.insync.replicas": str(min(2, replication))}
+    return NewTopic(name, num_partitions=1, replication_factor=replication, config=config)
+
+
+class TopicRefusedError(KafkaTerminalError):
+    """The cluster takes no topic with these settings, as by a policy of who runs it."""
+
+
+def creation_error(new: NewTopic, error: ck.KafkaException) -> SluiceError:
+    """The typed error for what a broker answered to the creation of a topic."""
+    action = f"creating topic {new.topic}"
+    if error.args[0].code() not in _REFUSED:
+        return kafka_error(action, error)
+    settings = " ".join(f"--config {name}={value}" for name, value in new.config.items())
+    return TopicRefusedError(
+        f"{action}: {error.args[0].name()}: {error.args[0].str()}",
+        "Make it by hand, or have it made, with other settings where this cluster refuses these "
+        '(docs/DEPLOYMENT.md, "Topics of Sluice\'s own", says which may differ): kafka-topics.sh '
+        f"--bootstrap-server HOST:PORT --create --topic {new.topic} --partitions 1 "
+        f"--replication-factor {new.replication_factor} {settings}",
+    )
 
 
 def ensure_own_topic(
@@ -87,20 +122,19 @@ def ensure_own_topic(
     Replication is min(3, brokers); with two replicas or more, two must have every write.
 
     :returns: whether it was created now.
+    :raises TopicRefusedError: the cluster wants other settings.
     """
     metadata = cluster_metadata(admin)
     if name in metadata.topics:
         return False
-    replication = min(3, len(metadata.brokers))
-    config = {**settings, "min.insync.replicas": str(min(2, replication))}
-    new = NewTopic(name, num_partitions=1, replication_factor=replication, config=config)
+    new = own_topic(name, len(metadata.brokers), settings)
     future = admin.create_topics([new], operation_timeout=_TIMEOUT_SECONDS)[name]
     try:
         future.result()
     except ck.KafkaException as error:
         if error.args[0].code() == ck.KafkaError.TOPIC_ALREADY_EXISTS:
             return False
-        raise kafka_error(f"creating topic {name}", error) from None
+        raise creation_error(new, error) from None
     return True
 
 
@@ -112,14 +146,16 @@ def ensure_own_topics(admin: AdminClient, names: Iterable[str]) -> None:
 
 def describe_topic(admin: AdminClient, name: str) -> TopicFacts | None:
     """Facts about a topic, None if it does not exist."""
+    what = f"describing topic {name}"
+    found = list_topics(admin, what, _TIMEOUT_SECONDS, name).topics.get(name)
+    if found is None or found.error is not None or not found.partitions:
+        return None
+    resource = ConfigResource(ResourceType.TOPIC, name)
     try:
-        found = admin.list_topics(name, timeout=_TIMEOUT_SECONDS).topics.get(name)
-        if found is None or found.error is not None or not found.partitions:
-            return None
-        resource = ConfigResource(ResourceType.TOPIC, name)
-        described = admin.describe_configs([resource])[resource].result()
+        futures = admin.describe_configs([resource], request_timeout=_TIMEOUT_SECONDS)
+        described = futures[resource].result()
     except ck.KafkaException as error:
-        raise kafka_error(f"describing topic {name}", error) from None
+        raise admin_error(admin, what, error) from None
     return TopicFacts(
         name=name,
         partitions=len(found.partitions),
