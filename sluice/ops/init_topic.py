@@ -403,7 +403,7 @@ def configuration_text(wanted: Wanted, found: Recognised, database: str, table: 
 name = {_text(name)}  # part of every token and topic name: keep it
 
 [spark]
-master = "local[*]"
+master = "local[2]"                   # two Python workers here, up to 0.6 GB each
 
 [[connector]]                         # one Kafka cluster
 name = "main"                         # part of every token: keep it
