@@ -435,7 +435,8 @@ def check_verification(
             f"broker {broker} does not show {_VERIFICATION} and is older than Kafka 3.7 (it speaks "
             f"version {speaks} of Fetch): perhaps it does not verify transactional writes, and "
             f"{late}",
-            f"{fix}, or let Sluice's user see the brokers' settings (DescribeConfigs)",
+            f"{fix}, or let Sluice's user see the brokers' settings (DescribeConfigs). What is not "
+            "Apache Kafka, as Redpanda, has no such setting: no promise can be made on it",
         )
         return
     found.warning(

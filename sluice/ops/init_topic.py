@@ -370,6 +370,8 @@ def _tell(
             "the messages do not name their columns: rename c1, c2, … in the statement; the "
             "order stays"
         )
+    for remark in facts.remarks:
+        _logger.warning("%s", remark)
     if not facts.has_database:
         _logger.warning("the database does not exist yet: CREATE DATABASE comes first")
     if facts.has_table:

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from dataclasses import replace
+from itertools import cycle
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -11,6 +15,7 @@ from sluice.clickhouse.schema import Dependent, TableFacts
 from sluice.core.dynamic import DynamicColumns
 from sluice.core.errors import TerminalError, TransientError
 from sluice.core.load_spec import Column, LoadSpec, Mapped, Route, Sharding, TableSpec
+from sluice.ops import doctor_front
 from sluice.ops.doctor_decode import answer
 from sluice.ops.doctor_findings import Examination, Finding, refusal
 from sluice.ops.doctor_tables import check_dynamic, check_entry, check_shared, check_table
@@ -360,3 +365,16 @@ def test_tables_that_a_probe_cannot_tell_of(
     (warning,) = bad(found).values()
     assert (warning.check, warning.level) == ("probe", "warning")
     assert why in warning.what and fix in warning.fix
+
+
+def test_behind_a_balancer_a_shared_table_is_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It has one content on all servers, and is loaded past its window."""
+    identities = cycle(["a /", "b /"])
+    monkeypatch.setattr(doctor_front, "identity_of", lambda _: next(identities))
+    monkeypatch.setattr(doctor_front, "_path_of", lambda *_: "")
+    access: Any = SimpleNamespace(connect=lambda _: nullcontext())
+    for engine, level in (("SharedReplacingMergeTree", "warning"), ("MergeTree", "error")):
+        found = Examination("here")
+        facts = replace(FACTS, engine=engine)
+        doctor_front._check_balancer(found, access, "http://front:8123", [facts])
+        assert [finding.level for finding in found.findings] == [level]

@@ -107,6 +107,7 @@ def test_verification(
     assert [each.level for each in found.findings] == ([level] if level else [])
     assert all(words in each.what for each in found.findings)
     assert [each.passing for each in found.findings] == ([version is away] if level else [])
+    assert all(("Redpanda" in each.fix) == ("older than" in each.what) for each in found.findings)
 
 
 HANDLERS = "org.apache.kafka.common.security.oauthbearer"
