@@ -430,6 +430,9 @@ name = {_text(table[:_NAME_MAX])}  # part of every token: keep it
 topics = [{_text(wanted.topic)}]
 format = {_text(found.format)}
 {more}lineage = true                        # columns _topic, _partition, _offset, _row, _source
+
+# [http]                              # metrics, health, status and a page; Kubernetes and the
+# listen = "127.0.0.1:9464"           # image need it, with "0.0.0.0:9464"
 """
 
 
