@@ -8,6 +8,12 @@ from setuptools.errors import CCompilerError, ExecError, PlatformError
 
 _ARGUMENTS = ["-std=gnu11", "-O3"]
 
+if sys.platform != "linux":
+    sys.exit(
+        f"sluice: it runs on Linux with glibc, and this is {sys.platform}\n"
+        'Take the container: docs/DEPLOYMENT.md, "In a container"'
+    )
+
 
 class _BuildExtensions(build_ext):
     def build_extension(self, ext: Extension) -> None:

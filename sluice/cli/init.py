@@ -13,12 +13,15 @@ from sluice.cli.exit import ExitStatus
 from sluice.core.load_spec import Delivery
 
 if TYPE_CHECKING:
+    from sluice.core.errors import SluiceError
     from sluice.kafka.registry import RegistryAccess
     from sluice.ops.init_formats import FirstLine
     from sluice.ops.init_topic import Wanted
 
 FILE_NAME = "sluice.toml"
 _PASSWORD = "CLICKHOUSE_PASSWORD"
+#: Of ClickHouse, old and new: an unknown user, a password that is wrong or missing.
+_LOGIN_CODES = frozenset({192, 193, 194, 516})
 
 
 @command("init", "sluice init --from-topic orders --brokers localhost:9092 > create.sql")
@@ -89,10 +92,14 @@ def _from_topic(path: Path, force: bool, topic: str, **named: Any) -> int:
     if path.exists() and not force:
         raise _is_there(path)
     from sluice.config import load
-    from sluice.core.errors import ConfigurationError
+    from sluice.core.errors import ConfigurationError, SluiceError
     from sluice.ops.init_topic import propose
 
-    proposal = propose(wanted)
+    try:
+        proposal = propose(wanted)
+    except SluiceError as error:
+        error.hint = _hint(error)  # others speak of a file, which is not there yet
+        raise
     _write(path, proposal.configuration, force=force)
     try:
         load(path, os.environ)
@@ -106,6 +113,27 @@ def _from_topic(path: Path, force: bool, topic: str, **named: Any) -> int:
         path,
     )
     return ExitStatus.DONE
+
+
+def _hint(error: SluiceError) -> str:
+    """What to do about what `init` was answered: who logs in stands in its options."""
+    from sluice.clickhouse.reactions import ServerError
+    from sluice.kafka.errors import KafkaDeniedError, KafkaRefusedError
+
+    if isinstance(error, ServerError) and error.code in _LOGIN_CODES:
+        return f"Give --user, and its password in the environment: export {_PASSWORD}=…"
+    if isinstance(error, KafkaDeniedError):
+        return (
+            "Looking at a topic needs Read on it and Describe on the group sluice.reader; "
+            "who logs in says --property sasl.username=…"
+        )
+    if isinstance(error, KafkaRefusedError):
+        return (
+            "Say how to log in by --property, e.g. --property security.protocol=SASL_SSL "
+            "--property sasl.mechanism=… --property sasl.username=… "
+            "--property sasl.password='${KAFKA_PASSWORD}'"
+        )
+    return error.hint
 
 
 def _wanted(

@@ -96,6 +96,11 @@ def _dispatch(words: list[str]) -> int:
         raise UsageError(
             f"{COMPLETE}: {instruction!r} is no shell's", "sluice completion bash, or zsh, or fish"
         )
+    if sys.platform != "linux":
+        raise UsageError(
+            f"Sluice runs on Linux with glibc, and this is {sys.platform}",
+            'Take the container: docs/DEPLOYMENT.md, "In a container".',
+        )
     try:
         with sluice.make_context("sluice", [*words]) as context:
             return int(sluice.invoke(context))

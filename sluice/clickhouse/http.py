@@ -294,8 +294,7 @@ class Server:
         return self._nothing_sent(what, "PING_FAILED", f"/ping: {why}")
 
     def _nothing_sent(self, what: str, name: str, why: str) -> ServerError:
-        # A server that wants a certificate just ends the connection, at times without a word.
-        hint = f"{NETWORK_HINT} {_CERTIFICATES}" if self._address.secure else NETWORK_HINT
+        hint = _unreached_hint(self._address, why)
         return nothing_sent(self.url, what, name, why, hint)
 
     def _connect(self, what: str) -> http.client.HTTPConnection:
@@ -402,6 +401,22 @@ def pieces(
 
 
 _PIECE_BYTES = 1 << 20
+
+
+def _unreached_hint(address: Address, why: str) -> str:
+    """What to do where no server answered."""
+    if "WRONG_VERSION_NUMBER" in why:
+        return f"What listens there speaks no TLS: write http://{address.host}:…"
+    if address.secure:
+        # A server that wants a certificate just ends the connection, at times without a word.
+        return f"{NETWORK_HINT} {_CERTIFICATES}"
+    if address.port in _TLS_PORTS:
+        return f"A listener with TLS ends a plain connection so: is it https? {NETWORK_HINT}"
+    return NETWORK_HINT
+
+
+#: Where ClickHouse listens for TLS by default, and what stands before it.
+_TLS_PORTS = frozenset({443, 8443, 9440})
 _CERTIFICATES = (
     "Look at the server's certificate, and at `tls` in [clickhouse]: its `ca` must have signed the "
     "server's, and its `certificate` is shown to a server that asks for one."

@@ -12,9 +12,11 @@ EXAMPLE = """\
 name = "orders"                       # part of every token and topic name: keep it
 
 [spark]
-master = "local[*]"
+# Two Python workers on this machine; each loads about 0.4 million rows a second and takes up to
+# 0.6 GB. "local[*]": one for each core. Clusters: docs/DEPLOYMENT.md.
+master = "local[2]"
 # Any property of Spark, except speculation.
-conf = { "spark.executor.memory" = "4g" }
+conf = { "spark.driver.memory" = "512m" }
 
 [[connector]]                         # one Kafka cluster; repeat the section for more
 name = "dc1"

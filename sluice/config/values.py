@@ -227,7 +227,8 @@ def a_replica_url(value: object) -> str:
     if parts.scheme not in ("http", "https") or not parts.hostname:
         raise RefusedError(f"{shown(value)} is not an HTTP URL; write it like http://host:8123")
     if port is None or port == 0:
-        raise RefusedError(f"{shown(value)} names no port; write it like http://host:8123")
+        example = "https://host:8443" if parts.scheme == "https" else "http://host:8123"
+        raise RefusedError(f"{shown(value)} names no port; write it like {example}")
     if parts.path not in ("", "/") or parts.query or parts.fragment:
         raise RefusedError(f"{shown(value)} must end after the port; settings are Sluice's to send")
     return f"{parts.scheme}://{parts.netloc}"

@@ -127,7 +127,7 @@ def patiently(
             if stopping.is_set():
                 raise
             failed(error)
-            _logger.warning("%s (next in %.1f s): %s", what, seconds, error)
+            _logger.warning("%s (next in %.1f s): %s. Try: %s", what, seconds, error, error.hint)
             stopping.wait(seconds)
             seconds = min(seconds * 2, _RETRY_SECONDS_MAX)
 

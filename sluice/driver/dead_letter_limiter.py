@@ -76,6 +76,8 @@ class DeadLetterLimiter:
             return loaded
         for letter in loaded.dead_letters:
             key = (letter.table, letter.reason)
+            if key not in self.counts and letter.reason != PARKED:
+                _tell_first(source, letter)
             self.counts[key] = self.counts.get(key, 0) + 1
         self._warn(source, window, loaded, dead_letters, now_ms)
 
@@ -160,3 +162,20 @@ class DeadLetterLimiter:
                 self._limit.max_ratio,
                 examples(loaded.dead_letters, table),
             )
+
+
+def _tell_first(source: TopicPartition, letter: DeadLetter) -> None:
+    """Say it once in a run for each table entry and reason: a few dead letters are far from any
+    limit, and who looks at a table that stays empty does not know of them."""
+    _logger.warning(
+        "%s offset %d becomes a dead letter of table entry %s: %s: %s",
+        source,
+        letter.offset,
+        letter.table or "(no route)",
+        letter.reason,
+        letter.error,
+        extra={
+            "hint": "`sluice dead-letters list` and `show` tell of all. Others of this table "
+            "entry with this reason are only counted."
+        },
+    )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import random
 
@@ -17,6 +18,7 @@ from sluice.core.dead_letters import DeadLetterLimit
 from sluice.core.errors import InDoubtError, SluiceError, TerminalError
 from sluice.core.lease import LeaseOverError
 from sluice.core.ledger import Background
+from sluice.core.load_spec import LoadSpec
 from sluice.core.planning import smoothed_bytes
 from sluice.core.ranges import Range, TopicPartition
 from sluice.core.receipts import (
@@ -86,16 +88,42 @@ def backoff_ms(failures: int) -> int:
     return min(BACKOFF_MS_MAX, BACKOFF_MS_FIRST << min(failures, 10))
 
 
-def _tell_ignored(counters: Counters, block_range: Range, loaded: Loaded) -> None:
+def _tell_ignored(counters: Counters, block_range: Range, loaded: Loaded, spec: LoadSpec) -> None:
+    """Say once which fields no column takes. It is a warning where one of them may be meant for a
+    column that is written otherwise, and that has its default in each row then."""
     for entry, names in counters.newly_ignored(loaded).items():
-        _logger.info(
+        meant = _meant(spec, entry, names)
+        hint = "Columns of these names load them from then on."
+        if meant:
+            pairs = ", ".join(f"{json.dumps(c)} = {json.dumps(n)}" for n, c in meant.items())
+            hint += f" If they are only written otherwise: [table.columns] {pairs}."
+        _logger.log(
+            logging.WARNING if meant else logging.INFO,
             "%s: its messages have fields that table entry %s has no column for, and that are not "
             "loaded: %s",
             block_range,
             entry,
             ", ".join(names),
-            extra={"hint": "Columns of these names load them from then on."},
+            extra={"hint": hint},
         )
+
+
+def _meant(spec: LoadSpec, entry: str, names: list[str]) -> dict[str, str]:
+    """Columns by the names of fields that differ from theirs by case and underscores only; those
+    that are filled from elsewhere are left out."""
+    tables = [table for table in spec.tables if table.entry == entry]
+    filled = {mapped.column for table in tables for mapped in table.mapping}
+    columns = {
+        _plain(column.name): column.name
+        for table in tables
+        for column in table.columns
+        if column.name not in filled
+    }
+    return {name: columns[_plain(name)] for name in names if _plain(name) in columns}
+
+
+def _plain(name: str) -> str:
+    return name.replace("_", "").replace("-", "").lower()
 
 
 class ReportHandler:
@@ -185,7 +213,7 @@ class ReportHandler:
                         return [ParkEntry(error.table, error)]
                     return [StopPartition(state.source, error)]
                 self._take_failovers(state, loaded)
-                _tell_ignored(self._counters, state.block_range, loaded)
+                _tell_ignored(self._counters, state.block_range, loaded, self._planner.spec)
                 state.failures = state.refusals = 0
                 state.alone = False
                 self._planner.learn_time(state, loaded)

@@ -94,7 +94,8 @@ class Tracing:
         except ImportError as error:
             raise ConfigurationError(
                 f"the environment asks for traces, and {error.name} is not installed",
-                "Install sluice[tracing], or set OTEL_TRACES_EXPORTER=none.",
+                "pip install '.[tracing]' where Sluice's source is (in the image: "
+                'docs/DEPLOYMENT.md, "In a container"), or set OTEL_TRACES_EXPORTER=none.',
             ) from None
         self._api = api
         self._sampler: Sampler = self._provider.sampler

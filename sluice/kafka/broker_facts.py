@@ -6,11 +6,18 @@ import time
 from collections.abc import Iterable, Mapping
 
 import confluent_kafka as ck
-from confluent_kafka.admin import ConfigResource, NewTopic, ResourceType
+from confluent_kafka.admin import ConfigResource, ResourceType
 
-from sluice.kafka.clients import KafkaAccess, make_admin
+from sluice.kafka.clients import KafkaAccess, admin_error, make_admin
 from sluice.kafka.errors import KafkaDeniedError, KafkaUnavailableError, kafka_error
-from sluice.kafka.topics import TopicFacts, cluster_metadata, describe_topic
+from sluice.kafka.topics import (
+    OWN_TOPIC_SETTINGS,
+    TopicFacts,
+    cluster_metadata,
+    creation_error,
+    describe_topic,
+    own_topic,
+)
 from sluice.kafka.wire.connection import Connection
 from sluice.kafka.wire.messages import ADD_OFFSETS, add_offsets_body
 from sluice.kafka.wire.security import read_security, without_login
@@ -38,6 +45,7 @@ _RECORDING = {
 class BrokerFacts:
     """Asks the brokers of a cluster that answered when this was made.
 
+    :raises KafkaRefusedError: nobody is let in.
     :raises TransientError: nobody answers within the time.
     """
 
@@ -65,7 +73,8 @@ class BrokerFacts:
             try:
                 entries = future.result()
             except ck.KafkaException as error:
-                raise kafka_error(f"reading settings of broker {resource.name}", error) from None
+                what = f"reading settings of broker {resource.name}"
+                raise admin_error(self._admin, what, error) from None
             found[int(resource.name)] = {
                 name: str(entry.value) for name, entry in entries.items() if entry.value is not None
             }
@@ -128,19 +137,20 @@ class BrokerFacts:
                 return frozenset()
         return frozenset({"DESCRIBE_CONFIGS"})
 
-    def require_create(self, topic: str) -> None:
-        """Have the broker look at the creation of a topic, and not do it.
+    def require_create(self, topic: str, settings: Mapping[str, str] = OWN_TOPIC_SETTINGS) -> None:
+        """Have the broker look at the creation of a topic of Sluice's own, and not do it.
 
         :raises KafkaDeniedError: this user may not create it.
+        :raises TopicRefusedError: the cluster wants other settings.
         """
-        new = NewTopic(topic, num_partitions=1, replication_factor=1)
+        new = own_topic(topic, len(self.brokers), settings)
         future = self._admin.create_topics(
             [new], validate_only=True, request_timeout=_REQUEST_SECONDS
         )[topic]
         try:
             future.result()
         except ck.KafkaException as error:
-            raise kafka_error(f"creating topic {topic}", error) from None
+            raise creation_error(new, error) from None
 
     def refused_of_recording(self, transactional_id: str, group: str) -> str:
         """Have a broker look at a transaction on a group's offsets that there cannot be.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import re
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -10,11 +11,11 @@ from typing import Any, TypeVar
 from weakref import WeakKeyDictionary
 
 import confluent_kafka as ck
-from confluent_kafka.admin import AdminClient
+from confluent_kafka.admin import AdminClient, ClusterMetadata
 
-from sluice.core.errors import ConfigurationError
+from sluice.core.errors import ConfigurationError, SluiceError
 from sluice.core.kafka_identity import identity_properties, wire_mechanism
-from sluice.kafka.errors import kafka_error
+from sluice.kafka.errors import kafka_error, refused, unreachable
 from sluice.kafka.tokens import token_source
 
 _logger = logging.getLogger("sluice.kafka")
@@ -25,6 +26,11 @@ READER_GROUP = "sluice.reader"
 
 _LOGIN_CODES = frozenset({ck.KafkaError._AUTHENTICATION, ck.KafkaError._SSL})
 _LOST_CODES = frozenset({ck.KafkaError._TRANSPORT, ck.KafkaError._ALL_BROKERS_DOWN})
+#: A connection that broke while somebody logged in: nobody was refused.
+_BROKEN_LOGIN = ("Disconnected", "Broker transport failure", "timed out")
+#: What is answered to a request that reached no broker.
+_UNREACHED_CODES = frozenset({*_LOST_CODES, ck.KafkaError._TIMED_OUT})
+_AFTER = re.compile(r" \(after \d+ms in state [A-Z_]+\)")
 #: A login that goes on to fail is told again after so long.
 _AGAIN_SECONDS = 60.0
 
@@ -75,35 +81,74 @@ class KafkaAccess:
 class _Errors:
     """What librdkafka tells of a client on its way, as its `error_cb`.
 
-    :param refusal: what it said of a login that failed; "": none did.
     :param lost: called when a connection to a broker ended that was not meant to, or none began.
     """
 
     def __init__(self, lost: Callable[[], None]) -> None:
-        self.refusal = ""
         self._lost = lost
         self._warned_at = -_AGAIN_SECONDS
+        self.forget()
+
+    def forget(self) -> None:
+        """Of what comes next only the last reason counts."""
+        #: Of a login that failed, and of a connection; "": none is known.
+        self.refusal = self.reason = ""
 
     def __call__(self, error: ck.KafkaError) -> None:
-        if error.code() in _LOGIN_CODES:
-            self.refusal = error.str()
+        code, text = error.code(), _AFTER.sub("", error.str())
+        if code in _LOGIN_CODES and not any(words in text for words in _BROKEN_LOGIN):
+            self.refusal = text
             if time.monotonic() - self._warned_at >= _AGAIN_SECONDS:
                 self._warned_at = time.monotonic()
-                _logger.warning("Kafka refuses the login: %s", error.str())
-        else:
-            # It repeats itself while a broker is away; the callers report what it means.
-            _logger.debug("librdkafka: %s", error)
-            if error.code() in _LOST_CODES:
-                self._lost()
+                _logger.warning("Kafka refuses the login: %s", text)
+            return
+        # It repeats itself while a broker is away; the callers report what it means.
+        _logger.debug("librdkafka: %s", error)
+        if code != ck.KafkaError._ALL_BROKERS_DOWN:
+            self.reason = text
+        elif not self.reason:  # a listener that wants TLS or a login is told of by no other error
+            self.reason = "the brokers end each connection, and do not say why"
+        if code in _LOST_CODES:
+            self._lost()
 
 
 #: Of admin clients that live.
 _errors: WeakKeyDictionary[AdminClient, _Errors] = WeakKeyDictionary()
 
 
-def refusal(admin: AdminClient) -> str:
-    """Why this client could not log in, where it could not, in librdkafka's words."""
-    return _errors[admin].refusal if admin in _errors else ""
+def admin_error(admin: AdminClient, action: str, error: ck.KafkaException) -> SluiceError:
+    """The typed error for what an admin client answered to `action`: where no broker was reached,
+    with the reason, which librdkafka tells beside its answer.
+
+    :returns: a KafkaRefusedError if nobody was let in.
+    """
+    if error.args[0].code() in _UNREACHED_CODES and admin in _errors:
+        admin.poll(0)  # takes what librdkafka has told meanwhile
+        told = _errors[admin]
+        if told.refusal:
+            return refused(action, told.refusal)
+        if told.reason:
+            return unreachable(action, told.reason)
+    return kafka_error(action, error)
+
+
+def list_topics(
+    admin: AdminClient, action: str, timeout_seconds: float, topic: str | None = None
+) -> ClusterMetadata:
+    """Brokers and topics of the cluster.
+
+    :param action: what this is for, for messages.
+    :param topic: only this one.
+    :raises KafkaRefusedError: nobody is let in.
+    :raises SluiceError: Kafka does not answer; with the reason, where it is known.
+    """
+    admin.poll(0)
+    if admin in _errors:
+        _errors[admin].forget()
+    try:
+        return admin.list_topics(topic, timeout=timeout_seconds)
+    except ck.KafkaException as error:
+        raise admin_error(admin, action, error) from None
 
 
 def _make(

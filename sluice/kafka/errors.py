@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import confluent_kafka as ck
 
 from sluice.core.errors import InDoubtError, SluiceError, TerminalError, TransientError
@@ -56,7 +58,7 @@ class KafkaDeniedError(KafkaRefusedError):
 class KafkaUnavailableError(TransientError):
     """Kafka did not answer, or cannot answer now."""
 
-    hint = "Check that the brokers run and can be reached; Sluice goes on by itself."
+    hint = "Check that the brokers run and can be reached; `sluice run` goes on by itself."
 
 
 #: What who runs waits for.
@@ -98,6 +100,60 @@ class StalledError(TransientError):
     """The offsets exist, but reading makes no progress."""
 
     hint = "Check the partition's leader; Sluice reads the range again."
+
+
+#: What a text says where a client connects to what the cluster itself calls a broker, and not to
+#: what stands in the configuration.
+_OF_THE_CLUSTER = re.compile(r"/\d+: ")
+_LISTENER = (
+    "What `brokers` of the connector names listens otherwise than this client speaks: set its "
+    'property "security.protocol" to what that listener has, PLAINTEXT, SSL, SASL_PLAINTEXT or '
+    "SASL_SSL."
+)
+#: Words of a reason, and what to do about it.
+_REMEDIES = (
+    (
+        "certificate verify failed",
+        'Name the authority that signed the brokers\' certificate: "ssl.ca.location" of the '
+        "connector.",
+    ),
+    ("SSL handshake failed", _LISTENER),
+    ("Invalid response size", _LISTENER),
+    ("Disconnected", _LISTENER),
+    ("end each connection", _LISTENER),
+    (
+        "Failed to resolve",
+        "Correct the host in `brokers` of the connector, or let this machine resolve it.",
+    ),
+    (
+        "Connection refused",
+        "Nothing listens there: correct host and port in `brokers` of the connector, or start the "
+        "broker.",
+    ),
+)
+
+
+def unreachable(action: str, why: str) -> KafkaUnavailableError:
+    """No broker was reached.
+
+    :param why: the reason, in librdkafka's words.
+    """
+    hint = next((hint for words, hint in _REMEDIES if words in why), None)
+    if _OF_THE_CLUSTER.search(why):
+        hint = (
+            "So the cluster itself calls this broker (its advertised.listeners): start the broker, "
+            "or give it an address that is good from here."
+        )
+    return KafkaUnavailableError(f"{action}: {why}", hint)
+
+
+def refused(action: str, why: str) -> KafkaRefusedError:
+    """Nobody was let in.
+
+    :param why: the reason, in librdkafka's words.
+    """
+    hint = next((hint for words, hint in _REMEDIES if words in why), None)
+    return KafkaRefusedError(f"{action}: {why}", hint)
 
 
 class UnreadRangeError(Exception):

@@ -195,7 +195,8 @@ def _signed(principal: AwsPrincipal) -> Token:
     except ImportError:
         raise ConfigurationError(
             "sasl.mechanism = AWS_MSK_IAM needs a package that is not installed",
-            "pip install 'sluice[msk]', on the machines of the workers, too.",
+            "pip install '.[msk]' where Sluice's source is, on the machines of the workers, too; "
+            'in the image: docs/DEPLOYMENT.md, "In a container".',
         ) from None
     asked_at = time.time()
     try:

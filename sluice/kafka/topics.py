@@ -16,7 +16,7 @@ from confluent_kafka.admin import (
 )
 
 from sluice.core.errors import SluiceError
-from sluice.kafka.clients import KafkaAccess, make_admin, refusal
+from sluice.kafka.clients import KafkaAccess, admin_error, list_topics, make_admin
 from sluice.kafka.errors import (
     KafkaDeniedError,
     KafkaTerminalError,
@@ -50,6 +50,16 @@ FLEET_TOPIC_SETTINGS = {
 
 _TIMEOUT_SECONDS = 30.0
 ADMIN_TIMEOUT_SECONDS = 15.0
+#: Answers to the creation of a topic that no repetition changes.
+_REFUSED = frozenset(
+    {
+        ck.KafkaError.POLICY_VIOLATION,
+        ck.KafkaError.INVALID_CONFIG,
+        ck.KafkaError.INVALID_REQUEST,
+        ck.KafkaError.TOPIC_EXCEPTION,
+        ck.KafkaError.UNSUPPORTED_VERSION,
+    }
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,26 +81,44 @@ def cluster_metadata(
     """Brokers and topics of the cluster.
 
     :param where: the brokers that are asked, for messages.
+    :raises KafkaRefusedError: nobody is let in.
     :raises KafkaUnavailableError: also if the answer names no broker: one that has slept answers
         while it still counts as dead to its cluster.
     """
     what = f"asking {where} for the brokers" if where else "asking for the brokers"
-    try:
-        found = admin.list_topics(timeout=timeout_seconds)
-    except ck.KafkaException as error:
-        raise _failure(admin, what, error) from None
+    found = list_topics(admin, what, timeout_seconds)
     if not found.brokers:
         raise KafkaUnavailableError(f"{what}: the answer names none yet")
     return found
 
 
-def _failure(admin: AdminClient, what: str, error: ck.KafkaException) -> SluiceError:
-    """Of a client that was not let in librdkafka only says here that nobody answers."""
-    failure = kafka_error(what, error)
-    admin.poll(0)  # takes what librdkafka has told meanwhile
-    if not isinstance(failure, KafkaDeniedError) and (why := refusal(admin)):
-        return KafkaUnavailableError(f"{what}: {why}", KafkaTerminalError.hint)
-    return failure
+def own_topic(name: str, brokers: int, settings: Mapping[str, str]) -> NewTopic:
+    """A topic of Sluice's own as it is to be made.
+
+    :param brokers: of the cluster: it has three replicas, where there are so many.
+    """
+    replication = min(3, brokers)
+    config = {**settings, "min.insync.replicas": str(min(2, replication))}
+    return NewTopic(name, num_partitions=1, replication_factor=replication, config=config)
+
+
+class TopicRefusedError(KafkaTerminalError):
+    """The cluster takes no topic with these settings, as by a policy of who runs it."""
+
+
+def creation_error(new: NewTopic, error: ck.KafkaException) -> SluiceError:
+    """The typed error for what a broker answered to the creation of a topic."""
+    action = f"creating topic {new.topic}"
+    if error.args[0].code() not in _REFUSED:
+        return kafka_error(action, error)
+    settings = " ".join(f"--config {name}={value}" for name, value in new.config.items())
+    return TopicRefusedError(
+        f"{action}: {error.args[0].name()}: {error.args[0].str()}",
+        "Make it by hand, or have it made, with other settings where this cluster refuses these "
+        '(docs/DEPLOYMENT.md, "Topics of Sluice\'s own", says which may differ): kafka-topics.sh '
+        f"--bootstrap-server HOST:PORT --create --topic {new.topic} --partitions 1 "
+        f"--replication-factor {new.replication_factor} {settings}",
+    )
 
 
 def described(admin: AdminClient, names: Iterable[str]) -> dict[str, TopicDescription]:
@@ -111,7 +139,7 @@ def described(admin: AdminClient, names: Iterable[str]) -> dict[str, TopicDescri
             found[name] = future.result()
         except ck.KafkaException as error:
             if error.args[0].code() != ck.KafkaError.UNKNOWN_TOPIC_OR_PART:
-                raise _failure(admin, f"describing topic {name}", error) from None
+                raise admin_error(admin, f"describing topic {name}", error) from None
     return found
 
 
@@ -141,20 +169,19 @@ def ensure_own_topic(
     Replication is min(3, brokers); with two replicas or more, two must have every write.
 
     :returns: whether it was created now.
+    :raises TopicRefusedError: the cluster wants other settings.
     """
     metadata = cluster_metadata(admin)
     if name in metadata.topics:
         return False
-    replication = min(3, len(metadata.brokers))
-    config = {**settings, "min.insync.replicas": str(min(2, replication))}
-    new = NewTopic(name, num_partitions=1, replication_factor=replication, config=config)
+    new = own_topic(name, len(metadata.brokers), settings)
     future = admin.create_topics([new], operation_timeout=_TIMEOUT_SECONDS)[name]
     try:
         future.result()
     except ck.KafkaException as error:
         if error.args[0].code() == ck.KafkaError.TOPIC_ALREADY_EXISTS:
             return False
-        raise kafka_error(f"creating topic {name}", error) from None
+        raise creation_error(new, error) from None
     return True
 
 
@@ -174,9 +201,10 @@ def describe_topic(admin: AdminClient, name: str) -> TopicFacts | None:
         return None
     resource = ConfigResource(ResourceType.TOPIC, name)
     try:
-        entries = admin.describe_configs([resource])[resource].result()
+        futures = admin.describe_configs([resource], request_timeout=ADMIN_TIMEOUT_SECONDS)
+        entries = futures[resource].result()
     except ck.KafkaException as error:
-        raise kafka_error(f"describing topic {name}", error) from None
+        raise admin_error(admin, f"describing topic {name}", error) from None
     return TopicFacts(
         name=name,
         partitions=len(found.partitions),

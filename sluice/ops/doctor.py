@@ -31,6 +31,7 @@ from sluice.ops.doctor_shards import (
     check_insert_locks,
     look_at_cluster,
 )
+from sluice.ops.doctor_spark import look_at_spark
 from sluice.ops.doctor_tables import (
     TableNeeds,
     check_delivery,
@@ -83,7 +84,7 @@ def examine(configuration: Configuration, connector: str | None = None) -> list[
     seen = {name: look.partitions for name, look in kafka.items()}
     partitions = _partitions_by_target(entries, connectors, seen)
     topics = {topic for partitions in seen.values() for topic in partitions}
-    findings = _look_at_lease(configuration)
+    findings = [*look_at_spark(configuration), *_look_at_lease(configuration)]
     findings += [finding for each in connectors for finding in _look_at_reader(each)]
     findings += [finding for look in kafka.values() for finding in look.findings]
     findings += _look_at_patterns(entries, seen)

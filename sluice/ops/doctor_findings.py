@@ -93,6 +93,6 @@ def refusal(findings: Sequence[Finding]) -> SluiceError | None:
     if not errors:
         return None
     text = "\n".join(f"{finding.where}: {finding.what}; {finding.fix}" for finding in errors)
-    if all(finding.passing or finding.check in AWAY_CHECKS for finding in errors):
-        return TransientError(text, errors[0].fix)
-    return TerminalError(text, "`sluice doctor` shows everything that was looked at.")
+    passes = all(finding.passing or finding.check in AWAY_CHECKS for finding in errors)
+    kind = TransientError if passes else TerminalError
+    return kind(text, "`sluice doctor` shows everything that was looked at.")

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from socket import gethostname
 
 from sluice.config import Configuration, ConnectorConfiguration, FleetConfiguration
@@ -20,7 +21,13 @@ from sluice.driver.applying import newest_version
 from sluice.driver.record_updates import RESETTLE_MS
 from sluice.driver.specs import kafka_access
 from sluice.kafka.broker_facts import BrokerFacts
-from sluice.kafka.topics import FLEET_TOPIC_SETTINGS, OWN_MESSAGE_BYTES_MAX, TopicFacts
+from sluice.kafka.errors import KafkaDeniedError
+from sluice.kafka.topics import (
+    FLEET_TOPIC_SETTINGS,
+    OWN_MESSAGE_BYTES_MAX,
+    OWN_TOPIC_SETTINGS,
+    TopicFacts,
+)
 from sluice.kafka.transactions import SEND_BYTES_MAX, RecorderNames
 from sluice.kafka.wire.messages import FETCH
 from sluice.ops.doctor_findings import Examination, Finding
@@ -347,8 +354,11 @@ def look_at_kafka(configuration: Configuration, connector: ConnectorConfiguratio
     contact = Examination(f"{connector.name} at {connector.brokers}")
     try:
         cluster = BrokerFacts(kafka_access(configuration, connector.name))
-    except SluiceError as error:
+    except TransientError as error:
         contact.error("kafka", f"cannot be reached: {error.message}", error.hint)
+        return KafkaLook(contact.findings)
+    except SluiceError as error:
+        contact.error("login", error.message, error.hint)
         return KafkaLook(contact.findings)
     contact.ok("kafka", f"brokers: {len(cluster.brokers)}")
     if len(cluster.brokers) == 1:
@@ -368,6 +378,8 @@ def look_at_kafka(configuration: Configuration, connector: ConnectorConfiguratio
     if settings:
         _check_brokers(contact, settings)
     look.findings += contact.findings
+    if any(finding.check == "broker-settings" and finding.passing for finding in look.findings):
+        return look  # each of the others would wait for a broker that does not answer
     bytes_max = _look_at_sources(configuration, connector, cluster, look)
     _look_at_own_topics(configuration, connector, cluster, bytes_max, look)
     _look_at_internal_topics(connector, cluster, settings, look)
@@ -423,7 +435,8 @@ def check_verification(
             f"broker {broker} does not show {_VERIFICATION} and is older than Kafka 3.7 (it speaks "
             f"version {speaks} of Fetch): perhaps it does not verify transactional writes, and "
             f"{late}",
-            f"{fix}, or let Sluice's user see the brokers' settings (DescribeConfigs)",
+            f"{fix}, or let Sluice's user see the brokers' settings (DescribeConfigs). What is not "
+            "Apache Kafka, as Redpanda, has no such setting: no promise can be made on it",
         )
         return
     found.warning(
@@ -591,6 +604,8 @@ def _look_at_own_topics(
                 keeps = name != configuration.duplicates_topic
                 check_dead_letters(found, topic, bytes_max, connector.brokers, keeps=keeps)
         elif not found.findings:
+            settings = FLEET_TOPIC_SETTINGS if name in fleet else OWN_TOPIC_SETTINGS
+            _check_creation(found, partial(cluster.require_create, name, settings))
             _check_future(found, len(cluster.brokers), min(3, len(cluster.brokers)), "sluice run")
         look.findings += found.findings
 
@@ -645,6 +660,16 @@ def _look_at_internal_topics(
         look.findings += found.findings
 
 
+def _check_creation(found: Examination, create: Callable[[], None]) -> None:
+    """Whether the cluster takes a topic with the settings that it will be made with."""
+    try:
+        create()
+    except KafkaDeniedError:
+        return  # told among the rights
+    except SluiceError as error:
+        found.refused("creation", error)
+
+
 def _check_future(
     found: Examination, brokers: int, replicas: int, maker: str, factor: str = ""
 ) -> None:
@@ -662,7 +687,8 @@ def _check_future(
             f"{maker} cannot create it: {replicas} replicas are wanted, brokers: {brokers}",
             f"{factor}={wanted} on every broker, or start the others",
         )
-    found.ok("replication", f"{maker} will create it with {replicas} replicas")
+    if all(finding.check != "creation" for finding in found.findings):
+        found.ok("replication", f"{maker} will create it with {replicas} replicas")
 
 
 def _describe(found: Examination, cluster: BrokerFacts, name: str) -> TopicFacts | None:

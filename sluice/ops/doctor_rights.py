@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 
@@ -26,14 +27,21 @@ def check_kafka_rights(
         each for each in kafka_rights(configuration, connector) if each.command in ("", DOCTOR)
     ]
     try:
-        for right, lacking in _lacking(configuration, connector, cluster, rights):
+        recording = _refused_of_recording(configuration.group(connector.name), cluster)
+        for right, lacking in _lacking(configuration, connector, cluster, rights, recording):
             tell = found.warning if right.command else found.error
             tell(
                 "rights",
                 f"its user lacks {' and '.join(lacking)} on {right.shown}: {right.why}",
                 right.statement(connector.brokers, kafka_user(connector), lacking),
             )
-        found.ok("rights", "its user has all that are needed")
+        said = "its user has all that are needed"
+        if recording is None:
+            said = (
+                "its user has those on topics; whether it may write transactions and commit cannot "
+                "be asked with this login: the start of `sluice run` tells"
+            )
+        found.ok("rights", said)
     except SluiceError as error:
         found.failed("rights", error)
     return found.findings
@@ -44,11 +52,11 @@ def _lacking(
     connector: ConnectorConfiguration,
     cluster: BrokerFacts,
     rights: Sequence[KafkaRight],
+    recording: str | None,
 ) -> Iterator[tuple[KafkaRight, list[str]]]:
     topics = configuration.topics_of(connector.name, cluster.topics)
     own = {right.name for right in rights if right.kind == "topic" and not right.is_prefix}
     held = cluster.may({*topics, *own} - {"*"})
-    recording = _refused_of_recording(configuration.group(connector.name), cluster)
     for right in rights:
         if right.kind == "topic":
             lacking = _of_topic(cluster, right, held, topics)
@@ -87,12 +95,13 @@ def _word(operation: str) -> str:
     return {"DescribeConfigs": "DESCRIBE_CONFIGS"}.get(operation, operation.upper())
 
 
-def _refused_of_recording(group: str, cluster: BrokerFacts) -> str:
-    """On what the right is missing that a transaction on the group's offsets needs."""
+def _refused_of_recording(group: str, cluster: BrokerFacts) -> str | None:
+    """On what the right is missing that a transaction on the group's offsets needs; "": none is.
+    None: it cannot be asked, as the login is one that only librdkafka knows."""
     try:
         return cluster.refused_of_recording(f"{group}.doctor", group)
     except ConfigurationError:
-        return ""  # a login that only librdkafka knows: the start of `sluice run` says it
+        return None
 
 
 def _is_denied(ask: Callable[[], object]) -> bool:
@@ -128,14 +137,21 @@ def known_tables(configuration: Configuration) -> tuple[dict[str, TableFacts], l
 def check_clickhouse_rights(
     found: Examination, server: Server, user: str, rights: Sequence[ClickHouseRight]
 ) -> None:
-    """Ask a server what Sluice's user may do.
+    """Ask a server what Sluice's user may do; of one that is too old to say it, or does not know
+    such names, try what is tried nowhere else before a range needs it: a probe's look.
 
     :raises TransientError: it does not answer.
     """
     for right in rights:
         whole = _has_right(server, ", ".join(right.privileges), right.on)
         if whole is None:
-            return  # it is too old to say, or does not know such names
+            _try_looks(found, server, user, rights)
+            found.ok(
+                "rights",
+                "this server does not say what its user may do (CHECK GRANT): only a look into the "
+                "tables was tried; `sluice doctor --grants` prints all that is needed",
+            )
+            return
         if whole:
             continue
         for privilege in right.privileges:
@@ -146,6 +162,32 @@ def check_clickhouse_rights(
                     f"its user lacks {privilege} on {right.on}: {right.why}",
                     right.statement(user, [privilege]),
                 )
+    found.ok("rights", "Sluice's user has all that are needed")
+
+
+def _try_looks(
+    found: Examination, server: Server, user: str, rights: Sequence[ClickHouseRight]
+) -> None:
+    for right in rights:
+        for privilege in right.privileges:
+            columns = _LOOK.fullmatch(privilege)
+            if columns is None or right.command:
+                continue
+            try:
+                server.execute(f"SELECT {columns[1]} FROM {right.on} LIMIT 0")
+            except TransientError:
+                raise
+            except ServerError as error:
+                found.error(
+                    "rights",
+                    f"its user cannot read {right.on}, which is needed to know {right.why}: "
+                    f"{error.message}",
+                    right.statement(user, [privilege]),
+                )
+
+
+#: The right to read columns of a table.
+_LOOK = re.compile(r"SELECT\((.+)\)")
 
 
 def _has_right(server: Server, privilege: str, on: str) -> bool | None:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from sluice.clickhouse.capabilities import Capabilities, read_capabilities
 from sluice.clickhouse.http import Server
+from sluice.clickhouse.reactions import ServerError
 from sluice.clickhouse.sql import identifier, literal, qualified
 from sluice.clickhouse.system import table_row
 from sluice.core.errors import TerminalError, TransientError
@@ -16,6 +17,9 @@ from sluice.ops.init_types import SampledColumn
 
 #: Enough for every repeat that may come, however late (R10).
 _WINDOW_BLOCKS = 10_000
+#: Replicated tables forget blocks by time, too: after a week, and in servers from this version on
+#: after an hour, which is short for a range that is in doubt.
+_SHORT_WINDOWS, _WINDOW_SECONDS = (25, 10), 7 * 24 * 3600
 
 #: A key of many rows, as a user of an order: its values come again.
 _REPEATS_SHARE = 0.9
@@ -37,18 +41,21 @@ class ServerFacts:
     """What the statement needs to know of the server.
 
     :param engine: with its arguments.
-    :param window: the setting that gives the table a deduplication window.
+    :param settings: that give the table a deduplication window.
+    :param remarks: what whoever makes the table has to know.
     """
 
     version: tuple[int, ...]
     engine: str
-    window: str
+    settings: str
     has_database: bool
     has_table: bool
+    remarks: tuple[str, ...] = ()
 
 
+_PLAIN = f"non_replicated_deduplication_window = {_WINDOW_BLOCKS}"
 #: A server of today without replicas, where none was asked.
-ASSUMED = ServerFacts((99,), "MergeTree", "non_replicated_deduplication_window", True, False)
+ASSUMED = ServerFacts((99,), "MergeTree", _PLAIN, True, False)
 
 
 def ask_server(
@@ -60,39 +67,92 @@ def ask_server(
     :raises SluiceError: it does not answer.
     """
     capabilities = read_capabilities(server)
-    databases = server.query(f"SELECT name FROM system.databases WHERE name = {literal(database)}")
+    databases = server.query(
+        f"SELECT name, engine FROM system.databases WHERE name = {literal(database)}"
+    )
     row = table_row(server, database, table, "name")
-    replica = _replica(server, capabilities, database, table)
-    if replica is None and not capabilities.tokens and delivery == "block":
+    if _is_cloud(server):
+        engine, remarks = _in_the_cloud(server, delivery)
+    elif databases and databases[0]["engine"] == "Replicated":
+        # It names the table in ZooKeeper by itself, and makes it on each replica.
+        engine, remarks = "ReplicatedMergeTree", (_ALL_REPLICAS,)
+    else:
+        engine, remarks = _engine(server, capabilities, database, table)
+    is_plain = engine == "MergeTree"
+    if is_plain and not capabilities.tokens and delivery == "block":
         raise TerminalError(
             f"{server.url}: ClickHouse {capabilities.version_text} deduplicates only in Replicated "
             "tables, and has no ZooKeeper",
             "Use ClickHouse 22.2 or newer, configure <zookeeper>, or take --delivery replacing.",
         )
-    return ServerFacts(
-        capabilities.version,
-        "MergeTree" if replica is None else f"ReplicatedMergeTree({replica})",
-        f"{'non_' if replica is None else ''}replicated_deduplication_window",
-        bool(databases),
-        row is not None,
-    )
+    settings = _PLAIN if is_plain else _PLAIN.removeprefix("non_")
+    if not is_plain and capabilities.version >= _SHORT_WINDOWS:
+        settings += f", replicated_deduplication_window_seconds = {_WINDOW_SECONDS}"
+    facts = capabilities.version, engine, settings, bool(databases), row is not None
+    return ServerFacts(*facts, remarks)
 
 
-def _replica(server: Server, capabilities: Capabilities, database: str, table: str) -> str | None:
-    """Arguments of a Replicated engine; None on a server without ZooKeeper or Keeper."""
+def _is_cloud(server: Server) -> bool:
+    """Whether it is ClickHouse Cloud, whose engines no other server has."""
+    name = "'SharedMergeTree'"
+    try:
+        return bool(server.query(f"SELECT name FROM system.table_engines WHERE name = {name}"))
+    except TransientError:
+        raise
+    except TerminalError:  # an old server has no such table
+        return False
+
+
+def _in_the_cloud(server: Server, delivery: Delivery) -> tuple[str, tuple[str, ...]]:
+    """The engine there, without arguments: it becomes a Shared one by itself.
+
+    :raises TerminalError: a table there could not be loaded by this delivery.
+    """
+    if delivery != "replacing":
+        raise TerminalError(
+            f"{server.url} is ClickHouse Cloud: it makes Shared tables, whose deduplication window "
+            "cannot be observed",
+            "Take --delivery replacing, and read the table with FINAL (docs/DELIVERIES.md).",
+        )
+    return "MergeTree", ()
+
+
+def _engine(
+    server: Server, capabilities: Capabilities, database: str, table: str
+) -> tuple[str, tuple[str, ...]]:
+    """The engine with its arguments; a Replicated one on a server with ZooKeeper or Keeper."""
     try:
         server.query("SELECT name FROM system.zookeeper WHERE path = '/' LIMIT 1")
     except TransientError:
         raise
-    except TerminalError:
-        return None
+    except TerminalError as error:
+        is_hidden = isinstance(error, ServerError) and error.code == _ACCESS_DENIED
+        return "MergeTree", (_HIDDEN,) if is_hidden else ()
     try:
         macros = {str(row["macro"]) for row in server.query("SELECT macro FROM system.macros")}
     except TerminalError:
         macros = set()
     shard = "{shard}/" if "shard" in macros else ""
+    remarks = [f"{_EACH_REPLICA} {_ALL_REPLICAS}"]
     name = "{replica}" if "replica" in macros else capabilities.host_name
-    return f"{literal(f'/clickhouse/tables/{shard}{database}.{table}')}, {literal(name)}"
+    if name == capabilities.host_name:
+        remarks.append(
+            f"the server has no macro {{replica}}: '{name}' in the statement is this server, write "
+            "another name there on each other replica"
+        )
+    arguments = f"{literal(f'/clickhouse/tables/{shard}{database}.{table}')}, {literal(name)}"
+    return f"ReplicatedMergeTree({arguments})", tuple(remarks)
+
+
+_ACCESS_DENIED = 497
+_HIDDEN = (
+    "this user may not see whether the server has ZooKeeper or Keeper, and so replicas: the table "
+    "that is proposed is on one server only. Try: GRANT SELECT ON system.zookeeper, and again"
+)
+_EACH_REPLICA = "give the statement to each replica, or add ON CLUSTER behind the table's name."
+_ALL_REPLICAS = (
+    'Where there are several replicas, name all of them in `shards`, and take durability = "quorum"'
+)
 
 
 def fitted(columns: Sequence[SampledColumn], version: tuple[int, ...]) -> list[SampledColumn]:
@@ -135,7 +195,7 @@ def create_table(
     lines = [f"    {_quoted(c.name)} {c.type}" for c in columns]
     lines += [f"    {name} {text}" for name, text in lineage.items()]
     names, engine = sorting_key(columns), facts.engine
-    settings = f"\nSETTINGS {facts.window} = {_WINDOW_BLOCKS}"
+    settings = f"\nSETTINGS {facts.settings}"
     if delivery == "replacing":  # one of the rows that the whole lineage makes equal is kept
         names += [name for name in lineage if name not in names]
         engine, settings = engine.replace("MergeTree", "ReplacingMergeTree", 1), ""

@@ -371,6 +371,8 @@ def _tell(
             "the messages do not name their columns: rename c1, c2, … in the statement; the "
             "order stays"
         )
+    for remark in facts.remarks:
+        _logger.warning("%s", remark)
     if not facts.has_database:
         _logger.warning("the database does not exist yet: CREATE DATABASE comes first")
     if facts.has_table:
@@ -404,7 +406,7 @@ def configuration_text(wanted: Wanted, found: Recognised, database: str, table: 
 name = {_text(name)}  # part of every token and topic name: keep it
 
 [spark]
-master = "local[*]"
+master = "local[2]"                   # two Python workers here, up to 0.6 GB each
 
 [[connector]]                         # one Kafka cluster
 name = "main"                         # part of every token: keep it
@@ -429,6 +431,9 @@ name = {_text(table[:_NAME_MAX])}  # part of every token: keep it
 topics = [{_text(wanted.topic)}]
 format = {_text(found.format)}
 {more}lineage = true                        # columns _topic, _partition, _offset, _row, _source
+
+# [http]                              # metrics, health, status and a page; Kubernetes and the
+# listen = "127.0.0.1:9464"           # image need it, with "0.0.0.0:9464"
 """
 
 

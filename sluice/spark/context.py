@@ -7,6 +7,7 @@ in Java [measured].
 from __future__ import annotations
 
 import importlib.util
+import logging
 import os
 import re
 import sys
@@ -19,8 +20,11 @@ from sluice.core.errors import ConfigurationError, TerminalError
 if TYPE_CHECKING:
     from pyspark import SparkContext
 
+_logger = logging.getLogger("sluice.spark")
+
 #: Set by spark-submit, which has started its Java already.
 SUBMITTED = "PYSPARK_GATEWAY_PORT"
+_TRACEBACK = "Traceback (most recent call last):"
 _JAVA_OPTIONS = "spark.driver.extraJavaOptions"
 #: Of which properties Spark's page and logs show no values; Spark's own default.
 _REDACTED, _REDACTED_BY_SPARK = "spark.redaction.regex", "(?i)secret|password|token|access[.]?key"
@@ -65,19 +69,16 @@ def start_context(
 ) -> SparkContext:
     """Start (or join, under spark-submit) the context of this process.
 
-    Workers run this very Python, or what `spark.pyspark.python` names. On a local master
-    everything stays on loopback.
+    Workers run this very Python, or what `spark.pyspark.python` names; on other machines also what
+    PYSPARK_PYTHON of the environment does. On a local master everything stays on loopback. The
+    Spark is the one of the package pyspark, or another installation of its version in SPARK_HOME.
 
     :param java_options: of Spark's driver, beside those of `DEFAULTS`.
     :param secret_names: of properties whose values nobody may see.
     :raises ConfigurationError: spark-submit was told of a cluster of another kind.
     :raises SparkStartError: Spark does not start.
     """
-    # PySpark itself looks at the property under spark-submit only.
-    if python := properties.get("spark.pyspark.python"):
-        os.environ["PYSPARK_PYTHON"] = python
-    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
-    os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
+    _set_programs(properties, is_here=master.startswith("local"))
     if master.startswith("local"):
         os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
     from py4j.protocol import Py4JError
@@ -107,7 +108,7 @@ def start_context(
             refuse_another_master(submitted or "", master)
         return SparkContext.getOrCreate(configuration)
     except (PySparkException, Py4JError) as error:
-        raise SparkStartError(f"Spark does not start on {master}: {_first_words(error)}") from error
+        raise SparkStartError(f"Spark does not start on {master}: {first_words(error)}") from error
 
 
 class SparkStartError(TerminalError):
@@ -116,11 +117,46 @@ class SparkStartError(TerminalError):
     hint = "Spark's own words stand above; see [spark] of the configuration, and JAVA_HOME."
 
 
-def _first_words(error: Exception) -> str:
+def _set_programs(properties: Mapping[str, str], *, is_here: bool) -> None:
+    """Let PySpark start the Spark and the Python that fit this program, and not others that the
+    environment of a Spark user names.
+
+    :param is_here: the workers run on this machine.
+    """
+    submitted = SUBMITTED in os.environ
+    # PySpark itself looks at the property under spark-submit only.
+    python = properties.get("spark.pyspark.python")
+    if python or (is_here and not submitted):
+        os.environ["PYSPARK_PYTHON"] = python or sys.executable
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
+    own, other = spark_home(), os.environ.get("SPARK_HOME")
+    if submitted or other is None or not (own / "bin" / "spark-submit").is_file():
+        return
+    from pyspark import __version__ as version
+
+    if Path(other).resolve() != own and not any(Path(other).glob(f"jars/spark-core_*-{version}*")):
+        _logger.warning(
+            "SPARK_HOME is %s, which is no Spark %s: the one of the package pyspark is used",
+            *(other, version),
+        )
+        os.environ["SPARK_HOME"] = str(own)
+
+
+def first_words(error: Exception) -> str:
     """Why, without the places in Java: of what Java threw its class and message follow the line
-    that says from where."""
-    first, _, then = str(error).partition("\n")
-    return then.partition("\n")[0].removeprefix(": ") or first
+    that says from where; of what Python raised in a task, the last line of its traceback."""
+    try:
+        first, *then = str(error).splitlines() or [""]
+    except Exception:  # Java is asked for the text, and may be gone
+        first, then = "", []
+    if not then or not first.startswith("An error occurred while calling "):
+        return first or type(error).__name__
+    said = then[0].removeprefix(": ")
+    if said.endswith(_TRACEBACK):
+        raised = (line for line in then[1:] if line and not line[0].isspace())
+        said = said.removesuffix(_TRACEBACK) + next(raised, "")
+    return said
 
 
 def refuse_another_master(submitted: str, master: str) -> None:

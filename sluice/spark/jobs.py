@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING
 from sluice.core.collector import relax_collector
 from sluice.core.errors import InDoubtError, TerminalError
 from sluice.core.receipts import TaskReport
+from sluice.spark.context import first_words
 from sluice.worker.assignment import Assignment, Job, TaskEnvironment
 
 if TYPE_CHECKING:
@@ -46,6 +47,36 @@ class SparkGoneError(TerminalError):
     """Spark's driver process is gone; nothing can be loaded any more."""
 
     hint = "Look at Spark's last words above (memory?), then start again; nothing is lost."
+
+
+#: Words of what Spark says of a job that failed, and what to do about it.
+_REMEDIES = (
+    (
+        ("No module named", "PYTHON_VERSION_MISMATCH", "Cannot run program"),
+        "Executors need the driver's Python packages and its version of Python: "
+        'docs/DEPLOYMENT.md, "Spark on a cluster".',
+    ),
+    (
+        ("exited unexpectedly", "code 137", "OOM"),
+        "A worker was killed: where memory ran out, give it more (0.6 GB for each worker), or have "
+        "fewer in [spark] master.",
+    ),
+)
+_WORDS_MAX = 600
+
+
+def lost(job: str, error: Exception, *, lives: bool) -> JobLostError | SparkGoneError:
+    """What a job failed by.
+
+    :param job: its description.
+    :param lives: whether Spark can run others.
+    """
+    why = first_words(error)
+    what = f"Spark lost {job}: {why[:_WORDS_MAX]}"
+    if not lives:
+        return SparkGoneError(what)
+    hints = (hint for words, hint in _REMEDIES if any(each in why for each in words))
+    return JobLostError(what, next(hints, None))
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,12 +154,7 @@ class SparkJobs:
         try:
             result = JobResult(job, reports=self._reports(job, environment))
         except Exception as error:
-            text = str(error).strip().splitlines()
-            first = text[0][:300] if text else type(error).__name__
-            what = f"Spark lost {job.description}: {first}"
-            result = JobResult(
-                job, error=JobLostError(what) if self._lives() else SparkGoneError(what)
-            )
+            result = JobResult(job, error=lost(job.description, error, lives=self._lives()))
         finally:
             self._groups.pop(id(job), None)
         finished(result)

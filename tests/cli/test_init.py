@@ -5,7 +5,11 @@ from pathlib import Path
 import pytest
 
 from sluice.cli.exit import ExitStatus
+from sluice.clickhouse.reactions import ServerErrorFacts, TerminalServerError
 from sluice.config import load
+from sluice.core.errors import SluiceError, TerminalError
+from sluice.kafka.errors import KafkaDeniedError, KafkaRefusedError
+from sluice.ops import init_topic
 from tests.cli.support import run
 
 
@@ -99,3 +103,36 @@ def test_init_from_a_broker_that_does_not_answer(
     assert ended.status == ExitStatus.BROKEN
     assert "asking 127.0.0.1:1 for the brokers" in ended.err
     assert not path.exists()
+
+
+@pytest.mark.parametrize(
+    ("error", "hint"),
+    [
+        (
+            TerminalServerError("no", "of the file", ServerErrorFacts(516, "X", "u", "stop")),
+            "export CLICKHOUSE_PASSWORD",
+        ),
+        (
+            TerminalServerError("no", "of it", ServerErrorFacts(60, "X", "u", "stop")),
+            "of it",
+        ),
+        (KafkaDeniedError("no"), "Describe on the group sluice.reader"),
+        (KafkaRefusedError("no"), "--property sasl.username"),
+        (TerminalError("no", "look"), "look"),
+    ],
+)
+def test_hints_are_of_its_options_and_not_of_a_file_that_is_not_there(
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    tmp_path: Path,
+    error: SluiceError,
+    hint: str,
+) -> None:
+    def fail(wanted: object) -> None:
+        raise error
+
+    monkeypatch.setattr(init_topic, "propose", fail)
+    words = ["--from-topic", "t", "--brokers", "b:9092", "--output", str(tmp_path / "x.toml")]
+    ended = run(capsys, "init", *words)
+    assert ended.status == ExitStatus.BROKEN
+    assert hint in ended.err.splitlines()[-1]

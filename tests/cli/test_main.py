@@ -192,6 +192,16 @@ def test_no_command_is_no_success(capsys: pytest.CaptureFixture[str]) -> None:
     assert ended.out == ""
 
 
+def test_another_system_is_told_at_once(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(sys, "platform", "darwin")
+    ended = run(capsys, "status", "sluice.toml")
+    assert ended.status == ExitStatus.CONFIGURATION
+    assert "runs on Linux with glibc, and this is darwin" in ended.err
+    assert "In a container" in ended.err
+
+
 @pytest.mark.parametrize(
     ("error", "status"),
     [

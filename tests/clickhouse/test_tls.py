@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import os
+import socket
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from sluice.clickhouse import http
 from sluice.clickhouse.http import Server
 from sluice.clickhouse.tls import Tls
 from sluice.core.errors import ConfigurationError, TransientError
@@ -108,3 +111,29 @@ def test_a_file_that_cannot_be_used_is_named(
         with pytest.raises(ConfigurationError, match=name) as raised:
             Tls(**{**good, what: str(tmp_path / name)}).context()
         assert "each machine" in raised.value.hint
+
+
+def test_http_and_https_that_are_mixed_up_are_told(
+    url: str, authority: Authority, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    port = int(url.rpartition(":")[2])
+    monkeypatch.setattr(http, "_TLS_PORTS", {port})
+    with Server(f"http://127.0.0.1:{port}") as server, pytest.raises(TransientError) as raised:
+        server.ping()
+    assert "is it https?" in raised.value.hint
+
+    def answer(listener: socket.socket) -> None:
+        connection, _ = listener.accept()
+        with connection:
+            connection.recv(1000)
+            connection.sendall(b"HTTP/1.1 400 Bad Request\r\n\r\n")
+
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        thread = threading.Thread(target=answer, args=(listener,))
+        thread.start()
+        plain = f"https://127.0.0.1:{listener.getsockname()[1]}"
+        tls = Tls(str(authority.certificate))
+        with Server(plain, tls=tls) as server, pytest.raises(TransientError) as raised:
+            server.ping()
+        thread.join()
+    assert "speaks no TLS: write http://127.0.0.1" in raised.value.hint

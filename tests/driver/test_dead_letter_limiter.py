@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from sluice.core.dead_letters import DeadLetterLimit
+from sluice.core.dead_letters import PARKED, DeadLetterLimit
 from sluice.core.ranges import Range, TopicPartition
 from sluice.core.receipts import DeadLetter, Loaded, Receipt, TaskReport
 from sluice.driver.counters import Counters
@@ -84,7 +84,7 @@ def test_what_comes_near_the_limit_is_warned_of(caplog: pytest.LogCaptureFixture
     watching = watch()
     with caplog.at_level(logging.WARNING, "sluice.loop"):
         watching.take(Range(SOURCE, 0, 100), RECORD, loaded(100, 20), NOW)
-        assert caplog.messages == []
+        caplog.clear()
         for later_ms in (1, 2, WARN_EVERY_MS + 1):
             watching.take(Range(SOURCE, 0, 100), RECORD, loaded(100, 40), NOW + later_ms)
     assert len(caplog.messages) == 2
@@ -92,6 +92,24 @@ def test_what_comes_near_the_limit_is_warned_of(caplog: pytest.LogCaptureFixture
         "40 % of the last 100 messages are dead letters of table entry orders"
         in (caplog.messages[0])
     )
+
+
+def test_the_first_of_each_reason_is_told(caplog: pytest.LogCaptureFixture) -> None:
+    """A few are far from any limit, and a table stays empty all the same."""
+    watching = watch()
+    letters = (letter(3), letter(4), letter(5, reason="out-of-range"), letter(6, reason=PARKED))
+    for begin in (0, 10):
+        report = Loaded((), letters, 20, 1000, 0)
+        watching.take(Range(SOURCE, begin, begin + 10), RECORD, report, NOW)
+    assert [(record.levelname, record.getMessage()) for record in caplog.records] == [
+        (
+            "WARNING",
+            f"events[0] offset {offset} becomes a dead letter of table entry orders: {reason}: "
+            "not an object",
+        )
+        for offset, reason in ((3, "syntax"), (5, "out-of-range"))
+    ]
+    assert "sluice dead-letters list" in str(vars(caplog.records[0])["hint"])
 
 
 @pytest.mark.parametrize(("bad", "stops"), [(50, False), (51, True)])

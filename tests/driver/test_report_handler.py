@@ -8,7 +8,8 @@ import pytest
 
 from sluice.core.errors import InDoubtError, TerminalError, TransientError
 from sluice.core.ledger import Background
-from sluice.core.ranges import TopicPartition
+from sluice.core.load_spec import Column, Mapped
+from sluice.core.ranges import Range, TopicPartition
 from sluice.core.receipts import (
     IGNORED_FIELDS_MAX,
     Failed,
@@ -23,7 +24,7 @@ from sluice.core.records import Kind
 from sluice.driver.counters import Counters
 from sluice.driver.effects import Effect, ParkEntry, StopPartition
 from sluice.driver.parking import Parking
-from sluice.driver.report_handler import ReportHandler
+from sluice.driver.report_handler import ReportHandler, _tell_ignored
 from sluice.driver.state import Answered, PartitionState
 from sluice.spark.jobs import JobLostError, JobResult
 from sluice.worker.assignment import Assignment, Job
@@ -115,6 +116,24 @@ def test_a_field_without_a_column_is_told_once(
         "for, and that are not loaded: colour"
     ]
     assert gathering.counters.newly_ignored(loaded_with("size", "colour")) == {}
+
+
+def test_a_field_that_may_be_meant_for_a_column_is_a_warning(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """Its rows have the column's default: the table fills, and holds nothing."""
+    table = replace(
+        table_spec("t", ("a",)),
+        columns=(Column("user_id", "UInt64"), Column("isOpen", "UInt8"), Column("at", "DateTime")),
+        mapping=(Mapped("at", "field", "time"),),
+    )
+    spec = replace(World([P0]).planner.spec, tables=(table,))
+    caplog.set_level("INFO", "sluice.loop")
+    _tell_ignored(Counters(), Range(P0, 0, 9), loaded_with("userId", "is_open", "At", "x"), spec)
+    (record,) = caplog.records
+    assert record.levelname == "WARNING" and "userId, is_open, At, x" in record.getMessage()
+    said = str(vars(record)["hint"])
+    assert '[table.columns] "user_id" = "userId", "isOpen" = "is_open".' in said
 
 
 def test_names_that_never_end_are_told_so_many_times_at_most() -> None:

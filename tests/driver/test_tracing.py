@@ -231,4 +231,4 @@ def test_without_the_library_it_is_said(monkeypatch: pytest.MonkeyPatch) -> None
     monkeypatch.setitem(sys.modules, "opentelemetry.sdk.resources", None)
     with pytest.raises(ConfigurationError, match="is not installed") as refused:
         Tracing({ENDPOINT: "http://h:4318"})
-    assert "sluice[tracing]" in refused.value.hint
+    assert "pip install '.[tracing]'" in refused.value.hint

@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator
+from concurrent.futures import Future
 from contextlib import closing
 from pathlib import Path
 
 import pytest
 
+from sluice.core.errors import TerminalError
+from sluice.driver.connector import BROKEN, ConnectorRun
 from sluice.kafka.clients import KafkaAccess, make_admin, make_producer
-from sluice.kafka.errors import KafkaTerminalError, KafkaUnavailableError
+from sluice.kafka.errors import KafkaRefusedError, KafkaTerminalError
 from sluice.kafka.readers import make_reader
 from sluice.kafka.topics import cluster_metadata
 from sluice.kafka.transactions import initialise
+from sluice.ops.doctor_findings import refusal as doctor_refusal
 from sluice.ops.doctor_kafka import look_at_kafka
 from sluice.testbed.local.running import running_program
 from tests.config.support import changed, load_text
@@ -78,7 +83,7 @@ def test_a_wrong_password_is_told(
     wrong = access(broker, mechanism, WRONG)
     with pytest.raises(KafkaTerminalError, match=f"{mechanism}.*{REFUSED}") as refused:
         read(wrong, TOPIC)
-    with pytest.raises(KafkaUnavailableError, match=REFUSED) as unknown:
+    with pytest.raises(KafkaRefusedError, match=REFUSED) as unknown:
         cluster_metadata(make_admin(wrong), timeout_seconds=3.0)
     for error in (refused.value, unknown.value):
         assert "credentials" in error.hint
@@ -87,5 +92,12 @@ def test_a_wrong_password_is_told(
     configuration = load_text(tmp_path, changed("localhost:9092", broker.logins, text))
     (finding,) = look_at_kafka(configuration, configuration.connector("dc1")).findings
     assert finding.level == "error" and REFUSED in str(finding) and "credentials" in str(finding)
+    assert isinstance(doctor_refusal([finding]), TerminalError)
+    run = ConnectorRun(
+        *(configuration, configuration.connector("dc1"), Future(), threading.Event()),
+        lambda configuration, connector: None,
+    )
+    run.run(True, 1.0)  # ends, although a Kafka that is away is waited for
+    assert run.status == BROKEN and isinstance(run.error, KafkaRefusedError)
     assert "Kafka refuses the login: " in caplog.text
     assert WRONG not in f"{caplog.text}{finding}{refused.value!r}{unknown.value!r}"

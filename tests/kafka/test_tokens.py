@@ -22,7 +22,7 @@ import pytest
 from sluice.core.errors import ConfigurationError, SluiceError
 from sluice.kafka import tokens
 from sluice.kafka.clients import KafkaAccess, make_admin, make_producer
-from sluice.kafka.errors import KafkaTerminalError, KafkaUnavailableError
+from sluice.kafka.errors import KafkaRefusedError, KafkaTerminalError, KafkaUnavailableError
 from sluice.kafka.readers import make_reader
 from sluice.kafka.tokens import TokenSource, token_source
 from sluice.kafka.topics import cluster_metadata
@@ -174,7 +174,7 @@ def test_a_token_for_somebody_else_is_refused_and_told(
         with pytest.raises(KafkaTerminalError, match="invalid_token"):
             read(access, TOPIC)
         return
-    with pytest.raises(KafkaUnavailableError, match="invalid_token") as caught:
+    with pytest.raises(KafkaRefusedError, match="invalid_token") as caught:
         cluster_metadata(make_admin(access), timeout_seconds=3.0)
     assert "credentials" in caught.value.hint
     assert "Kafka refuses the login: " in caplog.text
@@ -329,7 +329,7 @@ def test_amazon_signs_what_a_broker_is_shown(
     with pytest.raises(KafkaTerminalError, match="invalid_token"):
         read(KafkaAccess("dc1", brokers, properties, "native"), TOPIC)
     before = malformed(token_broker)
-    with pytest.raises(KafkaUnavailableError, match="invalid_token"):
+    with pytest.raises(KafkaRefusedError, match="invalid_token"):
         cluster_metadata(make_admin(KafkaAccess("dc1", brokers, properties)), timeout_seconds=3.0)
     assert malformed(token_broker) > before
 

@@ -2,18 +2,27 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from dataclasses import replace
+from itertools import cycle
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 
 from sluice.clickhouse.capabilities import Capabilities
+from sluice.clickhouse.http import Server
+from sluice.clickhouse.reactions import ServerErrorFacts, TerminalServerError
 from sluice.clickhouse.schema import Dependent, TableFacts
 from sluice.core.dynamic import DynamicColumns
 from sluice.core.errors import TerminalError, TransientError
 from sluice.core.load_spec import Column, LoadSpec, Mapped, Route, Sharding, TableSpec
+from sluice.ops import doctor_front
 from sluice.ops.doctor_decode import answer
 from sluice.ops.doctor_findings import Examination, Finding, refusal
+from sluice.ops.doctor_rights import check_clickhouse_rights
 from sluice.ops.doctor_tables import check_dynamic, check_entry, check_shared, check_table
+from sluice.ops.grants import ClickHouseRight
 from tests.ops.doctor_facts import ENTRY, FACTS, NEEDS, NEW, OLD, bad, plain, table
 
 
@@ -360,3 +369,50 @@ def test_tables_that_a_probe_cannot_tell_of(
     (warning,) = bad(found).values()
     assert (warning.check, warning.level) == ("probe", "warning")
     assert why in warning.what and fix in warning.fix
+
+
+def test_behind_a_balancer_a_shared_table_is_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It has one content on all servers, and is loaded past its window."""
+    identities = cycle(["a /", "b /"])
+    monkeypatch.setattr(doctor_front, "identity_of", lambda _: next(identities))
+    monkeypatch.setattr(doctor_front, "_path_of", lambda *_: "")
+    access: Any = SimpleNamespace(connect=lambda _: nullcontext())
+    for engine, level in (("SharedReplacingMergeTree", "warning"), ("MergeTree", "error")):
+        found = Examination("here")
+        facts = replace(FACTS, engine=engine)
+        doctor_front._check_balancer(found, access, "http://front:8123", [facts])
+        assert [finding.level for finding in found.findings] == [level]
+
+
+class OldServer:
+    """Knows no CHECK GRANT, and answers what else it is told with this error's code, or not at all.
+
+    :param code: 0: it executes it.
+    """
+
+    def __init__(self, code: int) -> None:
+        self.code = code
+
+    def execute(self, text: str) -> str:
+        code = 62 if text.startswith("CHECK GRANT") else self.code
+        assert code == 62 or text == "SELECT `_topic`, `_offset` FROM `d`.`t` LIMIT 0"
+        if code:
+            facts = ServerErrorFacts(code, "NAME", "http://ch", "stop")
+            raise TerminalServerError(f"refused with {code}", "none", facts)
+        return ""
+
+
+@pytest.mark.parametrize(("code", "level"), [(0, "ok"), (497, "error")])
+def test_what_a_server_does_not_say_is_not_said_to_be_well(code: int, level: str) -> None:
+    """A missing right to look showed weeks later, when the first range left its window."""
+    rights = [
+        ClickHouseRight(("s1",), ("INSERT", "SELECT(`_topic`, `_offset`)"), "`d`.`t`", "rows")
+    ]
+    found, server = Examination("here"), cast(Server, OldServer(code))
+    check_clickhouse_rights(found, server, "loader", rights)
+    (finding,) = found.findings
+    assert finding.level == level and "has all" not in finding.what
+    if code:
+        assert finding.fix == "GRANT SELECT(`_topic`, `_offset`) ON `d`.`t` TO `loader`"
+    else:
+        assert "does not say what its user may do" in finding.what

@@ -8,13 +8,14 @@ from pathlib import Path
 import pytest
 
 from sluice.config import load
-from sluice.core.errors import TerminalError
+from sluice.core.errors import ConfigurationError, TerminalError
 from sluice.core.fleet.records import Report
 from sluice.kafka.broker_facts import BrokerFacts
 from sluice.kafka.errors import KafkaTerminalError, KafkaUnavailableError
 from sluice.kafka.fleet import FleetTopic
 from sluice.ops.doctor_findings import Examination, Finding
 from sluice.ops.doctor_kafka import check_token_validator, check_verification, look_at_kafka
+from sluice.ops.doctor_rights import check_kafka_rights
 from tests.ops.pipelines import Pipeline
 from tests.support.kafka import Kafka
 
@@ -107,6 +108,7 @@ def test_verification(
     assert [each.level for each in found.findings] == ([level] if level else [])
     assert all(words in each.what for each in found.findings)
     assert [each.passing for each in found.findings] == ([version is away] if level else [])
+    assert all(("Redpanda" in each.fix) == ("older than" in each.what) for each in found.findings)
 
 
 HANDLERS = "org.apache.kafka.common.security.oauthbearer"
@@ -142,3 +144,23 @@ def test_a_broker_that_may_believe_any_token(settings: dict[str, str], told: int
     found = Examination("here")
     check_token_validator(found, 1, settings)
     assert [each.level for each in found.findings] == ["warning"] * told
+
+
+@pytest.mark.parametrize("known", [True, False])
+def test_rights_that_cannot_be_asked_are_not_said_to_be_there(
+    kafka: Kafka, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, known: bool
+) -> None:
+    """With a login that only librdkafka knows, as Kerberos."""
+
+    def asked(cluster: BrokerFacts, transactional_id: str, group: str) -> str:
+        if known:
+            return ""
+        raise ConfigurationError("sasl.mechanism = GSSAPI")
+
+    monkeypatch.setattr(BrokerFacts, "refused_of_recording", asked)
+    pipeline = Pipeline(kafka, tmp_path)
+    connector = pipeline.configuration.connector("dc1")
+    (finding,) = check_kafka_rights(pipeline.configuration, connector, BrokerFacts(kafka.access()))
+    assert finding.level == "ok"
+    assert ("has all" in finding.what) == known
+    assert ("the start of `sluice run` tells" in finding.what) != known

@@ -2,16 +2,28 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from sluice.clickhouse.http import Server
+from sluice.clickhouse.reactions import ServerErrorFacts, TerminalServerError
 from sluice.clickhouse.schema import describe_table
 from sluice.config import TableConfiguration
-from sluice.core.load_spec import LINEAGE_TYPES
+from sluice.core.errors import TerminalError
+from sluice.core.load_spec import LINEAGE_TYPES, Delivery
 from sluice.driver.delivery import require_delivery
-from sluice.ops.init_table import ASSUMED, ask_server, create_table, fitted, sorting_key
+from sluice.ops import init_table
+from sluice.ops.init_table import (
+    ASSUMED,
+    ServerFacts,
+    ask_server,
+    create_table,
+    fitted,
+    sorting_key,
+)
 from sluice.ops.init_types import SampledColumn, columns_of_lines, columns_of_records
 
 RECORD = {
@@ -135,3 +147,78 @@ def test_a_table_that_keeps_one_of_equal_rows(server: Server, database: str) -> 
     assert made.engine == facts.engine.partition("(")[0].replace("Merge", "ReplacingMerge")
     entry = TableConfiguration("kept", f"{database}.kept", ("t",), delivery="replacing")
     require_delivery(entry, made, tuple(LINEAGE_TYPES), 1, 1)
+
+
+class Asked:
+    """A server by its answers: to what holds these words, these rows, or this error's code."""
+
+    url = "http://ch:8123"
+
+    def __init__(self, **answers: list[dict[str, str]] | int) -> None:
+        self.answers = answers
+
+    def query(self, text: str, parameters: object = None) -> list[dict[str, str]]:
+        rows = next((rows for words, rows in self.answers.items() if words in text), [])
+        if isinstance(rows, int):
+            facts = ServerErrorFacts(rows, "NAME", self.url, "stop")
+            raise TerminalServerError("no", "none", facts)
+        return rows
+
+
+def asked(
+    monkeypatch: pytest.MonkeyPatch,
+    version: tuple[int, ...] = (24, 8),
+    delivery: Delivery = "block",
+    **answers: list[dict[str, str]] | int,
+) -> ServerFacts:
+    told = SimpleNamespace(
+        version=version, tokens=True, host_name="ch-0", version_text=".".join(map(str, version))
+    )
+    monkeypatch.setattr(init_table, "read_capabilities", lambda _: told)
+    server: Any = Asked(**answers)
+    return ask_server(server, "shop", "orders", delivery)
+
+
+def test_a_replicated_database_names_its_tables_itself(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It refuses arguments, from 24.9 on."""
+    facts = asked(monkeypatch, databases=[{"name": "shop", "engine": "Replicated"}])
+    assert facts.engine == "ReplicatedMergeTree" and facts.has_database
+    assert facts.settings == "replicated_deduplication_window = 10000"
+    assert '"quorum"' in facts.remarks[0] and "ON CLUSTER" not in facts.remarks[0]
+
+
+def test_what_a_user_may_not_see_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    (remark,) = asked(monkeypatch, zookeeper=497).remarks
+    assert "GRANT SELECT ON system.zookeeper" in remark
+    assert asked(monkeypatch, zookeeper=60) == replace(ASSUMED, version=(24, 8), has_database=False)
+
+
+def test_replicas_are_made_one_by_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    facts = asked(monkeypatch, macros=[{"macro": "shard"}, {"macro": "replica"}])
+    path = "/clickhouse/tables/{shard}/shop.orders"
+    assert facts.engine == f"ReplicatedMergeTree('{path}', '{{replica}}')"
+    (remark,) = facts.remarks
+    assert "each replica" in remark and "ON CLUSTER" in remark
+    facts = asked(monkeypatch, macros=[])
+    assert "'ch-0'" in facts.engine and "'ch-0'" in facts.remarks[1]
+
+
+def test_blocks_are_remembered_for_a_week(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As before 25.10, where doctor finds nothing to say of it."""
+    facts = asked(monkeypatch, version=(25, 10), macros=[])
+    statement = create_table("shop", "orders", [SampledColumn("id", "Int64", 1, 1)], facts)
+    assert statement.endswith(
+        "SETTINGS replicated_deduplication_window = 10000, "
+        "replicated_deduplication_window_seconds = 604800"
+    )
+
+
+def test_the_cloud_takes_one_delivery_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    cloud = [{"name": "SharedMergeTree"}]
+    with pytest.raises(TerminalError, match="is ClickHouse Cloud") as refused:
+        asked(monkeypatch, table_engines=cloud)
+    assert "--delivery replacing" in refused.value.hint
+    facts = asked(monkeypatch, delivery="replacing", table_engines=cloud)
+    assert facts.engine == "MergeTree"
+    statement = create_table("d", "t", [SampledColumn("id", "Int64", 1, 1)], facts, "replacing")
+    assert "ENGINE = ReplacingMergeTree\n" in statement

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from pyspark.conf import SparkConf
 
-from sluice.spark.jobs import SparkJobs
+from sluice.spark.jobs import JobLostError, SparkGoneError, SparkJobs, lost
 
 DYNAMIC = {"spark.dynamicAllocation.enabled": "true"}
 
@@ -34,3 +34,46 @@ def test_the_most_slots_are_those_that_were_or_may_be_allocated(
     jobs = SparkJobs(context)
     assert (jobs.slots, jobs.slots_max) == (3, most)
     jobs.close()
+
+
+CALL = "An error occurred while calling z:org.apache.spark.api.python.PythonRDD.collectAndServe."
+ABORTED = "org.apache.spark.SparkException: Job aborted due to stage failure: Task 0 failed: "
+RAISED = """org.apache.spark.api.python.PythonException: Traceback (most recent call last):
+  File "/opt/pyspark/worker.py", line 830, in main
+    raise
+"""
+
+
+@pytest.mark.parametrize(
+    ("text", "why", "hint"),
+    [
+        (
+            f"{CALL}\n: {ABORTED}{RAISED}ModuleNotFoundError: No module named 'sluice'\n\n\tat x.y",
+            "PythonException: ModuleNotFoundError: No module named 'sluice'",
+            "Spark on a cluster",
+        ),
+        (
+            f"{CALL}\n: {ABORTED}Python worker exited unexpectedly (crashed)\n\tat x.y",
+            "exited unexpectedly (crashed)",
+            "memory",
+        ),
+        (f"{CALL}\n: {ABORTED}no space\n\tat x.y", f"{ABORTED}no space", "Spark's log"),
+        ("Answer from Java side is empty\nmore", "Answer from Java side is empty", "Spark's log"),
+        ("", "RuntimeError", "Spark's log"),
+    ],
+)
+def test_a_lost_job_says_why(text: str, why: str, hint: str) -> None:
+    error = lost("3 ranges", RuntimeError(text), lives=True)
+    assert isinstance(error, JobLostError)
+    assert error.message.startswith("Spark lost 3 ranges: ") and error.message.endswith(why)
+    assert "collectAndServe" not in error.message and hint in error.hint
+    assert isinstance(lost("3 ranges", RuntimeError(text), lives=False), SparkGoneError)
+
+
+class WithoutJavaError(RuntimeError):
+    def __str__(self) -> str:
+        raise ConnectionRefusedError
+
+
+def test_what_java_cannot_say_any_more_is_no_second_error() -> None:
+    assert lost("a", WithoutJavaError(), lives=False).message == "Spark lost a: WithoutJavaError"

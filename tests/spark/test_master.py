@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
+from pathlib import Path
 
+import pyspark
 import pytest
 
 from sluice.core.errors import ConfigurationError
-from sluice.spark.context import refuse_another_master
+from sluice.spark.context import SUBMITTED, _set_programs, refuse_another_master, spark_home
 
 
 @pytest.mark.parametrize(
@@ -52,3 +55,60 @@ for properties in ({"spark.driver.memory": "lots"}, {"spark.serializer": "no.suc
         other == "Spark does not start on local[1]: java.lang.ClassNotFoundException: no.such.Class"
     )
     assert "-Xmxlots" in done.stderr
+
+
+@pytest.fixture
+def environment(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
+    for name in ("SPARK_HOME", "PYSPARK_PYTHON", "PYSPARK_DRIVER_PYTHON", SUBMITTED):
+        monkeypatch.setenv(name, "")  # so that all of them are as before in the end
+        monkeypatch.delenv(name)
+    return monkeypatch
+
+
+def test_another_spark_of_the_environment_is_passed_over(
+    environment: pytest.MonkeyPatch, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    environment.setenv("SPARK_HOME", str(tmp_path))
+    _set_programs({}, is_here=True)
+    assert os.environ["SPARK_HOME"] == str(spark_home())
+    assert f"SPARK_HOME is {tmp_path}" in caplog.text
+    caplog.clear()
+    _set_programs({}, is_here=True)
+    assert not caplog.messages
+
+
+def test_the_same_spark_elsewhere_is_used(
+    environment: pytest.MonkeyPatch, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    (tmp_path / "jars").mkdir()
+    (tmp_path / "jars" / f"spark-core_2.13-{pyspark.__version__}.jar").touch()
+    environment.setenv("SPARK_HOME", str(tmp_path))
+    _set_programs({}, is_here=False)
+    assert os.environ["SPARK_HOME"] == str(tmp_path) and not caplog.messages
+
+
+def test_spark_submit_has_started_its_spark_already(
+    environment: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    environment.setenv("SPARK_HOME", str(tmp_path))
+    environment.setenv("PYSPARK_PYTHON", "/other/python")
+    environment.setenv(SUBMITTED, "1234")
+    _set_programs({}, is_here=True)
+    assert os.environ["SPARK_HOME"] == str(tmp_path)
+    assert os.environ["PYSPARK_PYTHON"] == "/other/python"
+
+
+@pytest.mark.parametrize(
+    ("is_here", "properties", "python"),
+    [
+        (True, {}, sys.executable),
+        (True, {"spark.pyspark.python": "/named/python"}, "/named/python"),
+        (False, {}, "/other/python"),
+    ],
+)
+def test_the_python_of_the_workers(
+    environment: pytest.MonkeyPatch, is_here: bool, properties: dict[str, str], python: str
+) -> None:
+    environment.setenv("PYSPARK_PYTHON", "/other/python")
+    _set_programs(properties, is_here=is_here)
+    assert os.environ["PYSPARK_PYTHON"] == python
