@@ -16,8 +16,7 @@ import pytest
 import sluice
 from sluice.spark.context import spark_home
 from sluice.testbed.chaos.cluster import SparkCluster, running_cluster, spark_settings
-from sluice.testbed.local.processes import descendants
-from tests.support.processes import command_of
+from sluice.testbed.local.processes import command_of, descendants
 from tests.support.world import Truth, World, assert_exact, use_cluster
 
 PARTITIONS, ROWS = 4, 40_000

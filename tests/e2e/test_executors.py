@@ -10,8 +10,7 @@ from pathlib import Path
 import pytest
 
 from sluice.testbed.chaos.cluster import LOOPBACK, SparkCluster, running_cluster, spark_settings
-from sluice.testbed.local.processes import descendants
-from tests.support.processes import command_of
+from sluice.testbed.local.processes import command_of, descendants
 from tests.support.world import Truth, World, assert_exact, use_cluster, wait_for
 
 PARTITIONS, ROWS, RANGE = 16, 160_000, 1_000

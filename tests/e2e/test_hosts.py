@@ -12,9 +12,8 @@ from urllib.parse import urlsplit
 import pytest
 
 from sluice.testbed.chaos.cluster import SparkCluster, running_cluster, spark_settings
-from sluice.testbed.local.processes import descendants
+from sluice.testbed.local.processes import command_of, descendants
 from tests.support.hosts import HERE, Host, running_hosts
-from tests.support.processes import command_of
 from tests.support.world import Truth, World, assert_exact, use_cluster, wait_for
 
 PARTITIONS, ROWS, RANGE = 8, 160_000, 1_000

@@ -17,8 +17,8 @@ import pytest
 
 from sluice.testbed.chaos.cluster import LOOPBACK, SparkCluster, running_cluster, spark_settings
 from sluice.testbed.local.children import free_ports
+from sluice.testbed.local.processes import command_of
 from tests.support.driver import Driver
-from tests.support.processes import command_of
 from tests.support.world import Truth, World, assert_exact, use_cluster, wait_for
 
 POD = (sys.executable, "-m", "sluice.spark.pod")
