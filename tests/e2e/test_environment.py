@@ -83,7 +83,7 @@ def test_an_environment_is_sent_along(
     world.create_topic(topic, PARTITIONS)
     world.create_table("environment")
     world.produce(topic, ROWS, truth, partitions=PARTITIONS)
-    settings = spark_settings(standalone=True) | {
+    settings = spark_settings() | {
         "spark.archives": f"{packed(tmp_path)}#environment",
         "spark.pyspark.python": "./environment/bin/python",
         "spark.cores.max": "1",

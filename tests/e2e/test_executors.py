@@ -51,7 +51,7 @@ def test_executors_come_with_the_work_and_go_without_it(
         f"SELECT id, sleep({INSERT_SECONDS}) AS slept FROM executors"
     )
     world.produce(topic, ROWS, truth, partitions=PARTITIONS)
-    settings = spark_settings(standalone=True) | {
+    settings = spark_settings() | {
         "spark.cores.max": str(EXECUTORS_MAX),
         "spark.dynamicAllocation.enabled": "true",
         "spark.dynamicAllocation.shuffleTracking.enabled": "true",

@@ -52,7 +52,7 @@ def test_a_host_that_is_cut_off_under_load_loses_and_doubles_nothing(
     truth, topic = Truth(), "orders-hosts"
     world.create_topic(topic, PARTITIONS)
     world.create_table("hosts")
-    settings = spark_settings(standalone=True) | {
+    settings = spark_settings() | {
         "spark.driver.host": HERE,
         "spark.driver.bindAddress": HERE,
     }

@@ -36,7 +36,7 @@ def cluster(tmp_path: Path) -> Iterator[SparkCluster]:
 def start_driver(world: World, folder: Path, configuration: Path) -> Driver:
     """As in a pod of cluster mode."""
     properties = folder / "spark.properties"
-    conf = spark_settings(standalone=True) | {"spark.submit.deployMode": "cluster"}
+    conf = spark_settings() | {"spark.submit.deployMode": "cluster"}
     conf["spark.driver.port"] = str(free_ports(1)[0])
     properties.write_text("".join(f"{name}={value}\n" for name, value in conf.items()))
     command = ["driver", "--properties-file", str(properties)]

@@ -160,7 +160,7 @@ _EXECUTORS: dict[str, Any] = {
     "master": "local-cluster[2,1,1024]",
     "tasks": 4,
     "properties": {
-        **spark_settings(standalone=True),
+        **spark_settings(),
         # Several batches, so that an attempt has rows in its table before it ends.
         "spark.sql.execution.arrow.maxRecordsPerBatch": "3",
     },

@@ -14,6 +14,7 @@ from sluice.spark.java import set_java_home
 from sluice.testbed.local.children import free_ports, wait_until
 from sluice.testbed.local.lifetime import dying_with_parent
 from sluice.testbed.local.processes import descendants, signal_to
+from sluice.testbed.local.settings import Section
 
 WORKERS = 2
 LOOPBACK = "127.0.0.1"
@@ -138,13 +139,8 @@ class SparkCluster:
         )
 
 
-def spark_settings(standalone: bool) -> dict[str, str]:
-    """Properties for a driver on this machine.
-
-    :param standalone: it uses a cluster: an executor on each worker, with one core.
-    """
-    if not standalone:
-        return {"spark.ui.enabled": "false"}
+def spark_settings() -> dict[str, str]:
+    """Properties for a driver that uses a cluster: an executor on each worker, with one core."""
     return {
         "spark.ui.enabled": "false",
         "spark.driver.host": "127.0.0.1",
@@ -158,6 +154,16 @@ def spark_settings(standalone: bool) -> dict[str, str]:
         "spark.executor.heartbeatInterval": "3s",
         "spark.executorEnv.PYTHONPATH": str(Path(__file__).parents[3]),
     }
+
+
+def spark_section(cluster: SparkCluster | None) -> Section:
+    """Of a configuration.
+
+    :param cluster: None for two slots on this machine.
+    """
+    if cluster is None:
+        return {"master": "local[2]", "conf": {"spark.ui.enabled": "false"}}
+    return {"master": cluster.master, "conf": spark_settings()}
 
 
 @contextmanager

@@ -53,7 +53,7 @@ from sluice.testbed.local.orders import (
 from sluice.testbed.local.processes import listener
 from sluice.testbed.local.producing import create_topics, held_back
 from sluice.testbed.local.running import Broker, running_broker, running_clickhouse
-from sluice.testbed.local.settings import PipelineSettings
+from sluice.testbed.local.settings import DEDUPLICATE, pipeline_text
 from sluice.testbed.local.tail import LedgerTail
 
 DATABASE = "sluice_bench"
@@ -265,27 +265,7 @@ def _prepared(
     _wait_for_leaders(access, settings)
     path = folder / "sluice.toml"
     form = order_format(settings.format, settings.shape)
-    PipelineSettings(
-        pipeline="bench",
-        brokers=broker.brokers,
-        topic=TOPIC,
-        url=target.url,
-        database=DATABASE,
-        table=TABLE,
-        more_tables=target.tables[1:],
-        user=target.user,
-        password_variable=target.password_variable,
-        max_messages=settings.even_range(),
-        max_delay=settings.max_delay,
-        reader=settings.reader,
-        sort=settings.sort,
-        format=settings.format,
-        options=form.options,
-        topic_pattern=TOPIC_PATTERN if settings.topics > 1 else "",
-        deduplicate=("order_id",) if settings.deduplicate else (),
-        store=settings.deduplicate,
-        delivery=settings.delivery,
-    ).write(path)
+    path.write_text(pipeline_of(settings, target, broker.brokers))
     configuration = load(path, os.environ)
     ensure_own_topic(make_admin(access), configuration.ledger_topic)
     tail = LedgerTail(access, configuration.ledger_topic)
@@ -300,6 +280,39 @@ def _prepared(
     )
     return _Stage(
         settings, console, folder, target, path, configuration, access, tail, fixed, orders
+    )
+
+
+def pipeline_of(settings: BenchSettings, target: Target, brokers: str) -> str:
+    """The configuration of what is measured."""
+    is_one = settings.topics == 1
+    topics = {"topics": [TOPIC]} if is_one else {"topic_pattern": TOPIC_PATTERN}
+    store, variable = settings.deduplicate, target.password_variable
+    entry = {
+        **topics,
+        "format": settings.format,
+        "sort": settings.sort,
+        "rows": "many" if settings.format == "SQLBatchRequest" else "one",
+        "options": dict(order_format(settings.format, settings.shape).options),
+        "delivery": settings.delivery,
+        "deduplicate": DEDUPLICATE if store else None,
+    }
+    return pipeline_text(
+        "bench",
+        [{"name": "local", "brokers": brokers, **topics, "reader": settings.reader}],
+        [{"name": table, **entry} for table in target.tables],
+        batch={
+            "max_messages": settings.even_range(),
+            "max_delay": settings.max_delay,
+            "lease": "1m",
+        },
+        clickhouse={
+            "database": DATABASE,
+            "shards": {"s1": [target.url]},
+            "user": target.user,
+            "password": f"${{{variable}}}" if variable else None,
+        },
+        deduplication={"store": store} if store else None,
     )
 
 
