@@ -308,7 +308,7 @@ def running_cluster_stage(
 def _center(folder: Path, name: str, loading: Loading, stack: ExitStack) -> Center:
     link = stack.enter_context(Proxy(kafka_requests()))
     broker = ProxiedBroker(folder / f"kafka-{name}", link)
-    stack.callback(lambda: broker.kill() if broker.address else 0)
+    stack.callback(broker.kill)
     broker.start()
     access, topic = KafkaAccess(name, broker.brokers), f"{TABLE}-{name}"
     create_topic(access, topic, loading.partitions)

@@ -239,7 +239,7 @@ def running_stage(
     with ExitStack() as stack:
         kafka_link = stack.enter_context(Proxy(kafka_requests()))
         broker = ProxiedBroker(folder / "kafka", kafka_link)
-        stack.callback(lambda: broker.kill() if broker.address else 0)
+        stack.callback(broker.kill)
         broker.start()
         clickhouse = stack.enter_context(running_clickhouse(folder / "clickhouse"))
         clickhouse_link = stack.enter_context(Proxy(Inserts, ("127.0.0.1", clickhouse.port or 0)))

@@ -339,7 +339,7 @@ def test_a_server_without_windows_needs_a_decision(tmp_path: Path) -> None:
         assert "--delivery replacing" in caught.value.hint
         with prepared_target(old.url, tmp_path, "replacing") as target:
             assert target.rows() == 0
-            assert target.pid == old.running.pid
+            assert target.pid == old.pid
             with (
                 pytest.raises(ConfigurationError, match="exists already"),
                 prepared_target(old.url, tmp_path, "replacing"),

@@ -42,7 +42,7 @@ def test_a_broker_over_stop_restart_and_kill(tmp_path: Path) -> None:
 
 
 def _second_start_is_refused(broker: Broker) -> None:
-    command = [sys.executable, "-m", "sluice", "local", "kafka", "--data", str(broker.data)]
+    command = [sys.executable, "-m", "sluice", "local", "kafka", "--data", str(broker.folder)]
     refused = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
     assert refused.returncode == 1
     assert f"in use by process {broker.pid}" in refused.stderr

@@ -29,8 +29,8 @@ def test_a_child_starts_while_another_thread_has_the_engine(tmp_path: Path) -> N
     try:
         assert used.wait(60)
         pool.submit(child.launch, ["sleep", "600"]).result(timeout=60)
-        wait_for(lambda: command_of(child.running.pid).startswith("sleep"), 30, "the program")
-        assert not signal_is_ignored(child.running.pid, signal.SIGPIPE)
+        wait_for(lambda: command_of(child.pid).startswith("sleep"), 30, "the program")
+        assert not signal_is_ignored(child.pid, signal.SIGPIPE)
         child.kill()
     finally:
         leave.set()
