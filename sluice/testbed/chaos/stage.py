@@ -28,7 +28,7 @@ from sluice.testbed.chaos.sending import Truth
 from sluice.testbed.chaos.store import StoreKind, Struck, running_store
 from sluice.testbed.local.broker import PROXY_VARIABLE
 from sluice.testbed.local.children import free_ports
-from sluice.testbed.local.orders import create_table_statement
+from sluice.testbed.local.orders import TableKind
 from sluice.testbed.local.producing import PARTITIONS, create_topic
 from sluice.testbed.local.running import Broker, ClickHouse, running_clickhouse
 from sluice.testbed.local.settings import DEDUPLICATE, Section, pipeline_text
@@ -250,10 +250,9 @@ def running_stage(
         for topic in topics:
             create_topic(access, topic, partitions)
         source = "String" if store else "UInt64"
+        kind = TableKind(delivery, source=source, window=WINDOW)
         with Server(clickhouse.url) as server:
-            server.execute(
-                create_table_statement(TABLE, delivery=delivery, source=source, window=WINDOW)
-            )
+            server.execute(kind.statement(TABLE))
         path = folder / "sluice.toml"
         path.write_text(_configuration(kafka_link, clickhouse_link, cluster, struck, delivery))
         configuration = load(path, os.environ)

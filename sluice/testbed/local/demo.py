@@ -28,7 +28,7 @@ from sluice.ops.status import read_status
 from sluice.testbed.local.console import Console, aligned, unexpected
 from sluice.testbed.local.driver import Driver, running_driver
 from sluice.testbed.local.lifetime import interruptible, working_folder
-from sluice.testbed.local.orders import create_table_statement
+from sluice.testbed.local.orders import TableKind
 from sluice.testbed.local.producing import PARTITIONS, Produced, create_topic, produce_with_defects
 from sluice.testbed.local.running import running_broker, running_clickhouse
 from sluice.testbed.local.settings import DEDUPLICATE, pipeline_text
@@ -112,7 +112,7 @@ def _start(console: Console, stack: ExitStack, folder: Path, rows: int, partitio
         create_topic(access, TOPIC, partitions)
         with Server(server.url) as client:
             # Claims that are lost are made again from what a row says of its message.
-            client.execute(create_table_statement(TABLE, source="String"))
+            client.execute(TableKind(source="String").statement(TABLE))
         text = pipeline_text(
             "demo",
             [{"name": "local", "brokers": broker.brokers, "topics": [TOPIC]}],
