@@ -150,7 +150,7 @@ def test_a_kafka_that_is_away_for_long_disturbs_nobody_and_goes_on(
     play.assert_exact()
     ended = [
         (each["topic"], each["partition"], each["begin"], each["end"])
-        for each in play.stage.ledger(center)
+        for each in play.stage.ledger()
         if each["type"] == "settled" or each.get("kind") == "settle"
     ]
     for each in doubtful:
