@@ -15,7 +15,7 @@ import pytest
 
 import sluice
 from sluice.spark.context import spark_home
-from sluice.testbed.chaos.cluster import SparkCluster, running_cluster, spark_settings
+from sluice.testbed.chaos.spark_cluster import SparkCluster, running_spark, spark_settings
 from sluice.testbed.local.processes import command_of, descendants
 from tests.support.world import Truth, World, assert_exact, use_cluster
 
@@ -45,7 +45,7 @@ def bare(tmp_path: Path) -> list[str]:
 
 @pytest.fixture
 def cluster(tmp_path: Path, bare: list[str]) -> Iterator[SparkCluster]:
-    with running_cluster(tmp_path / "spark", ()) as made:
+    with running_spark(tmp_path / "spark", ()) as made:
         made.add_worker(inside=bare)
         made.wait_for_workers()
         yield made

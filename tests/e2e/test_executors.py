@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from sluice.testbed.chaos.cluster import LOOPBACK, SparkCluster, running_cluster, spark_settings
+from sluice.testbed.chaos.spark_cluster import LOOPBACK, SparkCluster, running_spark, spark_settings
 from sluice.testbed.local.processes import command_of, descendants
 from tests.support.world import Truth, World, assert_exact, use_cluster, wait_for
 
@@ -22,7 +22,7 @@ INSERT_SECONDS = 1.0
 
 @pytest.fixture
 def cluster(tmp_path: Path) -> Iterator[SparkCluster]:
-    with running_cluster(tmp_path / "spark", (LOOPBACK,) * 3) as made:
+    with running_spark(tmp_path / "spark", (LOOPBACK,) * 3) as made:
         yield made
 
 

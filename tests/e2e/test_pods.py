@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from sluice.testbed.chaos.cluster import LOOPBACK, SparkCluster, running_cluster, spark_settings
+from sluice.testbed.chaos.spark_cluster import LOOPBACK, SparkCluster, running_spark, spark_settings
 from sluice.testbed.local.children import free_ports
 from sluice.testbed.local.processes import command_of
 from tests.support.driver import Driver
@@ -29,7 +29,7 @@ OPENED = ("java.lang", "java.lang.invoke", "java.nio", "java.util", "sun.nio.ch"
 
 @pytest.fixture
 def cluster(tmp_path: Path) -> Iterator[SparkCluster]:
-    with running_cluster(tmp_path / "spark", ()) as made:
+    with running_spark(tmp_path / "spark", ()) as made:
         yield made
 
 

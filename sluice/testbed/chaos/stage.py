@@ -17,7 +17,6 @@ from sluice.kafka.clients import KafkaAccess, make_admin
 from sluice.kafka.dead_letters import read_dead_letters
 from sluice.kafka.ledger import entries
 from sluice.kafka.log import SourceLog
-from sluice.testbed.chaos.cluster import SparkCluster, running_cluster, spark_section
 from sluice.testbed.chaos.content import ContentReport, Rows, compare, compare_events, rows_in
 from sluice.testbed.chaos.drivers import AllPositions, Drivers, Positions, Say
 from sluice.testbed.chaos.layout import Victim
@@ -25,6 +24,7 @@ from sluice.testbed.chaos.proxy import Proxy
 from sluice.testbed.chaos.requests import Inserts, kafka_requests
 from sluice.testbed.chaos.schedule import Strike, Target
 from sluice.testbed.chaos.sending import Truth
+from sluice.testbed.chaos.spark_cluster import SparkCluster, running_spark, spark_section
 from sluice.testbed.chaos.store import StoreKind, Struck, running_store
 from sluice.testbed.local.broker import PROXY_VARIABLE
 from sluice.testbed.local.children import free_ports
@@ -64,13 +64,16 @@ class ProxiedBroker(Broker):
 
 @dataclass(slots=True)
 class Stage:
-    """Everything that runs. `access` and `clickhouse.url` go past the proxies."""
+    """Everything that runs. `access` and `clickhouse.url` go past the proxies.
+
+    :param spark: master and workers, unless Spark is local.
+    """
 
     broker: ProxiedBroker
     clickhouse: ClickHouse
     kafka_link: Proxy
     clickhouse_link: Proxy
-    cluster: SparkCluster | None
+    spark: SparkCluster | None
     access: KafkaAccess
     configuration: Configuration
     drivers: Drivers
@@ -80,11 +83,6 @@ class Stage:
     delivery: Delivery
     foreign_rows: int = 0
     added_columns: int = 0
-
-    @property
-    def spark(self) -> SparkCluster | None:
-        """Master and workers, unless Spark is local."""
-        return self.cluster
 
     @property
     def single(self) -> Stage:
@@ -244,7 +242,7 @@ def running_stage(
         clickhouse = stack.enter_context(running_clickhouse(folder / "clickhouse"))
         clickhouse_link = stack.enter_context(Proxy(Inserts, ("127.0.0.1", clickhouse.port or 0)))
         struck = stack.enter_context(running_store(folder, store)) if store else None
-        cluster = stack.enter_context(running_cluster(folder / "spark")) if standalone else None
+        spark = stack.enter_context(running_spark(folder / "spark")) if standalone else None
         access = KafkaAccess(CONNECTOR, broker.brokers)
         topics = (TOPIC, *(MORE_TOPICS if store else ()))
         for topic in topics:
@@ -254,19 +252,19 @@ def running_stage(
         with Server(clickhouse.url) as server:
             server.execute(kind.statement(TABLE))
         path = folder / "sluice.toml"
-        path.write_text(_configuration(kafka_link, clickhouse_link, cluster, struck, delivery))
+        path.write_text(_configuration(kafka_link, clickhouse_link, spark, struck, delivery))
         configuration = load(path, os.environ)
         group = configuration.group(CONNECTOR)
         positions = AllPositions([Positions(access, group, each, partitions) for each in topics])
         stack.callback(positions.close)
-        drivers = Drivers(path, folder, say, lambda: cluster.workers if cluster else [])
+        drivers = Drivers(path, folder, say, lambda: spark.workers if spark else [])
         stack.callback(drivers.close)
         yield Stage(
             broker=broker,
             clickhouse=clickhouse,
             kafka_link=kafka_link,
             clickhouse_link=clickhouse_link,
-            cluster=cluster,
+            spark=spark,
             access=access,
             configuration=configuration,
             drivers=drivers,

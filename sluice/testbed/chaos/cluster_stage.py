@@ -22,12 +22,12 @@ from sluice.config import Configuration, load
 from sluice.core.errors import SluiceError, TerminalError
 from sluice.kafka.clients import KafkaAccess
 from sluice.kafka.ledger import entries
-from sluice.testbed.chaos.cluster import SparkCluster, running_cluster, spark_section
 from sluice.testbed.chaos.drivers import AllPositions, Drivers, Positions, Say
 from sluice.testbed.chaos.layout import WORKERS, Layout, Victim
 from sluice.testbed.chaos.proxy import Proxy
 from sluice.testbed.chaos.requests import Inserts, Posts, kafka_requests
 from sluice.testbed.chaos.schedule import Strike, Target
+from sluice.testbed.chaos.spark_cluster import SparkCluster, running_spark, spark_section
 from sluice.testbed.chaos.stage import (
     FOREIGN_TOPIC,
     LEASE_SECONDS,
@@ -272,7 +272,7 @@ def running_cluster_stage(
         cluster.execute(_create_table(layout))
         centers = {name: _center(folder, name, loading, stack) for name in layout.centers}
         is_standalone = loading.standalone
-        spark = stack.enter_context(running_cluster(folder / "spark")) if is_standalone else None
+        spark = stack.enter_context(running_spark(folder / "spark")) if is_standalone else None
         path = folder / "sluice.toml"
         locks = f"127.0.0.1:{sessions[WORKERS].port}" if layout.insert_locks else None
         path.write_text(_configuration(layout, loading, spark, [*centers.values()], ways, locks))

@@ -154,7 +154,7 @@ def spark_section(cluster: SparkCluster | None) -> Section:
 
 
 @contextmanager
-def running_cluster(
+def running_spark(
     folder: Path, hosts: Sequence[str] = (LOOPBACK,) * WORKERS, address: str = LOOPBACK
 ) -> Iterator[SparkCluster]:
     """A cluster that ends with its context.
