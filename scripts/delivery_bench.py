@@ -132,7 +132,7 @@ def servers() -> Iterator[dict[str, tuple[str, int]]]:
         running(ZooKeeper) as zookeeper,
         run_clickhouse("r1", zookeeper.port) as old,
     ):
-        yield {"embedded": (embedded.url, embedded.pid), "18.16.1": (old.url, old.running.pid)}
+        yield {"embedded": (embedded.url, embedded.pid), "18.16.1": (old.url, old.pid)}
 
 
 def is_possible(case: Case, url: str) -> bool:

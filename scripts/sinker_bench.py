@@ -24,7 +24,7 @@ from sluice.clickhouse.http import Server
 from sluice.core.ranges import TopicPartition
 from sluice.kafka.clients import KafkaAccess
 from sluice.testbed.local.bench import DATABASE, TABLE
-from sluice.testbed.local.orders import LINEAGE, Orders, create_table_statement
+from sluice.testbed.local.orders import LINEAGE, Orders, TableKind
 from sluice.testbed.local.processes import usage
 from sluice.testbed.local.producing import create_topics, held_back
 from sluice.testbed.local.running import running_broker, running_clickhouse
@@ -138,7 +138,7 @@ def main() -> None:
             with held_back(access, sources, Orders(number), options.rows):
                 pass
             server.execute(f"DROP TABLE IF EXISTS {DATABASE}.{TABLE}")
-            server.execute(create_table_statement(f"{DATABASE}.{TABLE}"))
+            server.execute(TableKind().statement(f"{DATABASE}.{TABLE}"))
             settings = Path(name) / f"{topic}.json"
             settings.write_text(_settings(broker.brokers, embedded.url, topic))
             rounds.append(_round(str(options.binary.resolve()), settings, server, options.rows))

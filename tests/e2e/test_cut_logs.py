@@ -27,7 +27,7 @@ CUT = 500
 
 def cut_log(broker: Broker, topic: str, offset: int) -> None:
     """Remove a partition's batches from an offset on; the broker is down."""
-    folder = broker.data / "log" / f"{topic}-0"
+    folder = broker.folder / "log" / f"{topic}-0"
     (segment,) = folder.glob("*.log")
     held, at = segment.read_bytes(), 0
     while at < len(held):
@@ -41,8 +41,8 @@ def cut_log(broker: Broker, topic: str, offset: int) -> None:
         index.unlink()
     # So that the broker looks at its logs, as after a loss of power.
     for kept in (".kafka_cleanshutdown", "recovery-point-offset-checkpoint"):
-        (Path(broker.data) / "log" / kept).unlink(missing_ok=True)
-    (broker.data / "log" / "replication-offset-checkpoint").unlink(missing_ok=True)
+        (Path(broker.folder) / "log" / kept).unlink(missing_ok=True)
+    (broker.folder / "log" / "replication-offset-checkpoint").unlink(missing_ok=True)
 
 
 def fill(world: World, truth: Truth) -> None:

@@ -19,7 +19,7 @@ from sluice.clickhouse.schema import describe_table
 from sluice.core.ranges import Range, TopicPartition
 from sluice.core.records import decode
 from sluice.kafka.offsets import look
-from sluice.testbed.chaos.clustered import ClusterStage, Loading, running_cluster_stage
+from sluice.testbed.chaos.cluster_stage import ClusterStage, Loading, running_cluster_stage
 from sluice.testbed.chaos.layout import Layout
 from sluice.testbed.chaos.replicas import ReplicaFindings, compare_replicas
 from sluice.testbed.chaos.runner import Chaos
@@ -150,7 +150,7 @@ def test_a_kafka_that_is_away_for_long_disturbs_nobody_and_goes_on(
     play.assert_exact()
     ended = [
         (each["topic"], each["partition"], each["begin"], each["end"])
-        for each in play.stage.ledger(center)
+        for each in play.stage.ledger()
         if each["type"] == "settled" or each.get("kind") == "settle"
     ]
     for each in doubtful:

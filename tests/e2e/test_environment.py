@@ -15,9 +15,8 @@ import pytest
 
 import sluice
 from sluice.spark.context import spark_home
-from sluice.testbed.chaos.cluster import SparkCluster, running_cluster, spark_settings
-from sluice.testbed.local.processes import descendants
-from tests.support.processes import command_of
+from sluice.testbed.chaos.spark_cluster import SparkCluster, running_spark, spark_settings
+from sluice.testbed.local.processes import command_of, descendants
 from tests.support.world import Truth, World, assert_exact, use_cluster
 
 PARTITIONS, ROWS = 4, 40_000
@@ -46,7 +45,7 @@ def bare(tmp_path: Path) -> list[str]:
 
 @pytest.fixture
 def cluster(tmp_path: Path, bare: list[str]) -> Iterator[SparkCluster]:
-    with running_cluster(tmp_path / "spark", ()) as made:
+    with running_spark(tmp_path / "spark", ()) as made:
         made.add_worker(inside=bare)
         made.wait_for_workers()
         yield made
@@ -84,7 +83,7 @@ def test_an_environment_is_sent_along(
     world.create_topic(topic, PARTITIONS)
     world.create_table("environment")
     world.produce(topic, ROWS, truth, partitions=PARTITIONS)
-    settings = spark_settings(standalone=True) | {
+    settings = spark_settings() | {
         "spark.archives": f"{packed(tmp_path)}#environment",
         "spark.pyspark.python": "./environment/bin/python",
         "spark.cores.max": "1",

@@ -9,9 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from sluice.testbed.chaos.cluster import LOOPBACK, SparkCluster, running_cluster, spark_settings
-from sluice.testbed.local.processes import descendants
-from tests.support.processes import command_of
+from sluice.testbed.chaos.spark_cluster import LOOPBACK, SparkCluster, running_spark, spark_settings
+from sluice.testbed.local.processes import command_of, descendants
 from tests.support.world import Truth, World, assert_exact, use_cluster, wait_for
 
 PARTITIONS, ROWS, RANGE = 16, 160_000, 1_000
@@ -23,7 +22,7 @@ INSERT_SECONDS = 1.0
 
 @pytest.fixture
 def cluster(tmp_path: Path) -> Iterator[SparkCluster]:
-    with running_cluster(tmp_path / "spark", (LOOPBACK,) * 3) as made:
+    with running_spark(tmp_path / "spark", (LOOPBACK,) * 3) as made:
         yield made
 
 
@@ -52,7 +51,7 @@ def test_executors_come_with_the_work_and_go_without_it(
         f"SELECT id, sleep({INSERT_SECONDS}) AS slept FROM executors"
     )
     world.produce(topic, ROWS, truth, partitions=PARTITIONS)
-    settings = spark_settings(standalone=True) | {
+    settings = spark_settings() | {
         "spark.cores.max": str(EXECUTORS_MAX),
         "spark.dynamicAllocation.enabled": "true",
         "spark.dynamicAllocation.shuffleTracking.enabled": "true",

@@ -11,10 +11,9 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from sluice.testbed.chaos.cluster import SparkCluster, running_cluster, spark_settings
-from sluice.testbed.local.processes import descendants
+from sluice.testbed.chaos.spark_cluster import SparkCluster, running_spark, spark_settings
+from sluice.testbed.local.processes import command_of, descendants
 from tests.support.hosts import HERE, Host, running_hosts
-from tests.support.processes import command_of
 from tests.support.world import Truth, World, assert_exact, use_cluster, wait_for
 
 PARTITIONS, ROWS, RANGE = 8, 160_000, 1_000
@@ -33,7 +32,7 @@ def hosts(world: World) -> Iterator[list[Host]]:
 
 @pytest.fixture
 def cluster(tmp_path: Path, hosts: list[Host]) -> Iterator[SparkCluster]:
-    with running_cluster(tmp_path / "spark", (), address=HERE) as made:
+    with running_spark(tmp_path / "spark", (), address=HERE) as made:
         for host in hosts:
             made.add_worker(host.address, inside=host.inside)
         made.wait_for_workers()
@@ -53,7 +52,7 @@ def test_a_host_that_is_cut_off_under_load_loses_and_doubles_nothing(
     truth, topic = Truth(), "orders-hosts"
     world.create_topic(topic, PARTITIONS)
     world.create_table("hosts")
-    settings = spark_settings(standalone=True) | {
+    settings = spark_settings() | {
         "spark.driver.host": HERE,
         "spark.driver.bindAddress": HERE,
     }

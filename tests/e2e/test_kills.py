@@ -11,19 +11,15 @@ from contextlib import suppress
 import pytest
 
 from sluice.testbed.local.children import free_ports
+from sluice.testbed.local.processes import command_of, descendants
 from tests.support.driver import Driver
-from tests.support.processes import command_of, is_below, parents_by_pid
 from tests.support.world import Truth, World, assert_dead_letters, assert_exact, wait_for
 
 
 def jvm_of(driver: Driver) -> int:
     """The process id of its Spark."""
-    parents = parents_by_pid()
-    (jvm,) = [
-        pid
-        for pid in parents
-        if is_below(pid, driver.process.pid, parents) and "SparkSubmit" in command_of(pid)
-    ]
+    below = [each.pid for each in descendants(driver.process.pid)]
+    (jvm,) = [pid for pid in below if "SparkSubmit" in command_of(pid)]
     return jvm
 
 

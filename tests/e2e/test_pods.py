@@ -15,10 +15,10 @@ from pathlib import Path
 
 import pytest
 
-from sluice.testbed.chaos.cluster import LOOPBACK, SparkCluster, running_cluster, spark_settings
+from sluice.testbed.chaos.spark_cluster import LOOPBACK, SparkCluster, running_spark, spark_settings
 from sluice.testbed.local.children import free_ports
+from sluice.testbed.local.processes import command_of
 from tests.support.driver import Driver
-from tests.support.processes import command_of
 from tests.support.world import Truth, World, assert_exact, use_cluster, wait_for
 
 POD = (sys.executable, "-m", "sluice.spark.pod")
@@ -29,14 +29,14 @@ OPENED = ("java.lang", "java.lang.invoke", "java.nio", "java.util", "sun.nio.ch"
 
 @pytest.fixture
 def cluster(tmp_path: Path) -> Iterator[SparkCluster]:
-    with running_cluster(tmp_path / "spark", ()) as made:
+    with running_spark(tmp_path / "spark", ()) as made:
         yield made
 
 
 def start_driver(world: World, folder: Path, configuration: Path) -> Driver:
     """As in a pod of cluster mode."""
     properties = folder / "spark.properties"
-    conf = spark_settings(standalone=True) | {"spark.submit.deployMode": "cluster"}
+    conf = spark_settings() | {"spark.submit.deployMode": "cluster"}
     conf["spark.driver.port"] = str(free_ports(1)[0])
     properties.write_text("".join(f"{name}={value}\n" for name, value in conf.items()))
     command = ["driver", "--properties-file", str(properties)]

@@ -43,6 +43,7 @@ from sluice.ops.doctor_kafka import look_at_kafka
 from sluice.ops.doctor_rights import known_tables
 from sluice.ops.grants import clickhouse_rights, script
 from sluice.testbed.local.children import free_ports
+from sluice.testbed.local.processes import command_of, descendants
 from sluice.testbed.local.running import running_program
 from tests.support.certificates import Authority
 from tests.support.driver import Driver
@@ -56,7 +57,6 @@ from tests.support.guarded import (
 )
 from tests.support.kafka import make_topic
 from tests.support.otlp import Receiver
-from tests.support.processes import command_of, is_below, parents_by_pid
 from tests.support.world import COLUMNS, LINEAGE, order, wait_for
 
 NAME = f"r{uuid.uuid4().hex[:8]}"
@@ -363,9 +363,8 @@ def count(server: Server, table: str) -> int:
 
 def commands_below(pid: int) -> dict[int, str]:
     """The command lines of a process and all that descend from it."""
-    parents = parents_by_pid()
-    below = [each for each in parents if each == pid or is_below(each, pid, parents)]
-    return {each: command for each in below if (command := command_of(each))}
+    found = [pid, *(each.pid for each in descendants(pid))]
+    return {each: command for each in found if (command := command_of(each))}
 
 
 def sparks_page(url: str) -> dict[str, str]:

@@ -20,7 +20,7 @@ from sluice.driver.specs import read_spec
 from sluice.producer import SQLBatchRequest
 from sluice.testbed.local.children import free_ports
 from sluice.testbed.local.running import ClickHouse, running_clickhouse
-from tests.support.losing import run_losing
+from tests.support.cutting import run_link
 from tests.support.range_task import Task
 from tests.support.world import COLUMNS, LINEAGE, Truth, World, wait_for
 
@@ -197,14 +197,14 @@ def test_a_block_in_doubt_is_repeated_with_that_of_the_other_shard_and_counts_on
 ) -> None:
     shards.create("doubt")
     truth = produced(shards, "doubt")
-    with run_losing(shards.urls[1]) as losing:
-        sent = task(shards, "doubt", truth, urls=(shards.urls[0], losing.url))
-        losing.loses = True
+    with run_link(shards.urls[1]) as link:
+        sent = task(shards, "doubt", truth, urls=(shards.urls[0], link.url))
+        link.lose()
         lost = sent.load().outcome
         assert isinstance(lost, Failed) and isinstance(lost.error, InDoubtError), lost
-        assert losing.lost == 1 and not lost.is_unstored
+        assert link.lost == 1 and not lost.is_unstored
         assert_spread(shards, "doubt", truth)  # stored by both; only one said so
-        losing.loses = False
+        link.heal()
         loaded = sent.load().outcome
     assert isinstance(loaded, Loaded), loaded
     assert_spread(shards, "doubt", truth)

@@ -335,7 +335,7 @@ def test_amazon_signs_what_a_broker_is_shown(
 
 
 def malformed(broker: TokenBroker) -> int:
-    return (broker.data / "broker.log").read_text().count("Malformed JWT provided")
+    return (broker.folder / "broker.log").read_text().count("Malformed JWT provided")
 
 
 def test_without_credentials_of_amazon_it_is_told(

@@ -16,7 +16,6 @@ from sluice.clickhouse.moving import StagedRowsError
 from sluice.core.errors import InDoubtError
 from sluice.stream.commit import Epoch
 from sluice.stream.names import query_prefix
-from sluice.testbed.local.children import wait_until
 from tests.stream.committing import DiedError, Mortal, Target
 from tests.support.broken_renames import BreakingServer, run_breaking
 
@@ -59,7 +58,6 @@ def _killed_in_the_move(
     with pytest.raises(InDoubtError):
         committer.commit(epoch)
     assert server.is_broken
-    assert server.process is not None
     server.process.wait()
     server.start()
     return wanted
@@ -88,7 +86,7 @@ def test_a_merge_that_hides_them_stops_with_words(breaking: BreakingServer) -> N
     target.server.execute(f"OPTIMIZE TABLE {table} FINAL")
     before = target.ids()
     inactive = f"SELECT name FROM system.parts WHERE table = '{target.table}' AND NOT active"
-    wait_until(lambda: not target.server.query(inactive), breaking.process, breaking.data)
+    breaking.wait_until(lambda: not target.server.query(inactive))
     with pytest.raises(StagedRowsError) as stopped:
         target.committer().commit(target.stage(0))
     assert "nobody can tell whether all were moved" in str(stopped.value)

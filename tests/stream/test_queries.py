@@ -18,7 +18,7 @@ from typing import Any
 import pytest
 
 from sluice.clickhouse.http import Server
-from sluice.testbed.chaos.cluster import running_cluster, spark_settings
+from sluice.testbed.chaos.spark_cluster import running_spark, spark_settings
 from sluice.testbed.local.processes import usage
 from tests.stream.query_program import DDL, ROWS, Attempt, Program, read_attempts
 from tests.stream.striking import Watch, run_watch
@@ -160,7 +160,7 @@ _EXECUTORS: dict[str, Any] = {
     "master": "local-cluster[2,1,1024]",
     "tasks": 4,
     "properties": {
-        **spark_settings(standalone=True),
+        **spark_settings(),
         # Several batches, so that an attempt has rows in its table before it ends.
         "spark.sql.execution.arrow.maxRecordsPerBatch": "3",
     },
@@ -240,7 +240,7 @@ def test_two_attempts_of_a_task_write_at_once(query: Query) -> None:
             met.add(epoch)
 
     query.watch.after = hold
-    with running_cluster(query.folder / "cluster", ("127.0.0.1", "127.0.0.2")) as cluster:
+    with running_spark(query.folder / "cluster", ("127.0.0.1", "127.0.0.2")) as cluster:
         changes = {**_EXECUTORS, "properties": properties, "master": cluster.master}
         query.program = replace(query.program, **changes)
         words = query.run(last_epoch=2)

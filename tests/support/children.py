@@ -15,7 +15,7 @@ class Server(Protocol):
     def start(self) -> None:
         """Start it and wait until it answers."""
 
-    def stop(self) -> None:
+    def stop(self) -> object:
         """End it in order."""
 
 

@@ -7,7 +7,7 @@ import subprocess
 from dataclasses import dataclass
 from pathlib import Path
 
-from tests.support.processes import command_of, is_below, parents_by_pid
+from sluice.testbed.local.processes import python_workers
 
 
 @dataclass
@@ -35,12 +35,5 @@ class Driver:
         return self.log.read_text(errors="replace")
 
     def workers(self) -> list[int]:
-        """Process ids of Spark's Python workers below this driver."""
-        parents = parents_by_pid()
-        found = []
-        for pid in parents:
-            command = command_of(pid)
-            if "sluice.spark.daemon" in command and is_below(pid, self.process.pid, parents):
-                found.append(pid)
-        # The first daemon is the one that forks the workers.
-        return [pid for pid in found if parents[pid] in found]
+        """Process ids of Spark's Python workers below this driver, and of what forks them."""
+        return python_workers([self.process.pid])

@@ -72,8 +72,8 @@ class GuardedBroker(Broker):
 
     @property
     def environment(self) -> dict[str, str]:
-        self.data.mkdir(parents=True, exist_ok=True)
-        file = self.data / "guarded.properties"
+        self.folder.mkdir(parents=True, exist_ok=True)
+        file = self.folder / "guarded.properties"
         file.write_text(_PROPERTIES)
         ports = f"{self._login_port}:{self._login_port}"
         return {PROXY_VARIABLE: ports, PROPERTIES_VARIABLE: str(file)}
@@ -177,8 +177,8 @@ class GuardedClickHouse(ClickHouse):
 
     @property
     def environment(self) -> dict[str, str]:
-        self.data.parent.mkdir(parents=True, exist_ok=True)
-        users = self.data.parent / "users.xml"
+        self.folder.parent.mkdir(parents=True, exist_ok=True)
+        users = self.folder.parent / "users.xml"
         everybody = "".join(f"<query>GRANT {name}</query>" for name in ("everything", *self.roles))
         roles = "".join(map(_role, self.roles, self.roles.values()))
         profiles = {"default": {}, **self.profiles}
@@ -188,7 +188,7 @@ class GuardedClickHouse(ClickHouse):
             f"<users>{''.join(_user(name, everybody) for name in profiles)}</users><roles>"
             f"{_role('everything', ['GRANT ALL ON *.*'])}{roles}</roles></clickhouse>"
         )
-        file = self.data.parent / "configuration.xml"
+        file = self.folder.parent / "configuration.xml"
         file.write_text(f"<clickhouse><users_config>{users}</users_config>{self.more}</clickhouse>")
         return {CONFIGURATION_VARIABLE: str(file)}
 

@@ -13,7 +13,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 
-from sluice.testbed.chaos.cluster import LOOPBACK
+from sluice.testbed.chaos.spark_cluster import LOOPBACK
 from sluice.testbed.local.lifetime import dying_with_parent
 
 #: For measurements between networks (RFC 2544): nobody's address.

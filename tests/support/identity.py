@@ -6,7 +6,6 @@ from __future__ import annotations
 import json
 import shutil
 import sqlite3
-import subprocess
 import tempfile
 import time
 from collections.abc import Iterator
@@ -18,7 +17,7 @@ from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import rsa
 
 from sluice.testbed.local.broker import PROPERTIES_VARIABLE, PROXY_VARIABLE
-from sluice.testbed.local.children import end_process, free_ports
+from sluice.testbed.local.children import Child, free_ports
 from sluice.testbed.local.running import Broker, running_program
 from tests.support.certificates import Authority
 from tests.support.children import running
@@ -53,12 +52,12 @@ database = {{ type="sqlite3" path="{folder}/database" }};
 _ANSWER_SECONDS_MAX = 30.0
 
 
-class IdentityService:
-    """One client, whom it gives tokens signed with a key of its own."""
+class IdentityService(Child):
+    """One client, whom it gives tokens signed with a key of its own. Started again it has the same
+    key."""
 
     def __init__(self, folder: Path) -> None:
-        self._folder = folder
-        self._process: subprocess.Popen[bytes] | None = None
+        super().__init__(folder)
         self._session = ""
         (self.port,) = free_ports(1)
         self._api = f"http://127.0.0.1:{self.port}/api"
@@ -67,31 +66,24 @@ class IdentityService:
     @property
     def given(self) -> int:
         """How many tokens it gave so far."""
-        return (self._folder / "log").read_text().count("Access token generated")
+        return (self.folder / "log").read_text().count("Access token generated")
 
     def start(self) -> None:
         """Start it; the first time it learns of its client."""
         if shutil.which("glewlwyd") is None:
             raise AssertionError("needs Debian's glewlwyd: apt-get install glewlwyd")
-        is_new = not (self._folder / "database").exists()
+        is_new = not (self.folder / "database").exists()
         if is_new:
-            with sqlite3.connect(self._folder / "database") as database:
+            with sqlite3.connect(self.folder / "database") as database:
                 database.executescript(f"PRAGMA synchronous = OFF; {_TABLES.read_text()}")
             database.close()
-        file = self._folder / "configuration"
-        file.write_text(_CONFIGURATION.format(port=self.port, folder=self._folder))
-        with (self._folder / "log").open("ab") as log:
-            self._process = subprocess.Popen(["glewlwyd", "-c", file], stdout=log, stderr=log)
+        file = self.folder / "configuration"
+        file.write_text(_CONFIGURATION.format(port=self.port, folder=self.folder))
+        self.launch(["glewlwyd", "-c", str(file)], "log")
         self._session = ""  # of before; it answers once somebody can log in
         self._log_in()
         if is_new:
             self._create()
-
-    def stop(self) -> None:
-        """End it. It may be started again, and keeps its key."""
-        if self._process is not None:
-            end_process(self._process, 10.0)
-            self._process.wait()
 
     def _log_in(self) -> None:
         until = time.monotonic() + _ANSWER_SECONDS_MAX
@@ -99,7 +91,7 @@ class IdentityService:
             try:
                 self._session = self._call("auth/", username="admin", password="password")
             except OSError:
-                assert time.monotonic() < until, (self._folder / "log").read_text()[-2000:]
+                assert time.monotonic() < until, (self.folder / "log").read_text()[-2000:]
                 time.sleep(0.02)
 
     def _create(self) -> None:
@@ -166,8 +158,8 @@ class TokenBroker(Broker):
 
     @property
     def environment(self) -> dict[str, str]:
-        file, listener = self.data / "tokens.properties", "listener.name.proxied"
-        store = self.data / "tls" / "store.pem"
+        file, listener = self.folder / "tokens.properties", "listener.name.proxied"
+        store = self.folder / "tls" / "store.pem"
         store.write_text("".join(each.read_text() for each in self._authority.sign("broker")))
         handlers = "org.apache.kafka.common.security.oauthbearer"
         # The default of Kafka 4.1.0 does not look at signatures, nor at who a token is for.

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from sluice.testbed.local.broker import PROPERTIES_VARIABLE, PROXY_VARIABLE
-from sluice.testbed.local.children import end_process, free_ports
+from sluice.testbed.local.children import Child, free_ports
 from sluice.testbed.local.running import Broker
 
 USER, SERVICE = "loader@SLUICE.TEST", "kafka/127.0.0.1@SLUICE.TEST"
@@ -45,12 +45,11 @@ kdc = FILE:{folder}/kdc.log
 _ANSWER_SECONDS_MAX = 30.0
 
 
-class KeyCenter:
+class KeyCenter(Child):
     """Of one realm, with a user and the broker's service; each has its keys in a file."""
 
     def __init__(self, folder: Path) -> None:
-        self._folder = folder
-        self._process: subprocess.Popen[bytes] | None = None
+        super().__init__(folder)
         (self._port,) = free_ports(1)
         self.configuration = folder / "krb5.conf"
         self.user_keys, self.service_keys = folder / "user.keytab", folder / "service.keytab"
@@ -60,7 +59,7 @@ class KeyCenter:
         """Of whoever asks it for tickets, and keeps them."""
         return {
             "KRB5_CONFIG": str(self.configuration),
-            "KRB5CCNAME": f"FILE:{self._folder}/tickets",
+            "KRB5CCNAME": f"FILE:{self.folder}/tickets",
         }
 
     def start(self) -> None:
@@ -68,29 +67,23 @@ class KeyCenter:
         if any(shutil.which(name) is None for name in _PROGRAMS):
             pytest.skip(f"needs Debian's packages {_PACKAGES}: scripts/setup-tests")
         self.configuration.write_text(_CLIENT.format(port=self._port))
-        profile = self._folder / "kdc.conf"
-        profile.write_text(_SERVER.format(port=self._port, folder=self._folder))
+        profile = self.folder / "kdc.conf"
+        profile.write_text(_SERVER.format(port=self._port, folder=self.folder))
         self._profile = {**os.environ, **self.environment, "KRB5_KDC_PROFILE": str(profile)}
         self._run("kdb5_util", "create", "-s", "-r", "SLUICE.TEST", "-P", "planted-master-key")
         for principal, keys in ((USER, self.user_keys), (SERVICE, self.service_keys)):
             self._run("kadmin.local", "addprinc", "-randkey", principal)
             self._run("kadmin.local", "ktadd", "-k", str(keys), principal)
-        self._process = subprocess.Popen(["krb5kdc", "-n"], env=self._profile)
+        self.launch(["krb5kdc", "-n"], environment=self._profile)
         until = time.monotonic() + _ANSWER_SECONDS_MAX
         while subprocess.run(
-            ["kinit", "-k", "-t", self.user_keys, "-c", f"{self._folder}/tried", USER],
+            ["kinit", "-k", "-t", self.user_keys, "-c", f"{self.folder}/tried", USER],
             env=self._profile,
             capture_output=True,
             check=False,
         ).returncode:
             assert time.monotonic() < until, "the key distribution center does not answer"
             time.sleep(0.05)
-
-    def stop(self) -> None:
-        """End it."""
-        if self._process is not None:
-            end_process(self._process, 10.0)
-            self._process.wait()
 
     def _run(self, *command: str) -> None:
         done = subprocess.run(
@@ -113,8 +106,8 @@ class KerberosBroker(Broker):
 
     @property
     def environment(self) -> dict[str, str]:
-        self.data.mkdir(parents=True, exist_ok=True)
-        file, listener = self.data / "kerberos.properties", "listener.name.proxied"
+        self.folder.mkdir(parents=True, exist_ok=True)
+        file, listener = self.folder / "kerberos.properties", "listener.name.proxied"
         file.write_text(
             "listener.security.protocol.map="
             "PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT,PROXIED:SASL_PLAINTEXT\n"

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 
 from sluice.claims.connection import Reply
-from sluice.testbed.local.children import free_ports, wait_until
+from sluice.testbed.local.children import free_ports
 from sluice.testbed.local.redis_server import RedisServer
 from tests.support.children import running
 
@@ -36,10 +36,8 @@ def run_cluster(nodes: int = 3) -> Iterator[list[RedisServer]]:
             end = 16_383 if number == nodes - 1 else (number + 1) * share - 1
             server.ask("CLUSTER", "ADDSLOTSRANGE", str(number * share), str(end))
         for server in servers:
-            wait_until(
-                lambda server=server: b"cluster_state:ok" in _text(server.ask("CLUSTER", "INFO")),  # type: ignore[misc]
-                server.running,
-                server.folder / "output.log",
+            server.wait_until(
+                lambda server=server: b"cluster_state:ok" in _text(server.ask("CLUSTER", "INFO"))  # type: ignore[misc]
             )
         yield servers
 

@@ -21,7 +21,7 @@ from xml.sax.saxutils import quoteattr
 
 from sluice.spark.java import cache_folder, require_java
 from sluice.testbed.local import jars
-from sluice.testbed.local.children import end_process, free_ports, wait_until
+from sluice.testbed.local.children import Child, free_ports
 
 APICURIO_VERSION = "3.0.9"
 _API = "/apis/ccompat/v7"
@@ -52,7 +52,6 @@ class Registry:
     """A running registry."""
 
     url: str
-    process: subprocess.Popen[bytes]
 
     def register(
         self,
@@ -110,18 +109,15 @@ def run_registry() -> Iterator[Registry]:
     runner, port = _runner(), free_ports(1)[0]
     url = f"http://127.0.0.1:{port}{_API}"
     with tempfile.TemporaryDirectory(prefix="sluice-registry-") as folder:
-        log = Path(folder) / "registry.log"
         command = [str(require_java()), "-Xmx256m", "-XX:TieredStopAtLevel=1"]
         command += [f"-Dquarkus.http.port={port}", "-Dquarkus.http.host=127.0.0.1"]
-        with log.open("wb") as output:
-            process = subprocess.Popen(
-                [*command, "-jar", str(runner)], stdout=output, stderr=output, cwd=folder
-            )
+        server = Child(Path(folder))
         try:
-            wait_until(lambda: _answers(url), process, log, timeout_seconds=180)
-            yield Registry(url, process)
+            server.launch([*command, "-jar", str(runner)])
+            server.wait_until(lambda: _answers(url), timeout_seconds=180)
+            yield Registry(url)
         finally:
-            end_process(process)
+            server.stop()
 
 
 def _answers(url: str) -> bool:

@@ -72,7 +72,8 @@ class ContentReport:
 def compare(
     truth: Truth, rows_of: Callable[[int], Rows], dead_letters: Iterable[tuple[int, int]]
 ) -> ContentReport:
-    """Compare row by row: (partition, offset, order_id), and every dead letter.
+    """Compare row by row: (partition, offset, order_id), and every dead letter. Each message is a
+    row, also where an `order_id` comes again, as from the next `Production`.
 
     :param rows_of: all rows of a partition, as `rows_in` gives them.
     :param dead_letters: (partition, offset) of all dead letters.

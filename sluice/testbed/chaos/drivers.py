@@ -8,7 +8,7 @@ import signal
 import threading
 import time
 from collections.abc import Callable, Sequence
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -18,7 +18,7 @@ from sluice.core.errors import SluiceError
 from sluice.core.records import decode
 from sluice.kafka.clients import KafkaAccess, make_consumer
 from sluice.testbed.local.driver import Driver, running_driver
-from sluice.testbed.local.processes import Usage, descendants
+from sluice.testbed.local.processes import descendants, python_workers
 
 _LOOK_SECONDS = 0.5
 _TIMEOUT_SECONDS = 3.0
@@ -195,13 +195,8 @@ class Drivers:
         return bool(self._woken)
 
     def spark_workers(self) -> list[int]:
-        """Python workers of the current driver and of the cluster."""
-        below: list[Usage] = []
-        for root in [self.current.process.pid, *self._roots()]:
-            below += descendants(root)
-        daemons = {each.pid for each in below if "pyspark" in _command(each.pid)}
-        # The first daemon is the one that forks the workers.
-        return sorted(each.pid for each in below if each.pid in daemons and each.parent in daemons)
+        """Python workers of the current driver and of the cluster, and what forks them."""
+        return python_workers([self.current.process.pid, *self._roots()])
 
     def jvm(self) -> int | None:
         """The process of Spark's JVM."""
@@ -278,9 +273,3 @@ class Drivers:
     def _last_words(self) -> str:
         lines = self.current.log.read_text(errors="replace").strip().splitlines()
         return "".join(f"\n    {line[:300]}" for line in lines[-_LOG_LINES:])
-
-
-def _command(pid: int) -> str:
-    with suppress(OSError):
-        return Path(f"/proc/{pid}/cmdline").read_text(errors="replace")
-    return ""

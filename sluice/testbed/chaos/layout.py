@@ -7,7 +7,6 @@ from dataclasses import dataclass
 
 from sluice.core.errors import ConfigurationError
 from sluice.testbed.local.children import Child
-from sluice.testbed.local.running import Program
 
 _SERVERS_MAX = 8
 #: Name of the link that all workers of Spark have to ZooKeeper.
@@ -79,5 +78,5 @@ class Victim:
     :param start: starts it and waits until it answers.
     """
 
-    server: Child | Program
+    server: Child
     start: Callable[[], object]

@@ -13,7 +13,7 @@ import numpy as np
 
 from sluice.clickhouse.http import Server
 from sluice.kafka.dead_letters import read_dead_letters
-from sluice.testbed.chaos.clustered import ClusterStage
+from sluice.testbed.chaos.cluster_stage import ClusterStage
 from sluice.testbed.chaos.content import ContentReport, Rows, compare, rows_in
 from sluice.testbed.chaos.sending import Truth
 from sluice.testbed.chaos.stage import TABLE

@@ -20,7 +20,7 @@ from typing import TextIO
 from sluice.core.errors import TerminalError
 from sluice.core.load_spec import Delivery
 from sluice.ops.claims import check, keyed_tables
-from sluice.testbed.chaos.clustered import AnyStage, Loading, running_cluster_stage
+from sluice.testbed.chaos.cluster_stage import AnyStage, Loading, running_cluster_stage
 from sluice.testbed.chaos.content import ContentReport
 from sluice.testbed.chaos.drivers import Say
 from sluice.testbed.chaos.layout import Layout

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -17,7 +17,6 @@ from sluice.kafka.clients import KafkaAccess, make_admin
 from sluice.kafka.dead_letters import read_dead_letters
 from sluice.kafka.ledger import entries
 from sluice.kafka.log import SourceLog
-from sluice.testbed.chaos.cluster import SparkCluster, running_cluster, spark_settings
 from sluice.testbed.chaos.content import ContentReport, Rows, compare, compare_events, rows_in
 from sluice.testbed.chaos.drivers import AllPositions, Drivers, Positions, Say
 from sluice.testbed.chaos.layout import Victim
@@ -25,13 +24,14 @@ from sluice.testbed.chaos.proxy import Proxy
 from sluice.testbed.chaos.requests import Inserts, kafka_requests
 from sluice.testbed.chaos.schedule import Strike, Target
 from sluice.testbed.chaos.sending import Truth
+from sluice.testbed.chaos.spark_cluster import SparkCluster, running_spark, spark_section
 from sluice.testbed.chaos.store import StoreKind, Struck, running_store
 from sluice.testbed.local.broker import PROXY_VARIABLE
 from sluice.testbed.local.children import free_ports
-from sluice.testbed.local.orders import create_table_statement
+from sluice.testbed.local.orders import TableKind
 from sluice.testbed.local.producing import PARTITIONS, create_topic
 from sluice.testbed.local.running import Broker, ClickHouse, running_clickhouse
-from sluice.testbed.local.settings import Section, written
+from sluice.testbed.local.settings import DEDUPLICATE, Section, pipeline_text
 
 TOPIC = TABLE = "orders"
 #: Table entries that load the topic into the one table: each message becomes a row of each.
@@ -42,12 +42,10 @@ PIPELINE, CONNECTOR = "chaos", "local"
 #: Small on purpose: the budget, the lease and the probe have work to do.
 WINDOW = 100
 LEASE_SECONDS = 10
-_MAX_MESSAGES = 10_000
+MAX_MESSAGES = 10_000
 FOREIGN_TOPIC = "foreign"
 #: The time zone of the first start; see `change_zone`.
 ZONE = "America/New_York"
-
-_DEDUPLICATE = {"deduplicate": {"key": ["order_id"], "window": "1d"}}
 
 
 class ProxiedBroker(Broker):
@@ -66,13 +64,16 @@ class ProxiedBroker(Broker):
 
 @dataclass(slots=True)
 class Stage:
-    """Everything that runs. `access` and `clickhouse.url` go past the proxies."""
+    """Everything that runs. `access` and `clickhouse.url` go past the proxies.
+
+    :param spark: master and workers, unless Spark is local.
+    """
 
     broker: ProxiedBroker
     clickhouse: ClickHouse
     kafka_link: Proxy
     clickhouse_link: Proxy
-    cluster: SparkCluster | None
+    spark: SparkCluster | None
     access: KafkaAccess
     configuration: Configuration
     drivers: Drivers
@@ -82,11 +83,6 @@ class Stage:
     delivery: Delivery
     foreign_rows: int = 0
     added_columns: int = 0
-
-    @property
-    def spark(self) -> SparkCluster | None:
-        """Master and workers, unless Spark is local."""
-        return self.cluster
 
     @property
     def single(self) -> Stage:
@@ -241,43 +237,34 @@ def running_stage(
     with ExitStack() as stack:
         kafka_link = stack.enter_context(Proxy(kafka_requests()))
         broker = ProxiedBroker(folder / "kafka", kafka_link)
-        stack.callback(lambda: broker.kill() if broker.address else 0)
+        stack.callback(broker.kill)
         broker.start()
         clickhouse = stack.enter_context(running_clickhouse(folder / "clickhouse"))
         clickhouse_link = stack.enter_context(Proxy(Inserts, ("127.0.0.1", clickhouse.port or 0)))
         struck = stack.enter_context(running_store(folder, store)) if store else None
-        cluster = stack.enter_context(running_cluster(folder / "spark")) if standalone else None
+        spark = stack.enter_context(running_spark(folder / "spark")) if standalone else None
         access = KafkaAccess(CONNECTOR, broker.brokers)
         topics = (TOPIC, *(MORE_TOPICS if store else ()))
         for topic in topics:
             create_topic(access, topic, partitions)
         source = "String" if store else "UInt64"
+        kind = TableKind(delivery, source=source, window=WINDOW)
         with Server(clickhouse.url) as server:
-            server.execute(
-                create_table_statement(TABLE, delivery=delivery, source=source, window=WINDOW)
-            )
+            server.execute(kind.statement(TABLE))
         path = folder / "sluice.toml"
-        path.write_text(
-            configuration_text(
-                cluster,
-                [(CONNECTOR, kafka_link.port, topics)],
-                {"s1": [f"http://127.0.0.1:{clickhouse_link.port}"]},
-                {TOPIC: _DEDUPLICATE} if struck else {e: {"delivery": delivery} for e in ENTRIES},
-                deduplication=struck.section if struck else None,
-            )
-        )
+        path.write_text(_configuration(kafka_link, clickhouse_link, spark, struck, delivery))
         configuration = load(path, os.environ)
         group = configuration.group(CONNECTOR)
         positions = AllPositions([Positions(access, group, each, partitions) for each in topics])
         stack.callback(positions.close)
-        drivers = Drivers(path, folder, say, lambda: cluster.workers if cluster else [])
+        drivers = Drivers(path, folder, say, lambda: spark.workers if spark else [])
         stack.callback(drivers.close)
         yield Stage(
             broker=broker,
             clickhouse=clickhouse,
             kafka_link=kafka_link,
             clickhouse_link=clickhouse_link,
-            cluster=cluster,
+            spark=spark,
             access=access,
             configuration=configuration,
             drivers=drivers,
@@ -288,59 +275,27 @@ def running_stage(
         )
 
 
-def configuration_text(
+def _configuration(
+    kafka_link: Proxy,
+    clickhouse_link: Proxy,
     spark: SparkCluster | None,
-    connectors: Sequence[tuple[str, int, Sequence[str]]],
-    shards: Section,
-    tables: Mapping[str, Section],
-    *,
-    max_messages: int = _MAX_MESSAGES,
-    max_delay: str = "500ms",
-    lease_seconds: int = LEASE_SECONDS,
-    durability: str = "single",
-    zookeeper: str | None = None,
-    deduplication: Section | None = None,
+    struck: Struck | None,
+    delivery: Delivery,
 ) -> str:
-    """A configuration of table entries that take every topic into the one table.
-
-    :param connectors: name, port of the broker, and topics of each.
-    :param tables: what each entry says besides.
-    :param zookeeper: for insert locks.
-    """
-    entry = {
-        "target": TABLE,
-        "topics": [topic for *_, topics in connectors for topic in topics],
-        "format": "JSONEachRow",
-        "lineage": True,
-    }
-    return written(
-        {
-            "pipeline": {"name": PIPELINE},
-            "spark": {
-                "master": spark.master if spark else "local[2]",
-                "conf": spark_settings(spark is not None),
-            },
-            "connector": [
-                {
-                    "name": name,
-                    "brokers": f"127.0.0.1:{port}",
-                    "topics": topics,
-                    "start": "earliest",
-                }
-                for name, port, topics in connectors
-            ],
-            "batch": {
-                "max_messages": max_messages,
-                "max_delay": max_delay,
-                "lease": f"{lease_seconds}s",
-            },
-            "clickhouse": {
-                "database": "default",
-                "shards": shards,
-                "durability": durability,
-                "zookeeper": zookeeper,
-            },
-            "deduplication": deduplication or {},
-            "table": [{"name": name, **entry, **more} for name, more in tables.items()],
-        }
+    topics = (TOPIC, *(MORE_TOPICS if struck else ()))
+    more: Section = {"deduplicate": DEDUPLICATE} if struck else {"delivery": delivery}
+    entry = {"target": TABLE, "topics": topics, **more}
+    brokers = f"127.0.0.1:{kafka_link.port}"
+    return pipeline_text(
+        PIPELINE,
+        [{"name": CONNECTOR, "brokers": brokers, "topics": topics}],
+        [{"name": each, **entry} for each in (ENTRIES[:1] if struck else ENTRIES)],
+        batch={
+            "max_messages": MAX_MESSAGES,
+            "max_delay": "500ms",
+            "lease": f"{LEASE_SECONDS}s",
+        },
+        clickhouse={"shards": {"s1": [f"http://127.0.0.1:{clickhouse_link.port}"]}},
+        spark=spark_section(spark),
+        deduplication=struck.section if struck else None,
     )

@@ -10,7 +10,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 
 from sluice.core.errors import InDoubtError, TerminalError, TransientError
-from sluice.testbed.chaos.clustered import AnyStage
+from sluice.testbed.chaos.cluster_stage import AnyStage
 from sluice.testbed.chaos.drivers import Say
 from sluice.testbed.chaos.layout import Victim
 from sluice.testbed.chaos.proxy import Kind, LinkFault, Proxy

@@ -20,7 +20,7 @@ from typing import Any, TextIO
 
 from sluice.core.errors import TerminalError
 from sluice.core.moments import now_ms
-from sluice.testbed.chaos.clustered import ClusterStage, Loading, running_cluster_stage
+from sluice.testbed.chaos.cluster_stage import ClusterStage, Loading, running_cluster_stage
 from sluice.testbed.chaos.drivers import Say
 from sluice.testbed.chaos.layout import Layout
 from sluice.testbed.chaos.replicas import ReceiptFindings, examine_receipts, of_shards, whole_tables

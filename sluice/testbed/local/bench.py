@@ -31,7 +31,6 @@ from sluice.clickhouse.capabilities import read_capabilities
 from sluice.clickhouse.http import Server
 from sluice.config import Configuration, load
 from sluice.core.errors import ConfigurationError, SluiceError, TerminalError, TransientError
-from sluice.core.load_spec import Delivery
 from sluice.kafka.clients import KafkaAccess, make_admin
 from sluice.kafka.dead_letters import read_dead_letters
 from sluice.kafka.log import SourceLog
@@ -46,14 +45,13 @@ from sluice.testbed.local.lifetime import interruptible, working_folder
 from sluice.testbed.local.orders import (
     EncodedOrders,
     Orders,
-    Shape,
-    create_table_statement,
+    TableKind,
     order_format,
 )
 from sluice.testbed.local.processes import listener
 from sluice.testbed.local.producing import create_topics, held_back
 from sluice.testbed.local.running import Broker, running_broker, running_clickhouse
-from sluice.testbed.local.settings import PipelineSettings
+from sluice.testbed.local.settings import DEDUPLICATE, pipeline_text
 from sluice.testbed.local.tail import LedgerTail
 
 DATABASE = "sluice_bench"
@@ -100,36 +98,26 @@ def table_names(count: int) -> tuple[str, ...]:
 
 @contextmanager
 def prepared_target(
-    server: str,
-    folder: Path,
-    delivery: Delivery,
-    tables: int = 1,
-    shape: Shape | None = None,
-    replicated: bool = False,
-    source: str = "UInt64",
+    server: str, folder: Path, kind: TableKind, tables: int = 1, replicated: bool = False
 ) -> Iterator[Target]:
     """The database `sluice_bench` with empty tables, dropped at the end.
 
     :param server: "embedded" or a URL, which may carry user and password.
-    :param delivery: that the tables are for.
-    :param tables: how many tables of this shape.
+    :param tables: how many tables of this kind.
     :param replicated: they are ReplicatedMergeTree.
-    :param source: see `create_table_statement`.
     :raises ConfigurationError: the database exists, or the server needs a decision.
     """
-    if server == "embedded":
-        with (
-            running_clickhouse(folder / "clickhouse") as embedded,
-            _with_tables(
-                Target(embedded.url, "default", "", "", embedded.pid, table_names(tables)),
-                delivery,
-                shape,
-                replicated,
-                source,
-            ) as target,
-        ):
-            yield target
-        return
+    names = table_names(tables)
+    with ExitStack() as stack:
+        if server == "embedded":
+            embedded = stack.enter_context(running_clickhouse(folder / "clickhouse"))
+            bare = Target(embedded.url, "default", "", "", embedded.pid, names)
+        else:
+            bare = _given_target(server, names)
+        yield stack.enter_context(_with_tables(bare, kind, replicated))
+
+
+def _given_target(server: str, names: tuple[str, ...]) -> Target:
     parts = urlsplit(server)
     variable = ""
     if parts.password:
@@ -137,20 +125,16 @@ def prepared_target(
         os.environ[variable] = unquote(parts.password)
     user = unquote(parts.username or "default")
     pid = listener(parts.port or 8123) if parts.hostname in _HERE else None
-    bare = Target(Server(server).url, user, variable, "", pid, table_names(tables))
-    with _with_tables(bare, delivery, shape, replicated, source) as target:
-        yield target
+    return Target(Server(server).url, user, variable, "", pid, names)
 
 
 @contextmanager
-def _with_tables(
-    target: Target, delivery: Delivery, shape: Shape | None, replicated: bool, source: str
-) -> Iterator[Target]:
+def _with_tables(target: Target, kind: TableKind, replicated: bool) -> Iterator[Target]:
     """The target with its version and its tables."""
     run = uuid.uuid4().hex  # newer servers forget a dropped table's path minutes later
     with target.client() as client:
         capabilities = read_capabilities(client)
-        if delivery == "block" and not (capabilities.tokens or replicated):
+        if kind.delivery == "block" and not (capabilities.tokens or replicated):
             raise ConfigurationError(
                 f"ClickHouse {capabilities.version_text} at {target.url} cannot deduplicate "
                 "inserts into a plain MergeTree table, only into a Replicated one, which needs "
@@ -166,15 +150,8 @@ def _with_tables(
     try:
         with target.client() as client:
             for table in target.tables:
-                client.execute(
-                    create_table_statement(
-                        f"{DATABASE}.{table}",
-                        delivery=delivery,
-                        shape=shape,
-                        replica=f"{_KEEPER_PATH}/{run}/{table}" if replicated else "",
-                        source=source,
-                    )
-                )
+                replica = f"{_KEEPER_PATH}/{run}/{table}" if replicated else ""
+                client.execute(kind.statement(f"{DATABASE}.{table}", replica))
         yield replace(target, version=capabilities.version_text)
     finally:
         with suppress(SluiceError), target.client() as client:
@@ -206,16 +183,10 @@ def run_bench(settings: BenchSettings) -> int:
         ExitStack() as stack,
     ):
         with console.phase("a Kafka broker and the target table are ready"):
+            source = "LowCardinality(String)" if settings.deduplicate else "UInt64"
+            kind = TableKind(settings.delivery, settings.shape, source)
             target = stack.enter_context(
-                prepared_target(
-                    settings.server,
-                    folder,
-                    settings.delivery,
-                    settings.tables,
-                    settings.shape,
-                    settings.replicated,
-                    "LowCardinality(String)" if settings.deduplicate else "UInt64",
-                )
+                prepared_target(settings.server, folder, kind, settings.tables, settings.replicated)
             )
             broker = stack.enter_context(running_broker(folder / "kafka"))
             stage = _prepared(stack, folder, broker, target, settings, console)
@@ -265,27 +236,7 @@ def _prepared(
     _wait_for_leaders(access, settings)
     path = folder / "sluice.toml"
     form = order_format(settings.format, settings.shape)
-    PipelineSettings(
-        pipeline="bench",
-        brokers=broker.brokers,
-        topic=TOPIC,
-        url=target.url,
-        database=DATABASE,
-        table=TABLE,
-        more_tables=target.tables[1:],
-        user=target.user,
-        password_variable=target.password_variable,
-        max_messages=settings.even_range(),
-        max_delay=settings.max_delay,
-        reader=settings.reader,
-        sort=settings.sort,
-        format=settings.format,
-        options=form.options,
-        topic_pattern=TOPIC_PATTERN if settings.topics > 1 else "",
-        deduplicate=("order_id",) if settings.deduplicate else (),
-        store=settings.deduplicate,
-        delivery=settings.delivery,
-    ).write(path)
+    path.write_text(pipeline_of(settings, target, broker.brokers))
     configuration = load(path, os.environ)
     ensure_own_topic(make_admin(access), configuration.ledger_topic)
     tail = LedgerTail(access, configuration.ledger_topic)
@@ -300,6 +251,39 @@ def _prepared(
     )
     return _Stage(
         settings, console, folder, target, path, configuration, access, tail, fixed, orders
+    )
+
+
+def pipeline_of(settings: BenchSettings, target: Target, brokers: str) -> str:
+    """The configuration of what is measured."""
+    is_one = settings.topics == 1
+    topics = {"topics": [TOPIC]} if is_one else {"topic_pattern": TOPIC_PATTERN}
+    store, variable = settings.deduplicate, target.password_variable
+    entry = {
+        **topics,
+        "format": settings.format,
+        "sort": settings.sort,
+        "rows": "many" if settings.format == "SQLBatchRequest" else "one",
+        "options": dict(order_format(settings.format, settings.shape).options),
+        "delivery": settings.delivery,
+        "deduplicate": DEDUPLICATE if store else None,
+    }
+    return pipeline_text(
+        "bench",
+        [{"name": "local", "brokers": brokers, **topics, "reader": settings.reader}],
+        [{"name": table, **entry} for table in target.tables],
+        batch={
+            "max_messages": settings.even_range(),
+            "max_delay": settings.max_delay,
+            "lease": "1m",
+        },
+        clickhouse={
+            "database": DATABASE,
+            "shards": {"s1": [target.url]},
+            "user": target.user,
+            "password": f"${{{variable}}}" if variable else None,
+        },
+        deduplication={"store": store} if store else None,
     )
 
 

@@ -38,28 +38,9 @@ ORDER_FORMATS = (
     *("RowBinary", "MsgPack", "Protobuf", "SQLBatchRequest"),
 )
 
-#: Of a setting, how it is called on the command line.
-_SHOWN = (
-    "rows",
-    "rounds",
-    "message_bytes",
-    "columns",
-    "topics",
-    "partitions",
-    "tables",
-    "bad_share",
-    "range_messages",
-    "partial_ranges",
-    "deduplicate",
-    "delivery",
-    "max_delay",
-    "sort",
-    "reader",
-    "format",
-    "replicated",
-    "rates",
-    "latency_seconds",
-    "producer_alone",
+#: Settings that decide none of the figures, or that the output tells elsewhere.
+_NOT_SHOWN = frozenset(
+    {"server", "idle_seconds", "backlog_seconds", "drain", "flame", "compare", "as_json"}
 )
 
 
@@ -205,8 +186,7 @@ class BenchSettings:
 
     def as_json_settings(self) -> dict[str, Any]:
         """What decides the figures, for the machine-readable output."""
-        values = asdict(self)
-        shown = {name: values[name] for name in _SHOWN}
+        shown = {name: value for name, value in asdict(self).items() if name not in _NOT_SHOWN}
         return shown | {"message_bytes": self.shape.event_bytes, "rates": list(self.rates)}
 
 

@@ -17,9 +17,9 @@ from sluice.core.errors import ConfigurationError, TerminalError
 from sluice.spark.archives import options_of
 from sluice.spark.java import require_java
 from sluice.testbed.local.broker_classes import archive_path
-from sluice.testbed.local.children import end_process, free_ports
+from sluice.testbed.local.children import end_process, free_ports, start_process
 from sluice.testbed.local.jars import kafka_jars
-from sluice.testbed.local.lifetime import StopRequest, dying_with_parent, lock_folder
+from sluice.testbed.local.lifetime import StopRequest, lock_folder
 
 HEAP_VARIABLE = "SLUICE_KAFKA_HEAP"
 #: "PORT:ADVERTISED": a second listener on PORT that sends its clients to ADVERTISED, where a
@@ -108,14 +108,9 @@ def run_kafka(data: Path, port: int | None) -> int:
 
 
 def _run(base: list[str], data: Path, properties: Path, port: int, stop: StopRequest) -> int:
-    with (data / "broker.out").open("wb") as output:
-        broker = subprocess.Popen(
-            dying_with_parent([*base, "kafka.Kafka", str(properties)]),
-            stdin=subprocess.DEVNULL,
-            stdout=output,
-            stderr=output,
-            start_new_session=True,  # Ctrl-C reaches this process, which stops the broker
-        )
+    output = data / "broker.out"
+    output.unlink(missing_ok=True)
+    broker = start_process([*base, "kafka.Kafka", str(properties)], output)
     try:
         deadline_seconds = time.monotonic() + _READY_SECONDS_MAX
         while not stop.came and not _answers(port):

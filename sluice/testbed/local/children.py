@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import random
 import signal
 import socket
 import subprocess
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -44,26 +45,6 @@ def free_ports(count: int) -> list[int]:
     return ports
 
 
-def wait_until(
-    ready: Callable[[], bool],
-    process: subprocess.Popen[bytes],
-    log: Path,
-    timeout_seconds: float = START_TIMEOUT_SECONDS,
-) -> None:
-    """Wait for readiness.
-
-    :raises TerminalError: the process ended or hangs; with the tail of its log.
-    """
-    deadline = time.monotonic() + timeout_seconds
-    while not ready():
-        ended = process.poll()
-        if ended is not None or time.monotonic() > deadline:
-            what = f"ended with status {ended}" if ended is not None else "is not ready"
-            tail = log.read_text(errors="replace")[-_LOG_CHARACTERS:] if log.exists() else ""
-            raise TerminalError(f"{process.args!r} {what}:\n{tail}", f"Read {log}.")
-        time.sleep(_LOOK_SECONDS)
-
-
 def end_process(process: subprocess.Popen[Any], timeout_seconds: float = 20.0) -> None:
     """SIGTERM, then SIGKILL; wakes a process that was stopped by SIGSTOP first."""
     if process.poll() is not None:
@@ -78,65 +59,124 @@ def end_process(process: subprocess.Popen[Any], timeout_seconds: float = 20.0) -
         process.wait()
 
 
+def start_process(
+    command: Sequence[str],
+    log: Path,
+    *,
+    folder: Path | None = None,
+    environment: Mapping[str, str] | None = None,
+) -> subprocess.Popen[bytes]:
+    """Start a process that ends with the thread that calls this.
+
+    :param log: gets its output, behind what is there.
+    :param folder: that it works in; None for this process's.
+    :param environment: what it gets besides this process's.
+    """
+    with log.open("ab") as output:
+        process = subprocess.Popen(
+            dying_with_parent(command),
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=output,
+            cwd=folder,
+            env={**os.environ, **(environment or {})},
+            # Ctrl-C in a terminal is for whoever started it, who then ends it in order.
+            start_new_session=True,
+        )
+    process.args = list(command)  # for messages
+    return process
+
+
 class Child:
     """A server process that can be killed, paused and started again. Its data and its ports stay.
-
-    It ends with the thread that started it.
 
     :param folder: for its data and its logs.
     """
 
+    #: How long it may take to end in order.
+    stop_seconds_max = 20.0
+
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        self.process: subprocess.Popen[bytes] | None = None
+        self._process: subprocess.Popen[bytes] | None = None
 
     @property
-    def running(self) -> subprocess.Popen[bytes]:
-        """The process; only between `start` and `stop`."""
-        assert self.process is not None, "the server is not running"
-        return self.process
-
-    def launch(self, command: Sequence[str]) -> None:
-        """Start the process, its output in the folder."""
-        with (self.folder / "output.log").open("ab") as output:
-            self.process = subprocess.Popen(
-                dying_with_parent(command),
-                stdin=subprocess.DEVNULL,
-                stdout=output,
-                stderr=output,
-                cwd=self.folder,
-                # Ctrl-C in a terminal is for whoever started it, who then ends it in order.
-                start_new_session=True,
-            )
-        self.process.args = list(command)  # for messages
-
-    def stop(self) -> None:
-        """End the process in order; harmless when it has ended."""
-        if self.process is not None:
-            end_process(self.process)
-            self.process = None
+    def process(self) -> subprocess.Popen[bytes]:
+        """The process that was started last."""
+        assert self._process is not None, "it was never started"
+        return self._process
 
     @property
     def pid(self) -> int:
         """The id of that process."""
-        return self.running.pid
+        return self.process.pid
 
     @property
     def serving_pid(self) -> int:
-        """The same: it has no keeper."""
+        """The id of the process that serves."""
         return self.pid
 
-    def kill(self) -> None:
-        """SIGKILL; harmless when it has ended."""
-        if self.process is not None:
-            self.process.kill()
-            self.process.wait()
-            self.process = None
+    def launch(
+        self,
+        command: Sequence[str],
+        log: str = "output.log",
+        environment: Mapping[str, str] | None = None,
+    ) -> None:
+        """Start the process in its folder; it ends with the thread that calls this.
+
+        :param log: the file for its output.
+        :param environment: what it gets besides this process's.
+        """
+        self._process = start_process(
+            command, self.folder / log, folder=self.folder, environment=environment
+        )
+
+    def wait_until(
+        self,
+        ready: Callable[[], bool],
+        log: str = "output.log",
+        timeout_seconds: float = START_TIMEOUT_SECONDS,
+    ) -> None:
+        """Wait for readiness.
+
+        :param log: the file that says why it is not ready.
+        :raises TerminalError: the process ended or hangs; with the tail of its log.
+        """
+        path = self.folder / log
+        deadline = time.monotonic() + timeout_seconds
+        while not ready():
+            ended = self.process.poll()
+            if ended is not None or time.monotonic() > deadline:
+                what = f"ended with status {ended}" if ended is not None else "is not ready"
+                tail = path.read_text(errors="replace")[-_LOG_CHARACTERS:] if path.exists() else ""
+                raise TerminalError(f"{self.process.args!r} {what}:\n{tail}", f"Read {path}.")
+            time.sleep(_LOOK_SECONDS)
+
+    def stop(self) -> int:
+        """End the process in order; its exit status, 0 if none was started. Harmless when it has
+        ended already."""
+        if self._process is not None:
+            end_process(self._process, self.stop_seconds_max)
+        return self._ended()
+
+    def kill(self) -> int:
+        """SIGKILL; likewise."""
+        if self._process is not None:
+            self._process.kill()
+        return self._ended()
 
     def pause(self) -> None:
         """SIGSTOP: its connections stay open, and nothing answers."""
-        self.running.send_signal(signal.SIGSTOP)
+        self.process.send_signal(signal.SIGSTOP)
 
     def resume(self) -> None:
         """SIGCONT."""
-        self.running.send_signal(signal.SIGCONT)
+        self.process.send_signal(signal.SIGCONT)
+
+    def _ended(self) -> int:
+        if self._process is None:
+            return 0
+        status = self._process.wait()
+        if self._process.stdout is not None:
+            self._process.stdout.close()
+        return status

@@ -29,10 +29,10 @@ from sluice.ops.status import read_status
 from sluice.testbed.local.console import Console, aligned, unexpected
 from sluice.testbed.local.driver import Driver, running_driver
 from sluice.testbed.local.lifetime import interruptible, working_folder
-from sluice.testbed.local.orders import create_table_statement
+from sluice.testbed.local.orders import TableKind
 from sluice.testbed.local.producing import PARTITIONS, Produced, create_topic, produce_with_defects
 from sluice.testbed.local.running import running_broker, running_clickhouse
-from sluice.testbed.local.settings import PipelineSettings
+from sluice.testbed.local.settings import DEDUPLICATE, pipeline_text
 from sluice.testbed.local.tail import LedgerTail
 from sluice.verify.audit import AuditReport, audit
 
@@ -113,19 +113,22 @@ def _start(console: Console, stack: ExitStack, folder: Path, rows: int, partitio
         create_topic(access, TOPIC, partitions)
         with Server(server.url) as client:
             # Claims that are lost are made again from what a row says of its message.
-            client.execute(create_table_statement(TABLE, source="String"))
-        settings = PipelineSettings(
-            pipeline="demo",
-            brokers=broker.brokers,
-            topic=TOPIC,
-            url=server.url,
-            table=TABLE,
-            max_messages=min(_RANGE_MAX, max(1, rows // _RANGES_MIN)),
-            max_delay="1s",
-            deduplicate=("order_id",),
+            client.execute(TableKind(source="String").statement(TABLE))
+        text = pipeline_text(
+            "demo",
+            [{"name": "local", "brokers": broker.brokers, "topics": [TOPIC]}],
+            [{"name": TABLE, "topics": [TOPIC], "deduplicate": DEDUPLICATE}],
+            batch={
+                "max_messages": min(_RANGE_MAX, max(1, rows // _RANGES_MIN)),
+                "max_delay": "1s",
+                "lease": "1m",
+            },
+            clickhouse={"shards": {"s1": [server.url]}},
+            deduplication={"store": "local"},
         )
-        settings.write(folder / "sluice.toml")
-        configuration = load(folder / "sluice.toml", os.environ)
+        path = folder / "sluice.toml"
+        path.write_text(text)
+        configuration = load(path, os.environ)
         admin = make_admin(access)
         ensure_own_topic(admin, configuration.ledger_topic)
         tail = LedgerTail(access, configuration.ledger_topic)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import signal
 import subprocess
 import sys
@@ -15,7 +14,7 @@ from pathlib import Path
 
 from sluice.core.errors import TerminalError
 from sluice.spark.java import set_java_home
-from sluice.testbed.local.lifetime import dying_with_parent
+from sluice.testbed.local.children import start_process
 from sluice.testbed.local.processes import RUN_VARIABLE, processes_of_run, signal_to, wait_for_end
 
 #: After the driver: Spark's JVM notices its parent's end, the workers notice the JVM's.
@@ -99,16 +98,9 @@ def running_driver(arguments: list[str], log: Path) -> Iterator[Driver]:
     """
     set_java_home()
     run = uuid.uuid4().hex
-    with log.open("wb") as output:
-        process = subprocess.Popen(
-            dying_with_parent([sys.executable, *arguments]),
-            stdin=subprocess.DEVNULL,
-            stdout=output,
-            stderr=output,
-            start_new_session=True,  # Ctrl-C reaches this process, which ends the driver
-            env={**os.environ, RUN_VARIABLE: run},
-        )
-    driver = Driver(process, run, log)
+    log.unlink(missing_ok=True)
+    command = [sys.executable, *arguments]
+    driver = Driver(start_process(command, log, environment={RUN_VARIABLE: run}), run, log)
     try:
         yield driver
     finally:

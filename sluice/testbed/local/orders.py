@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cache
 from tempfile import NamedTemporaryFile
 
@@ -108,37 +108,41 @@ def natural_bytes(columns: int) -> int:
     return round(sum(map(len, events)) / len(events))
 
 
-def create_table_statement(
-    target: str,
-    *,
-    delivery: Delivery = "block",
-    shape: Shape | None = None,
-    replica: str = "",
-    source: str = "UInt64",
-    window: int = WINDOW_BLOCKS,
-) -> str:
-    """CREATE TABLE for orders.
+@dataclass(frozen=True, slots=True)
+class TableKind:
+    """A table for orders.
 
-    :param delivery: that the table is for: only "block" needs a deduplication window, and only
+    :param delivery: that it is for: only "block" needs a deduplication window, and only
         "replacing" a table that keeps one of equal rows.
     :param shape: of the events; today's nine columns if left out.
     :param source: the type of `_source`; a text tells who loaded a row, a number only whether.
     :param window: how many blocks it remembers, where it does.
-    :param replica: path in ZooKeeper of a ReplicatedMergeTree of one replica; "" for a plain one.
     """
-    settings = ""
-    if delivery == "block" and not replica:
-        settings = f" SETTINGS non_replicated_deduplication_window = {window}"
-    columns = (*(shape or Shape()).definitions, *LINEAGE[:-1], f"_source {source}")
-    kind, key = "MergeTree", ["user_id", "ordered_at"]
-    if delivery == "replacing":
-        kind = f"Replacing{kind}"
-        key += [column.partition(" ")[0] for column in LINEAGE]
-    engine = f"Replicated{kind}('{replica}', 'bench')" if replica else kind
-    return (
-        f"CREATE TABLE {target} ({', '.join(columns)}) "
-        f"ENGINE = {engine} ORDER BY ({', '.join(key)}){settings}"
-    )
+
+    delivery: Delivery = "block"
+    shape: Shape = field(default_factory=Shape)
+    source: str = "UInt64"
+    window: int = WINDOW_BLOCKS
+
+    def statement(self, target: str, replica: str = "") -> str:
+        """CREATE TABLE.
+
+        :param replica: path in ZooKeeper of a ReplicatedMergeTree of one replica; "" for a plain
+            one.
+        """
+        settings = ""
+        if self.delivery == "block" and not replica:
+            settings = f" SETTINGS non_replicated_deduplication_window = {self.window}"
+        columns = (*self.shape.definitions, *LINEAGE[:-1], f"_source {self.source}")
+        kind, key = "MergeTree", ["user_id", "ordered_at"]
+        if self.delivery == "replacing":
+            kind = f"Replacing{kind}"
+            key += [column.partition(" ")[0] for column in LINEAGE]
+        engine = f"Replicated{kind}('{replica}', 'bench')" if replica else kind
+        return (
+            f"CREATE TABLE {target} ({', '.join(columns)}) "
+            f"ENGINE = {engine} ORDER BY ({', '.join(key)}){settings}"
+        )
 
 
 class Orders:

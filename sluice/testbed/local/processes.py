@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -82,6 +82,19 @@ def descendants(pid: int) -> list[Usage]:
         below += found_here
         level = [child.pid for child in found_here]
     return below
+
+
+def command_of(pid: int) -> str:
+    """The command line of a process, "" if it is gone."""
+    with suppress(OSError):
+        return (_PROC / str(pid) / "cmdline").read_text(errors="replace").replace("\0", " ")
+    return ""
+
+
+def python_workers(roots: Iterable[int]) -> list[int]:
+    """Process ids of Spark's Python workers below these, and of the daemons that fork them."""
+    below = [each.pid for root in roots for each in descendants(root)]
+    return sorted(pid for pid in below if " pyspark.worker" in command_of(pid))
 
 
 def processes_of_run(run: str) -> list[int]:

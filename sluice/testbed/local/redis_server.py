@@ -8,7 +8,7 @@ from pathlib import Path
 from sluice.claims.connection import Connection, Endpoint, Reply
 from sluice.claims.port import StoreAwayError, StoreRefusedError
 from sluice.core.errors import TerminalError
-from sluice.testbed.local.children import Child, free_ports, wait_until
+from sluice.testbed.local.children import Child, free_ports
 
 INSTALL = "Debian: apt-get install redis-server"
 
@@ -40,7 +40,7 @@ class RedisServer(Child):
         configuration = self.folder / "redis.conf"
         configuration.write_text("\n".join([*lines, *self._settings, ""]))
         self.launch(["redis-server", str(configuration), *options])
-        wait_until(self._answers, self.running, self.folder / "output.log")
+        self.wait_until(self._answers)
 
     def ask(self, *words: str) -> Reply:
         """One command."""

@@ -21,45 +21,27 @@ from pathlib import Path
 from typing import TypeVar
 
 from sluice.core.errors import TerminalError
-from sluice.testbed.local.children import end_process
+from sluice.testbed.local.children import Child
 from sluice.testbed.local.lifetime import PARENT_VARIABLE
 
-_STOP_SECONDS_MAX = 45.0
 
+class Program(Child):
+    """A program of the local stack and its process, which ends with the process that started it.
 
-class Program:
-    """A program of the local stack and its process.
-
-    :param data: its folder; kept over restarts, as its port is.
+    :param folder: kept over restarts, as its port is.
     """
 
     #: What `sluice local` calls it.
     name = ""
     #: The key of the ready line that carries the address.
     key = ""
+    stop_seconds_max = 45.0
 
-    def __init__(self, data: Path) -> None:
-        self.data = data
+    def __init__(self, folder: Path) -> None:
+        super().__init__(folder)
         #: A free one, from the first start on.
         self.port = 0
         self.address = ""
-        self._process: subprocess.Popen[str] | None = None
-
-    @property
-    def process(self) -> subprocess.Popen[str]:
-        """The process that was started last."""
-        assert self._process is not None, "start() first"
-        return self._process
-
-    @property
-    def pid(self) -> int:
-        """The id of that process."""
-        return self.process.pid
-
-    @property
-    def serving_pid(self) -> int:
-        """The id of the process that serves."""
-        return self.pid
 
     @property
     def environment(self) -> dict[str, str]:
@@ -72,45 +54,28 @@ class Program:
         :param timeout_seconds: room for a first start, which may fetch Kafka.
         :raises TerminalError: it ended, or stayed silent; its own words are on stderr.
         """
-        command = [sys.executable, "-m", "sluice", "local", self.name, "--data", str(self.data)]
+        command = [sys.executable, "-m", "sluice", "local", self.name, "--data", str(self.folder)]
         if self.port:
             command += ["--port", str(self.port)]
         self._process = subprocess.Popen(
             command,
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
-            text=True,
             env={**os.environ, **self.environment, PARENT_VARIABLE: str(os.getpid())},
         )
         line = _first_line(self._process, timeout_seconds)
         if not line:
             self.kill()
             raise TerminalError(
-                f"{self.name} did not start on {self.data}", "Read its message above."
+                f"{self.name} did not start on {self.folder}", "Read its message above."
             )
         self.address = json.loads(line)[self.key]
         self.port = int(self.address.rpartition(":")[2])
-
-    def stop(self) -> int:
-        """SIGTERM, wait; the exit status. Harmless when it has ended already."""
-        end_process(self.process, _STOP_SECONDS_MAX)
-        return self._ended()
-
-    def kill(self) -> int:
-        """SIGKILL, wait; the exit status."""
-        self.process.kill()
-        return self._ended()
 
     def restart(self) -> None:
         """Start again on the same folder and port; stops it first if it runs."""
         self.stop()
         self.start()
-
-    def _ended(self) -> int:
-        status = self.process.wait()
-        if self.process.stdout is not None:
-            self.process.stdout.close()
-        return status
 
 
 _Program = TypeVar("_Program", bound=Program)
@@ -178,11 +143,11 @@ def running_program(program: _Program) -> Iterator[_Program]:
         program.stop()
 
 
-def _first_line(process: subprocess.Popen[str], timeout_seconds: float) -> str:
+def _first_line(process: subprocess.Popen[bytes], timeout_seconds: float) -> bytes:
     """The ready line, "" if the process ends or the time runs out before it comes."""
     assert process.stdout is not None
     deadline_seconds = time.monotonic() + timeout_seconds
     while (left_seconds := deadline_seconds - time.monotonic()) > 0:
         if select.select([process.stdout], [], [], min(left_seconds, 0.5))[0]:
             return process.stdout.readline()
-    return ""
+    return b""

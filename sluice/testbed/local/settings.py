@@ -5,8 +5,6 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from pathlib import Path
 
 #: One worker for each core, but no more than there are partitions.
 _SLOTS_MAX = 4
@@ -14,86 +12,38 @@ _SLOTS_MAX = 4
 Section = Mapping[str, object]
 
 
-@dataclass(frozen=True, slots=True)
-class PipelineSettings:
-    """One topic, or all that an expression takes, into one table, or into several: each row goes to
-    each of them.
+#: What an entry says where orders are known again.
+DEDUPLICATE: Section = {"key": ["order_id"], "window": "1d"}
 
-    :param topic: its name; with `topic_pattern` the first table entry's only.
-    :param topic_pattern: takes the topics, in the place of the one name; "": none.
-    :param password_variable: names the environment variable that holds the password.
-    :param more_tables: further tables of the topic.
-    :param options: of the format.
-    :param deduplicate: the key by which events are known again, for a day; (): they are not.
-    :param store: of their claims, as it stands in the configuration.
-    :param delivery: of blocks into the tables.
+
+def pipeline_text(
+    name: str,
+    connectors: Sequence[Section],
+    tables: Sequence[Section],
+    *,
+    batch: Section,
+    clickhouse: Section,
+    spark: Section | None = None,
+    deduplication: Section | None = None,
+) -> str:
+    """The configuration that `sluice run` takes; each section as it stands there.
+
+    :param connectors: their topics begin at the earliest message.
+    :param tables: entries, of JSON unless they say otherwise, with lineage.
+    :param spark: None for this machine.
     """
-
-    pipeline: str
-    brokers: str
-    topic: str
-    url: str
-    table: str
-    max_messages: int
-    max_delay: str
-    database: str = "default"
-    user: str = "default"
-    password_variable: str = ""
-    more_tables: tuple[str, ...] = ()
-    reader: str = "auto"
-    sort: bool = False
-    format: str = "JSONEachRow"
-    options: tuple[tuple[str, str], ...] = ()
-    topic_pattern: str = ""
-    deduplicate: tuple[str, ...] = ()
-    store: str = "local"
-    delivery: str = "block"
-
-    def write(self, path: Path) -> None:
-        """Write the file that `sluice run` takes."""
-        topics: dict[str, object] = {"topics": [self.topic]}
-        if self.topic_pattern:
-            topics = {"topic_pattern": self.topic_pattern}
-        entry = {
-            **topics,
-            "format": self.format,
-            "lineage": True,
-            "sort": self.sort,
-            "rows": "many" if self.format == "SQLBatchRequest" else "one",
-            "options": dict(self.options),
-            "delivery": self.delivery,
-            "deduplicate": {"key": self.deduplicate, "window": "1d"} if self.deduplicate else None,
+    here = {"master": f"local[{slots()}]", "conf": {"spark.ui.enabled": "false"}}
+    return written(
+        {
+            "pipeline": {"name": name},
+            "spark": here if spark is None else spark,
+            "connector": [{**each, "start": "earliest"} for each in connectors],
+            "batch": batch,
+            "clickhouse": {"database": "default", "durability": "single", **clickhouse},
+            "deduplication": deduplication or {},
+            "table": [{"format": "JSONEachRow", "lineage": True, **each} for each in tables],
         }
-        names = {self.topic: self.table, **{table: table for table in self.more_tables}}
-        variable = self.password_variable
-        tree: dict[str, Section | list[Section]] = {
-            "pipeline": {"name": self.pipeline},
-            "spark": {"master": f"local[{slots()}]", "conf": {"spark.ui.enabled": "false"}},
-            "connector": [
-                {
-                    "name": "local",
-                    "brokers": self.brokers,
-                    **topics,
-                    "start": "earliest",
-                    "reader": self.reader,
-                }
-            ],
-            "batch": {
-                "max_messages": self.max_messages,
-                "max_delay": self.max_delay,
-                "lease": "1m",
-            },
-            "clickhouse": {
-                "database": self.database,
-                "shards": {"s1": [self.url]},
-                "user": self.user,
-                "password": f"${{{variable}}}" if variable else None,
-                "durability": "single",
-            },
-            "deduplication": {"store": self.store} if self.deduplicate else {},
-            "table": [{"name": name, "target": table, **entry} for name, table in names.items()],
-        }
-        path.write_text(written(tree))
+    )
 
 
 def slots() -> int:

@@ -9,7 +9,6 @@ from functools import partial
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from sluice.core.bundles import place_of
 from sluice.core.dynamic import INT, NewField, answer_to
@@ -17,6 +16,7 @@ from sluice.core.errors import SluiceError, TerminalError
 from sluice.core.load_spec import TableSpec
 from sluice.core.receipts import Receipt
 from sluice.core.rests import StoredRows
+from sluice.decode.messages.decoded import BadMessage, Decoded
 from sluice.decode.messages.facts import Origins
 from sluice.decode.messages.fault import UNKNOWN_FIELD, UNKNOWN_SCHEMA
 from sluice.decode.schema.registry import require_known
@@ -62,31 +62,10 @@ class ListBuffer:
 
 
 @dataclass(frozen=True, slots=True)
-class Bad:
-    """Stands for the real `BadMessage`."""
+class DecodedRows(Decoded):
+    """The real record, of rows that are there as they are."""
 
-    index: int
-    offset: int
-    reason: str = "value"
-    error: str = "simulated"
-    column: str = "value"
-
-
-@dataclass(frozen=True, slots=True)
-class DecodedRows:
-    """Stands for the real `Decoded`."""
-
-    native: Block
-    rows: int
-    columns: tuple[str, ...]
-    bad: tuple[Bad, ...]
-    clickhouse_partitions: int
-    checksum: str
-    messages: int
-    offsets: NDArray[np.uint64]
-    empty: tuple[int, ...] = ()
-    dropped_rows: int = 0
-    ignored: tuple[str, ...] = ()
+    native: Block  # type: ignore[assignment]
 
 
 def without_rows(table: TableSpec, decoded: DecodedRows, stored: StoredRows) -> DecodedRows:
@@ -160,7 +139,7 @@ class VersionedDecoder:
     def decode(self, buffer: ListBuffer, origins: Origins) -> DecodedRows:
         """Judge every message of a buffer."""
         rows: list[Row] = []
-        bad: list[Bad] = []
+        bad: list[BadMessage] = []
         empty: list[int] = []
         every = [judge(value, self._version, self._is_partitioned) for value in buffer.values]
         self._require_schemas(every)
@@ -170,11 +149,11 @@ class VersionedDecoder:
             member = origins.members[0 if numbers is None else numbers[index]]
             strange = strange_field(self._table, judged.number)
             if self._is_unlisted(judged):
-                bad.append(Bad(index, place, UNKNOWN_SCHEMA, "not in time", ""))
+                bad.append(BadMessage(index, place, UNKNOWN_SCHEMA, "not in time"))
             elif strange is not None:
-                bad.append(Bad(index, place, UNKNOWN_FIELD, "no column", strange))
+                bad.append(BadMessage(index, place, UNKNOWN_FIELD, "no column", strange))
             elif judged.value is None:
-                bad.append(Bad(index, place))
+                bad.append(BadMessage(index, place, "value", "simulated", "value"))
             else:
                 made = rows_of(judged, self._table.entry, is_many=self._table.rows == "many")
                 rows += [Row(member.source, offsets[index], *row) for row in made]
@@ -183,7 +162,7 @@ class VersionedDecoder:
         block.origins, block.columns, block.entry = origins, self._columns, self._table.entry
         none = np.array([], np.uint64)
         decoded = DecodedRows(
-            block, 0, self._columns, tuple(bad), len(rows), "", 0, none, tuple(empty)
+            block, 0, self._columns, none, len(rows), "", 0, tuple(bad), tuple(empty)
         )
         if self._table.is_staged:
             # A marker names the rows by it.

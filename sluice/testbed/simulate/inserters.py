@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 from sluice.core.ranges import TopicPartition
 from sluice.core.records import Record
-from sluice.testbed.simulate.clickhouse import Table
+from sluice.testbed.simulate.clickhouse import Host, Table
 from sluice.testbed.simulate.processes import Records
 from sluice.testbed.simulate.scheduler import Process
 from sluice.testbed.simulate.world import World
@@ -116,3 +117,23 @@ class Inserters:
 def _sent(of: tuple[TopicPartition, Record]) -> tuple[TopicPartition, int, str]:
     source, record = of
     return source, record.begin, record.rest
+
+
+class Connection(Protocol):
+    """What a statement and an insert see of the connection that they came by.
+
+    :param checked_at: when the last ping was answered: the lease is checked then.
+    :param gives_up_after: the machine stops sending after so long; 0: it never does.
+    :param is_dropped: what was not delivered is thrown away.
+    :param undelivered: of which a part is still on its way.
+    """
+
+    host: Host
+    checked_at: int
+    gives_up_after: float
+    is_dropped: bool
+    undelivered: Inserter | None
+
+    @property
+    def is_cut(self) -> bool:
+        """Whether nothing can be sent any more."""

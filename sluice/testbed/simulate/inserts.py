@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import re
-from typing import Protocol
 
 from sluice.clickhouse.connection import Reply, Request
-from sluice.testbed.simulate.clickhouse import Block, Host, InsertSettings, Part, Table, groups_of
-from sluice.testbed.simulate.inserters import Inserter, key_of
+from sluice.testbed.simulate.clickhouse import Block, InsertSettings, Part, Table, groups_of
+from sluice.testbed.simulate.inserters import Connection, key_of
 from sluice.testbed.simulate.parts import Parts
 
 #: Refused for good: before anything is stored, and while it is.
@@ -35,22 +34,6 @@ def table_in(query: str) -> str:
     """The name of the table of an insert."""
     name, _ = groups_of(_INTO, query)
     return str(name)
-
-
-class Connection(Protocol):
-    """What an insert sees of the connection that it came by.
-
-    :param checked_at: when the last ping was answered: the lease is checked then.
-    :param gives_up_after: the machine stops sending after so long; 0: it never does.
-    :param is_dropped: what was not delivered is thrown away.
-    :param undelivered: of which a part is still on its way.
-    """
-
-    host: Host
-    checked_at: int
-    gives_up_after: float
-    is_dropped: bool
-    undelivered: Inserter | None
 
 
 class Insertion:

@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any
 
 from sluice.clickhouse.connection import Reply
 from sluice.clickhouse.staging import Marker, parsed
@@ -24,6 +24,7 @@ from sluice.testbed.simulate.clickhouse import (
     groups_of,
 )
 from sluice.testbed.simulate.faults import STATEMENT
+from sluice.testbed.simulate.inserters import Connection
 from sluice.testbed.simulate.world import World
 
 _OK = Reply(200, None, None, b"")
@@ -47,20 +48,6 @@ _INTO = re.compile(rf"^INSERT INTO {_NAME}")
 
 class _FailedError(Exception):
     """A statement failed, with this code."""
-
-
-class Connection(Protocol):
-    """What a statement sees of the connection that it came by.
-
-    :param checked_at: when the last ping was answered: the lease is checked then.
-    """
-
-    host: Host
-    checked_at: int
-
-    @property
-    def is_cut(self) -> bool:
-        """Whether nothing can be sent any more."""
 
 
 @dataclass(slots=True)

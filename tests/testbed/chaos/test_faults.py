@@ -108,8 +108,8 @@ def test_a_driver_that_slept_in_the_middle_of_an_insert_is_succeeded(play: Play)
     when a successor has loaded their ranges."""
     stage = play.stage
     old, before = stage.drivers.current, stage.positions.owners
-    assert stage.cluster is not None
-    roots = [old.process.pid, *stage.cluster.workers]
+    assert stage.spark is not None
+    roots = [old.process.pid, *stage.spark.workers]
     pids = [each.pid for root in roots for each in descendants(root)] + [old.process.pid]
     struck = threading.Event()
 
@@ -139,7 +139,7 @@ def test_a_driver_that_slept_in_the_middle_of_an_insert_is_succeeded(play: Play)
 
 @pytest.mark.long
 def test_a_spark_worker_dies_with_its_executor(play: Play) -> None:
-    cluster = play.stage.cluster
+    cluster = play.stage.spark
     assert cluster is not None
     before = cluster.workers
     executors = [each.pid for pid in before for each in descendants(pid)]

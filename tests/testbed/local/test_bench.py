@@ -34,7 +34,7 @@ from sluice.testbed.local.bench_rounds import (
     stage_seconds,
 )
 from sluice.testbed.local.bench_settings import BenchSettings
-from sluice.testbed.local.orders import Orders, Shape
+from sluice.testbed.local.orders import Orders, Shape, TableKind
 from sluice.testbed.local.processes import descendants, listener, machine_busy_seconds, usage
 from sluice.testbed.local.producing import (
     Stamped,
@@ -334,16 +334,16 @@ def test_a_server_without_windows_needs_a_decision(tmp_path: Path) -> None:
     with run_clickhouse() as old:
         with (
             pytest.raises(ConfigurationError, match=r"18\.16\.1.* Replicated") as caught,
-            prepared_target(old.url, tmp_path, "block"),
+            prepared_target(old.url, tmp_path, TableKind("block")),
         ):
             pass
         assert "--delivery replacing" in caught.value.hint
-        with prepared_target(old.url, tmp_path, "replacing") as target:
+        with prepared_target(old.url, tmp_path, TableKind("replacing")) as target:
             assert target.rows() == 0
-            assert target.pid == old.running.pid
+            assert target.pid == old.pid
             with (
                 pytest.raises(ConfigurationError, match="exists already"),
-                prepared_target(old.url, tmp_path, "replacing"),
+                prepared_target(old.url, tmp_path, TableKind("replacing")),
             ):
                 pass
             assert target.rows() == 0  # not ours to drop

@@ -24,14 +24,13 @@ from sluice.core.receipts import Loaded, Receipt
 from sluice.kafka.clients import KafkaAccess
 from sluice.kafka.tail import LogMessage
 from sluice.testbed.local import bench_flame, bench_rounds, bench_settings, tail
-from sluice.testbed.local.bench import run_bench, table_names
+from sluice.testbed.local.bench import Target, pipeline_of, run_bench, table_names
 from sluice.testbed.local.bench_flame import Flame, find_py_spy, recorded
 from sluice.testbed.local.bench_report import compared, figures, read_stored
 from sluice.testbed.local.bench_rounds import Bench
-from sluice.testbed.local.bench_settings import TOPIC, TOPIC_PATTERN, BenchSettings
+from sluice.testbed.local.bench_settings import BenchSettings
 from sluice.testbed.local.orders import COLUMNS, Orders, Shape, natural_bytes
 from sluice.testbed.local.producing import Stamped, Steady
-from sluice.testbed.local.settings import PipelineSettings
 
 
 @pytest.mark.parametrize(
@@ -213,29 +212,21 @@ def test_a_round_is_dealt_to_the_partitions_of_all_topics() -> None:
     assert settings.as_json_settings()["topics"] == 20
 
 
-def a_configuration(path: Path, **more: Any) -> Configuration:
-    PipelineSettings(
-        pipeline="bench",
-        brokers="localhost:9092",
-        topic=TOPIC,
-        url="http://localhost:8123",
-        table="orders",
-        max_messages=1_000,
-        max_delay="1s",
-        more_tables=table_names(3)[1:],
-        **more,
-    ).write(path)
+def a_configuration(path: Path, settings: BenchSettings) -> Configuration:
+    target = Target("http://localhost:8123", "default", "", "", None, table_names(3))
+    path.write_text(pipeline_of(settings, target, "localhost:9092"))
     return load(path, {})
 
 
 def test_one_topic_into_several_tables(tmp_path: Path) -> None:
-    tables = a_configuration(tmp_path / "sluice.toml").tables_of("orders")
+    tables = a_configuration(tmp_path / "sluice.toml", BenchSettings()).tables_of("orders")
     assert [table.table for table in tables] == ["orders", "orders_2", "orders_3"]
 
 
 def test_many_topics_are_taken_by_an_expression(tmp_path: Path) -> None:
-    configuration = a_configuration(tmp_path / "sluice.toml", topic_pattern=TOPIC_PATTERN)
-    names = BenchSettings(topics=1_000).topic_names
+    settings = BenchSettings(topics=1_000)
+    configuration = a_configuration(tmp_path / "sluice.toml", settings)
+    names = settings.topic_names
     in_the_cluster = [*names, "orders", "orders-x", configuration.ledger_topic, "__offsets"]
     assert sorted(configuration.topics_of("local", in_the_cluster)) == sorted(names)
     for topic in (names[0], names[-1]):

@@ -11,8 +11,8 @@ import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
+from sluice.testbed.local.processes import usage
 from sluice.testbed.local.running import Broker, running_broker
-from tests.support.processes import is_running
 
 TOPIC = "events"
 
@@ -26,7 +26,7 @@ def test_a_broker_over_stop_restart_and_kill(tmp_path: Path) -> None:
 
         jvm, port = broker.serving_pid, broker.port
         assert broker.stop() == 0
-        assert not is_running(jvm)
+        assert usage(jvm) is None
 
         broker.restart()
         assert broker.port == port
@@ -36,13 +36,13 @@ def test_a_broker_over_stop_restart_and_kill(tmp_path: Path) -> None:
         jvm = broker.serving_pid
         broker.kill()  # the keeper; the kernel ends the JVM with it
         deadline_seconds = time.monotonic() + 5
-        while is_running(jvm) and time.monotonic() < deadline_seconds:
+        while usage(jvm) is not None and time.monotonic() < deadline_seconds:
             time.sleep(0.05)
-        assert not is_running(jvm)
+        assert usage(jvm) is None
 
 
 def _second_start_is_refused(broker: Broker) -> None:
-    command = [sys.executable, "-m", "sluice", "local", "kafka", "--data", str(broker.data)]
+    command = [sys.executable, "-m", "sluice", "local", "kafka", "--data", str(broker.folder)]
     refused = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
     assert refused.returncode == 1
     assert f"in use by process {broker.pid}" in refused.stderr

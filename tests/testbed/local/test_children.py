@@ -9,6 +9,7 @@ from pathlib import Path
 
 from sluice.decode.engine.session import session
 from sluice.testbed.local.children import Child
+from sluice.testbed.local.processes import command_of
 from tests.support.world import wait_for
 
 
@@ -28,16 +29,12 @@ def test_a_child_starts_while_another_thread_has_the_engine(tmp_path: Path) -> N
     try:
         assert used.wait(60)
         pool.submit(child.launch, ["sleep", "600"]).result(timeout=60)
-        wait_for(lambda: command_of(child.running.pid).startswith("sleep"), 30, "the program")
-        assert not signal_is_ignored(child.running.pid, signal.SIGPIPE)
+        wait_for(lambda: command_of(child.pid).startswith("sleep"), 30, "the program")
+        assert not signal_is_ignored(child.pid, signal.SIGPIPE)
         child.kill()
     finally:
         leave.set()
         pool.shutdown(wait=False)
-
-
-def command_of(pid: int) -> str:
-    return Path(f"/proc/{pid}/cmdline").read_text().replace("\0", " ")
 
 
 def signal_is_ignored(pid: int, number: int) -> bool:

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from sluice.testbed.local.processes import usage
 from sluice.testbed.local.running import running_clickhouse
-from tests.support.processes import is_running
 from tests.support.world import wait_for
 from tests.testbed.local.http_client import Client, Response
 
@@ -82,9 +82,9 @@ def test_a_program_ends_with_the_process_that_started_it(tmp_path: Path) -> None
     starter.kill()
     starter.communicate()
     deadline_seconds = time.monotonic() + 10
-    while is_running(pid) and time.monotonic() < deadline_seconds:
+    while usage(pid) is not None and time.monotonic() < deadline_seconds:
         time.sleep(0.05)
-    assert not is_running(pid)
+    assert usage(pid) is None
 
 
 def _start(data: Path, *arguments: str) -> subprocess.CompletedProcess[str]:

@@ -164,13 +164,13 @@ def run_cluster(shards: int, replicas: int) -> int:
 
 def _introduction(cluster: Cluster) -> str:
     lines = [
-        f"{name} {server.settings.replica}  {server.url}  process {server.running.pid}"
+        f"{name} {server.settings.replica}  {server.url}  process {server.pid}"
         for name, servers in cluster.shards.items()
         for server in servers
     ]
     zookeeper = cluster.zookeeper
     lines.append(
-        f"ZooKeeper  127.0.0.1:{zookeeper.port}  process {zookeeper.running.pid}",
+        f"ZooKeeper  127.0.0.1:{zookeeper.port}  process {zookeeper.pid}",
     )
     return (
         "\n".join(lines)

@@ -16,7 +16,7 @@ from pathlib import Path
 
 from sluice.clickhouse.http import Server
 from sluice.core.errors import TerminalError
-from sluice.testbed.local.children import Child, free_ports, wait_until
+from sluice.testbed.local.children import Child, free_ports
 
 USERS = Path("/etc/clickhouse-server/users.xml")
 INSTALL = "Debian: apt-get install clickhouse-server"
@@ -139,7 +139,7 @@ class ClickHouseServer(Child):
         :raises TerminalError: it does not come up.
         """
         http_port = self.settings.ports[0]
-        wait_until(lambda: answers_ping(http_port), self.running, self.folder / "error.log")
+        self.wait_until(lambda: answers_ping(http_port), "error.log")
 
     def _configuration(self) -> str:
         settings = self.settings

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from sluice.core.errors import TerminalError
 from sluice.spark.java import require_java
-from sluice.testbed.local.children import Child, free_ports, wait_until
+from sluice.testbed.local.children import Child, free_ports
 
 ENVIRONMENT = Path("/etc/zookeeper/conf/environment")
 MAIN_CLASS = "org.apache.zookeeper.server.ZooKeeperServerMain"
@@ -48,7 +48,7 @@ class ZooKeeper(Child):
         java = str(require_java())
         options = ("-Xmx256m", "-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC")
         self.launch([java, *options, "-cp", class_path(), MAIN_CLASS, str(configuration)])
-        wait_until(lambda: _answers(self.port), self.running, self.folder / "output.log")
+        self.wait_until(lambda: _answers(self.port))
 
 
 def class_path() -> str:

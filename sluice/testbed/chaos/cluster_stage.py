@@ -22,24 +22,26 @@ from sluice.config import Configuration, load
 from sluice.core.errors import SluiceError, TerminalError
 from sluice.kafka.clients import KafkaAccess
 from sluice.kafka.ledger import entries
-from sluice.testbed.chaos.cluster import SparkCluster, running_cluster
 from sluice.testbed.chaos.drivers import AllPositions, Drivers, Positions, Say
 from sluice.testbed.chaos.layout import WORKERS, Layout, Victim
 from sluice.testbed.chaos.proxy import Proxy
 from sluice.testbed.chaos.requests import Inserts, Posts, kafka_requests
 from sluice.testbed.chaos.schedule import Strike, Target
+from sluice.testbed.chaos.spark_cluster import SparkCluster, running_spark, spark_section
 from sluice.testbed.chaos.stage import (
     FOREIGN_TOPIC,
     LEASE_SECONDS,
+    MAX_MESSAGES,
+    PIPELINE,
     TABLE,
     ProxiedBroker,
     Stage,
-    configuration_text,
 )
 from sluice.testbed.local.cluster.cluster import Cluster, require_programs
 from sluice.testbed.local.cluster.server import ClickHouseServer
 from sluice.testbed.local.orders import COLUMNS, LINEAGE
 from sluice.testbed.local.producing import PARTITIONS, create_topic
+from sluice.testbed.local.settings import pipeline_text
 
 #: Two connectors with one table are foreign writers to each other, and half of the window is for
 #: them within a lease. One with 100 entries, as a single server has, they would overrun by
@@ -72,7 +74,7 @@ class Loading:
     """
 
     standalone: bool = False
-    max_messages: int = 10_000
+    max_messages: int = MAX_MESSAGES
     max_delay: str = "1s"
     lease_seconds: int = LEASE_SECONDS
     partitions: int = PARTITIONS
@@ -270,7 +272,7 @@ def running_cluster_stage(
         cluster.execute(_create_table(layout))
         centers = {name: _center(folder, name, loading, stack) for name in layout.centers}
         is_standalone = loading.standalone
-        spark = stack.enter_context(running_cluster(folder / "spark")) if is_standalone else None
+        spark = stack.enter_context(running_spark(folder / "spark")) if is_standalone else None
         path = folder / "sluice.toml"
         locks = f"127.0.0.1:{sessions[WORKERS].port}" if layout.insert_locks else None
         path.write_text(_configuration(layout, loading, spark, [*centers.values()], ways, locks))
@@ -306,7 +308,7 @@ def running_cluster_stage(
 def _center(folder: Path, name: str, loading: Loading, stack: ExitStack) -> Center:
     link = stack.enter_context(Proxy(kafka_requests()))
     broker = ProxiedBroker(folder / f"kafka-{name}", link)
-    stack.callback(lambda: broker.kill() if broker.address else 0)
+    stack.callback(broker.kill)
     broker.start()
     access, topic = KafkaAccess(name, broker.brokers), f"{TABLE}-{name}"
     create_topic(access, topic, loading.partitions)
@@ -330,17 +332,34 @@ def _configuration(
     ways: Mapping[str, Proxy],
     insert_locks: str | None,
 ) -> str:
-    sharding = {"by": "key", "column": "order_id"} if layout.shards > 1 else None
-    return configuration_text(
-        spark,
-        [(center.name, center.link.port, [center.topic]) for center in centers],
-        _urls(layout, ways),
-        {TABLE: {"sharding": sharding}},
-        max_messages=loading.max_messages,
-        max_delay=loading.max_delay,
-        lease_seconds=loading.lease_seconds,
-        durability="quorum" if layout.replicas > 1 else "single",
-        zookeeper=insert_locks,
+    return pipeline_text(
+        PIPELINE,
+        [
+            {
+                "name": center.name,
+                "brokers": f"127.0.0.1:{center.link.port}",
+                "topics": [center.topic],
+            }
+            for center in centers
+        ],
+        [
+            {
+                "name": TABLE,
+                "topics": [center.topic for center in centers],
+                "sharding": {"by": "key", "column": "order_id"} if layout.shards > 1 else None,
+            }
+        ],
+        batch={
+            "max_messages": loading.max_messages,
+            "max_delay": loading.max_delay,
+            "lease": f"{loading.lease_seconds}s",
+        },
+        clickhouse={
+            "shards": _urls(layout, ways),
+            "durability": "quorum" if layout.replicas > 1 else "single",
+            "zookeeper": insert_locks,
+        },
+        spark=spark_section(spark),
     )
 
 

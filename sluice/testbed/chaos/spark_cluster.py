@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import os
 import signal
-import subprocess
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
 from sluice.spark.context import spark_home
 from sluice.spark.java import set_java_home
-from sluice.testbed.local.children import free_ports, wait_until
-from sluice.testbed.local.lifetime import dying_with_parent
+from sluice.testbed.local.children import Child, free_ports
 from sluice.testbed.local.processes import descendants, signal_to
+from sluice.testbed.local.settings import Section
 
 WORKERS = 2
 LOOPBACK = "127.0.0.1"
@@ -39,9 +37,8 @@ class SparkCluster:
         self._hosts = hosts
         self._address = address
         self._port = free_ports(1)[0]
-        self._master: subprocess.Popen[bytes] | None = None
-        self._workers: list[subprocess.Popen[bytes]] = []
-        self._started = 0
+        self._master = Child(folder)
+        self._workers: list[Child] = []
 
     @property
     def master(self) -> str:
@@ -51,7 +48,7 @@ class SparkCluster:
     @property
     def workers(self) -> list[int]:
         """Process ids of the workers that live."""
-        return [worker.pid for worker in self._workers if worker.poll() is None]
+        return [worker.pid for worker in self._workers if worker.process.poll() is None]
 
     def start(self) -> None:
         """Start the master, then the workers, and wait until they have registered.
@@ -63,7 +60,7 @@ class SparkCluster:
         self._folder.mkdir(parents=True, exist_ok=True)
         options = ("--port", str(self._port), "--webui-port", "0")
         self._master = self._launch("master", "master.Master", self._address, options)
-        self._wait("master", "I have been elected leader", self._master)
+        self._wait(self._master, "master", "I have been elected leader")
         for host in self._hosts:
             self.add_worker(host)
         self.wait_for_workers()
@@ -74,7 +71,7 @@ class SparkCluster:
         :raises TerminalError: one of them does not come up.
         """
         for number, worker in enumerate(self._workers):
-            self._wait(f"worker-{number}", "Successfully registered with master", worker)
+            self._wait(worker, f"worker-{number}", "Successfully registered with master")
 
     def add_worker(self, host: str = LOOPBACK, inside: Sequence[str] = ()) -> None:
         """Start one more worker; it registers by itself.
@@ -82,8 +79,7 @@ class SparkCluster:
         :param inside: a program and its arguments that becomes the command after them, as
             `ip netns exec NAME`.
         """
-        name = f"worker-{self._started}"
-        self._started += 1
+        name = f"worker-{len(self._workers)}"
         options = ["--webui-port", "0", "--cores", str(CORES), "--memory", _WORKER_MEMORY]
         options += ["--work-dir", str(self._folder / name), self.master]
         self._workers.append(self._launch(name, "worker.Worker", host, options, inside))
@@ -94,57 +90,44 @@ class SparkCluster:
         pid = living[number % len(living)]
         for child in descendants(pid):
             signal_to(child.pid, signal.SIGKILL)
-        signal_to(pid, signal.SIGKILL)
         for worker in self._workers:
             if worker.pid == pid:
-                worker.wait()
+                worker.kill()
         return pid
 
     def stop(self) -> None:
         """End everything, executors included."""
-        programs = [*self._workers, *([self._master] if self._master else [])]
-        children = [child.pid for p in programs for child in descendants(p.pid)]
-        for program in programs:
-            program.kill()
-            program.wait()
+        children = [child.pid for pid in self.workers for child in descendants(pid)]
+        for each in (*self._workers, self._master):
+            each.kill()
         for pid in children:
             signal_to(pid, signal.SIGKILL)
 
     def _launch(
         self, name: str, main: str, host: str, options: Sequence[str], inside: Sequence[str] = ()
-    ) -> subprocess.Popen[bytes]:
+    ) -> Child:
         home = spark_home()
         set_java_home()
         program = (str(home / "bin" / "spark-class"), f"org.apache.spark.deploy.{main}")
-        with (self._folder / f"{name}.log").open("wb") as output:
-            return subprocess.Popen(
-                dying_with_parent([*inside, *program, "--host", host, *options]),
-                stdin=subprocess.DEVNULL,
-                stdout=output,
-                stderr=output,
-                start_new_session=True,
-                env={
-                    **os.environ,
-                    "SPARK_HOME": str(home),
-                    "SPARK_LOCAL_IP": host,
-                    "SPARK_DAEMON_MEMORY": _DAEMON_MEMORY,
-                },
-            )
+        environment = {
+            "SPARK_HOME": str(home),
+            "SPARK_LOCAL_IP": host,
+            "SPARK_DAEMON_MEMORY": _DAEMON_MEMORY,
+        }
+        command = [*inside, *program, "--host", host, *options]
+        child = Child(self._folder)
+        child.launch(command, f"{name}.log", environment)
+        return child
 
-    def _wait(self, name: str, words: str, process: subprocess.Popen[bytes]) -> None:
+    def _wait(self, child: Child, name: str, words: str) -> None:
         log = self._folder / f"{name}.log"
-        wait_until(
-            lambda: words in log.read_text(errors="replace"), process, log, _READY_SECONDS_MAX
+        child.wait_until(
+            lambda: words in log.read_text(errors="replace"), log.name, _READY_SECONDS_MAX
         )
 
 
-def spark_settings(standalone: bool) -> dict[str, str]:
-    """Properties for a driver on this machine.
-
-    :param standalone: it uses a cluster: an executor on each worker, with one core.
-    """
-    if not standalone:
-        return {"spark.ui.enabled": "false"}
+def spark_settings() -> dict[str, str]:
+    """Properties for a driver that uses a cluster: an executor on each worker, with one core."""
     return {
         "spark.ui.enabled": "false",
         "spark.driver.host": "127.0.0.1",
@@ -160,8 +143,18 @@ def spark_settings(standalone: bool) -> dict[str, str]:
     }
 
 
+def spark_section(cluster: SparkCluster | None) -> Section:
+    """Of a configuration.
+
+    :param cluster: None for two slots on this machine.
+    """
+    if cluster is None:
+        return {"master": "local[2]", "conf": {"spark.ui.enabled": "false"}}
+    return {"master": cluster.master, "conf": spark_settings()}
+
+
 @contextmanager
-def running_cluster(
+def running_spark(
     folder: Path, hosts: Sequence[str] = (LOOPBACK,) * WORKERS, address: str = LOOPBACK
 ) -> Iterator[SparkCluster]:
     """A cluster that ends with its context.
