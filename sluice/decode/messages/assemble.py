@@ -105,7 +105,7 @@ class Body(MemoryFile):
 class Lineage:
     """Where each row of a block came from.
 
-    :param places: one for each row, see `origins.Origins`.
+    :param places: one for each row, see `facts.Origins`.
     :param numbers: of each row within its message; None: each message is one row.
     """
 

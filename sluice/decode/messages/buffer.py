@@ -144,7 +144,7 @@ class MessageBuffer(MemoryFile):
         :param text: at least one value, each with a newline after it; not kept.
         :param offsets: as in `add`; kept.
         :param ends: where each value ends in the text, exclusive.
-        :param may_be_long: `digits.has_long_run` would say so.
+        :param may_be_long: `has_long_run` would say so.
         """
         text = text[:-1]
         if line_ends(text, len(ends)) is None:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 from sluice.decode.engine.pair import MISMATCH, NULL, RANGE
 
-#: Reasons that dead letters carry; `sluice.ops.dead_letters` says what each means.
+#: Reasons that dead letters carry; `sluice.core.dead_letters` says what each means.
 NOT_ONE_OBJECT = "not-one-object"
 #: A message of another number of rows than one, where `rows = "one"`.
 NOT_ONE_ROW = "not-one-row"

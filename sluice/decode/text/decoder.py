@@ -1,4 +1,4 @@
-"""Messages of one partition to one Native block (DESIGN: inside a task, decode and validate).
+"""Messages of one table entry, of one partition or of several, to one Native block.
 
 What decides: the table text and the messages, nothing else. The same messages give the same
 bytes and the same bad messages, always, on any worker, as R8 demands; a DEFAULT that
