@@ -18,7 +18,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from sluice.decode.messages.brackets import address_of, has_digits, line_ends
+from sluice.decode.messages.brackets import has_digits, line_ends
 from sluice.decode.messages.facts import MessageFacts
 from sluice.decode.messages.framing import JSON_OBJECTS, Framing
 from sluice.decode.messages.memory import MemoryFile
@@ -167,7 +167,7 @@ class MessageBuffer(MemoryFile):
         if may_be_long and self.framing.inspects_digits:
             self._find_long(text, starts, ends, index)
         for look, unclear in self._watched.items():
-            if len(found := look.unclear(address_of(text), np.ascontiguousarray(ends))):
+            if len(found := look.unclear(text, np.ascontiguousarray(ends))):
                 unclear.append(found + index)
         self._chunk_ends.append(ends + (self._size + 1))
         self._size += len(text) + 1
