@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import mmap
 from dataclasses import replace
 
 import numpy as np
@@ -77,7 +76,7 @@ def _filtered(decoded: Decoded, mask: NDArray[np.bool_]) -> memoryview:
             f"WHERE {identifier(name)} {settings}",
             "Null",
         )
-        return memoryview(mmap.mmap(rest.file, rest.size, prot=mmap.PROT_READ))
+        return rest.mapped()
 
 
 def without_rows(table: TableSpec, decoded: Decoded, stored: StoredRows) -> Decoded:

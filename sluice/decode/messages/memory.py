@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import mmap
 import os
 from contextlib import suppress
 from types import TracebackType
@@ -38,6 +39,10 @@ class MemoryFile:
             rest = memoryview(b"".join(some))[-left:] if left else memoryview(b"")
             while rest:
                 rest = rest[os.write(self.file, rest) :]
+
+    def mapped(self) -> memoryview:
+        """All of it, read-only. It has the memory until it is dropped, also when this is closed."""
+        return memoryview(mmap.mmap(self.file, self.size, prot=mmap.PROT_READ))
 
     def close(self) -> None:
         """Give the memory back. Safe to repeat."""

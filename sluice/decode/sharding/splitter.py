@@ -7,10 +7,9 @@ equal and its shards stand in the order of their names.
 
 from __future__ import annotations
 
-import mmap
-import os
 import re
 from collections.abc import Iterable
+from contextlib import ExitStack
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,6 +22,7 @@ from sluice.decode.engine.native import checksum, read_header
 from sluice.decode.engine.session import EngineError, identifier, literal, run
 from sluice.decode.messages.decoded import Block, Decoded
 from sluice.decode.messages.marked import memory_file
+from sluice.decode.messages.memory import MemoryFile
 
 _WHOLE_NUMBER = re.compile(r"U?Int(8|16|32|64|128|256)")
 _LOW_CARDINALITY = re.compile(r"LowCardinality\((.*)\)", re.DOTALL)
@@ -131,17 +131,14 @@ class Splitter:
             (shard,) = self._table.shards
             return [(shard, decoded)]
         shards = self._shards_of_rows(decoded) if with_offsets else None
-        files = [os.memfd_create("sluice-shard", os.MFD_CLOEXEC) for _ in self._table.shards]
-        try:
+        with ExitStack() as stack:
+            files = [stack.enter_context(MemoryFile("shard")) for _ in self._table.shards]
             self._write(decoded, files)
             parts = [
                 (shard, self._block(decoded, place, file, shards))
                 for place, (shard, file) in enumerate(zip(self._table.shards, files, strict=True))
-                if os.fstat(file).st_size
+                if file.size
             ]
-        finally:
-            for file in files:
-                os.close(file)
         rows = sum(part.rows for _, part in parts)
         if rows != decoded.rows:
             raise TerminalError(
@@ -150,9 +147,9 @@ class Splitter:
             )
         return parts
 
-    def _write(self, decoded: Decoded, files: Iterable[int]) -> None:
+    def _write(self, decoded: Decoded, files: Iterable[MemoryFile]) -> None:
         """Each row into the file of its shard: one pass, one block for each file, in order."""
-        numbers = ", ".join(map(str, files))
+        numbers = ", ".join(str(file.file) for file in files)
         table = self._table
         settings = settings_of(
             table,
@@ -188,15 +185,14 @@ class Splitter:
         return np.frombuffer(found.bytes(), "<u4")
 
     def _block(
-        self, decoded: Decoded, place: int, file: int, shards: NDArray[np.uint32] | None
+        self, decoded: Decoded, place: int, file: MemoryFile, shards: NDArray[np.uint32] | None
     ) -> Block:
         """The rows of a shard, in the order that they had."""
-        size = os.fstat(file).st_size
-        native = memoryview(mmap.mmap(file, size, prot=mmap.PROT_READ))
+        native = file.mapped()
         _, rows, _ = read_header(native)
         partitions = min(rows, decoded.clickhouse_partitions)
         if self._keys is not None and self._keys.has_partition_key and partitions > 1:
-            query = self._keys.partitions_of(f"/proc/self/fd/{file}")
+            query = self._keys.partitions_of(file.path)
             partitions = int(run(query, "TSV").bytes())
         messages, offsets = rows, decoded.offsets[:0]
         if shards is not None:
