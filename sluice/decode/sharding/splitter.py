@@ -16,10 +16,10 @@ from numpy.typing import NDArray
 
 from sluice.core.errors import TerminalError
 from sluice.core.load_spec import Column, Sharding, TableSpec
-from sluice.decode.engine.expressions import Compiled, settings_of
+from sluice.decode.engine.expressions import Compiled, run_over_rows, settings_of
 from sluice.decode.engine.keys import Keys, lineage_of
 from sluice.decode.engine.native import checksum, read_header
-from sluice.decode.engine.session import EngineError, identifier, literal, run
+from sluice.decode.engine.session import identifier, literal, run
 from sluice.decode.messages.decoded import Block, Decoded
 from sluice.decode.messages.marked import memory_file
 from sluice.decode.messages.memory import MemoryFile
@@ -75,7 +75,7 @@ def check_sharding(table: TableSpec, columns: Iterable[str]) -> None:
     expression = sharding.expression or identifier(
         "_offset" if sharding.by == "offset" else sharding.column
     )
-    compiled = Compiled(table, columns, f"sharding of table entry {table.entry}", "Shard by")
+    compiled = Compiled(table, columns, _what(table), "Shard by")
     compiled.check(expression, "a message that is loaded again could go to another shard")
     key = sharding_key(sharding, table.columns)
     found = compiled.type_of(expression, key)
@@ -95,6 +95,10 @@ def check_sharding(table: TableSpec, columns: Iterable[str]) -> None:
 def _is_whole_number(type_text: str) -> bool:
     inner = _LOW_CARDINALITY.fullmatch(type_text)
     return _WHOLE_NUMBER.fullmatch(inner[1] if inner else type_text) is not None
+
+
+def _what(table: TableSpec) -> str:
+    return f"sharding of table entry {table.entry}"
 
 
 class Splitter:
@@ -165,24 +169,16 @@ class Splitter:
                 f"PARTITION BY arrayElement([{numbers}], toUInt32({self._place}) + 1) "
                 f"SELECT * FROM file({literal(path)}, Native) {settings}"
             )
-            try:
-                run(query, "Null")
-            except EngineError as error:
-                raise TerminalError(
-                    f"sharding of table entry {table.entry}: it fails on a row: {str(error)[:300]}",
-                    "Correct the expression so that it cannot fail on any value (as with "
-                    "toUInt64OrZero). The range keeps the one that it was intended under: if "
-                    "nothing of it is in any table, `sluice adopt --offset` at its begin loads it "
-                    "under the new one.",
-                ) from error
+            run_over_rows(query, "Null", _what(table))
 
     def _shards_of_rows(self, decoded: Decoded) -> NDArray[np.uint32]:
         """The number of each row's shard."""
         with memory_file(decoded.native) as path:
             settings = settings_of(self._table)
             source = f"file({literal(path)}, Native)"
-            found = run(f"SELECT toUInt32({self._place}) FROM {source} {settings}", "RowBinary")
-        return np.frombuffer(found.bytes(), "<u4")
+            query = f"SELECT toUInt32({self._place}) FROM {source} {settings}"
+            found = run_over_rows(query, "RowBinary", _what(self._table))
+        return np.frombuffer(found, "<u4")
 
     def _block(
         self, decoded: Decoded, place: int, file: MemoryFile, shards: NDArray[np.uint32] | None
