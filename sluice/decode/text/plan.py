@@ -29,9 +29,10 @@ from sluice.decode.engine.keys import (
     nullable_type,
 )
 from sluice.decode.engine.pair import FINE, RANGE, Expression, Lambdas, Pair, greatest
-from sluice.decode.engine.scalars import FLOATS, scalar_of
+from sluice.decode.engine.scalars import scalar_of
 from sluice.decode.engine.session import declared, identifier, literal, settings_clause, unlike
 from sluice.decode.engine.types import (
+    FLOATS,
     GEO_TYPES,
     TypeNode,
     default_of,

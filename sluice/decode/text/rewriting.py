@@ -13,8 +13,7 @@ import re
 from collections.abc import Iterable, Mapping
 from decimal import Context, Decimal
 
-from sluice.decode.engine.pair import integer_bounds
-from sluice.decode.engine.types import TypeNode, leaves, parse_type
+from sluice.decode.engine.types import TypeNode, integer_bounds, leaves, parse_type
 from sluice.decode.messages.buffer import MessageBuffer, Value
 from sluice.decode.messages.marked import Indices
 from sluice.decode.messages.members import Member, items_of, members_of, object_of
