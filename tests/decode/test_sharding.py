@@ -19,7 +19,7 @@ from sluice.decode.formats import make_decoder
 from sluice.decode.messages.buffer import MessageBuffer
 from sluice.decode.messages.decoded import Block, Decoded, TableDecoder
 from sluice.decode.messages.facts import alone
-from sluice.decode.messages.marked import memory_file
+from sluice.decode.messages.memory import memory_file
 from sluice.decode.sharding.splitter import Splitter
 from tests.decode.support import FIRST_OFFSET, LINEAGE, fill, table
 from tests.support.examples import examples

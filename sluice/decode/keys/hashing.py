@@ -24,7 +24,7 @@ from sluice.decode.engine.expressions import (
 from sluice.decode.engine.native import fixed_columns
 from sluice.decode.engine.session import declared, identifier, literal
 from sluice.decode.messages.decoded import Decoded
-from sluice.decode.messages.marked import memory_file
+from sluice.decode.messages.memory import memory_file
 
 #: Where a message stands, and who loaded it: no two messages have the same.
 _OF_ONE_MESSAGE = frozenset({"_offset", "_row", SOURCE})

@@ -19,8 +19,7 @@ from sluice.decode.engine.native import (
 )
 from sluice.decode.engine.session import identifier, literal, run, settings_clause, unlike
 from sluice.decode.messages.decoded import Decoded
-from sluice.decode.messages.marked import memory_file
-from sluice.decode.messages.memory import MemoryFile
+from sluice.decode.messages.memory import MemoryFile, memory_file
 
 
 def kept(decoded: Decoded, mask: NDArray[np.bool_]) -> Decoded:

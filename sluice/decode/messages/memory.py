@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import mmap
 import os
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from types import TracebackType
 from typing import Self
 
@@ -64,3 +65,11 @@ class MemoryFile:
     def __del__(self) -> None:
         with suppress(AttributeError, OSError):
             self.close()
+
+
+@contextmanager
+def memory_file(*parts: bytes | memoryview) -> Iterator[str]:
+    """A path at which this process reads these parts, one behind the other."""
+    with MemoryFile("part") as file:
+        file.append(*parts)
+        yield file.path

@@ -21,8 +21,7 @@ from sluice.decode.engine.keys import Keys, lineage_of
 from sluice.decode.engine.native import checksum, read_header
 from sluice.decode.engine.session import identifier, literal, run
 from sluice.decode.messages.decoded import Block, Decoded
-from sluice.decode.messages.marked import memory_file
-from sluice.decode.messages.memory import MemoryFile
+from sluice.decode.messages.memory import MemoryFile, memory_file
 
 _WHOLE_NUMBER = re.compile(r"U?Int(8|16|32|64|128|256)")
 _LOW_CARDINALITY = re.compile(r"LowCardinality\((.*)\)", re.DOTALL)

@@ -22,8 +22,9 @@ from sluice.decode.messages.buffer import STAND_IN, MessageBuffer, shorten_digit
 from sluice.decode.messages.decoder import BlockDecoder, Rows
 from sluice.decode.messages.events import ADDED
 from sluice.decode.messages.fault import Fault
-from sluice.decode.messages.marked import Indices, buffer_of, memory_file, replaced, subset, without
+from sluice.decode.messages.memory import memory_file
 from sluice.decode.messages.splitting import Split, Splitter
+from sluice.decode.messages.views import Indices, buffer_of, replaced, subset, without
 from sluice.decode.text.fields import NamesIn, ignored_fields
 from sluice.decode.text.isolate import find_faults, halve
 from sluice.decode.text.misread import MisreadObjects

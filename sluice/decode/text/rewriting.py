@@ -15,9 +15,9 @@ from decimal import Context, Decimal
 
 from sluice.decode.engine.types import TypeNode, integer_bounds, leaves, parse_type
 from sluice.decode.messages.buffer import MessageBuffer, Value
-from sluice.decode.messages.marked import Indices
 from sluice.decode.messages.members import Member, items_of, members_of, object_of
 from sluice.decode.messages.moments import BOOLEANS, CONSTANTS, DOCUMENTS, NUMBERS, Marks
+from sluice.decode.messages.views import Indices
 
 _WITH_POINT = re.compile(r"-?[0-9]{1,80}(?:\.[0-9]{0,80})?(?:[eE][+-]?[0-9]{1,3})?")
 _NO_JSON = re.compile(r'"(?:[^"\\]|\\.)*"|(NaN|Infinity)', re.DOTALL)
