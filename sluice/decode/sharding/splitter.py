@@ -16,8 +16,9 @@ from numpy.typing import NDArray
 
 from sluice.core.errors import TerminalError
 from sluice.core.load_spec import Column, Sharding, TableSpec
+from sluice.decode.engine.columns import lineage_of
 from sluice.decode.engine.expressions import Compiled, run_over_rows, settings_of
-from sluice.decode.engine.keys import Keys, lineage_of
+from sluice.decode.engine.keys import Keys
 from sluice.decode.engine.native import checksum, read_header
 from sluice.decode.engine.session import identifier, literal, run
 from sluice.decode.messages.decoded import Block, Decoded

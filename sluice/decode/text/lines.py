@@ -29,7 +29,7 @@ import numpy as np
 from sluice.core.errors import TerminalError
 from sluice.core.formats import SKIPPED, column_names, delimiter_of, null_text
 from sluice.core.load_spec import Column, TableSpec
-from sluice.decode.engine.keys import filled_columns
+from sluice.decode.engine.columns import filled_columns
 from sluice.decode.messages.brackets import ARRAYS, JSON_WHITESPACE, OBJECTS, rows_in
 from sluice.decode.messages.buffer import MessageBuffer, Piece
 from sluice.decode.messages.decoded import TableDecoder

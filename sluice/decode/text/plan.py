@@ -20,14 +20,9 @@ from functools import reduce
 from types import MappingProxyType
 
 from sluice.core.load_spec import Column, TableSpec
+from sluice.decode.engine.columns import check_default, filled_columns, lineage_of, nullable_type
 from sluice.decode.engine.conversions import Conversion, ConversionFactory, required
-from sluice.decode.engine.keys import (
-    Keys,
-    check_default,
-    filled_columns,
-    lineage_of,
-    nullable_type,
-)
+from sluice.decode.engine.keys import Keys
 from sluice.decode.engine.pair import FINE, RANGE, Expression, Lambdas, Pair, greatest
 from sluice.decode.engine.scalars import scalar_of
 from sluice.decode.engine.session import declared, identifier, literal, settings_clause, unlike
