@@ -23,7 +23,7 @@ from sluice.decode.messages.decoder import BlockDecoder, Rows
 from sluice.decode.messages.events import ADDED
 from sluice.decode.messages.fault import Fault
 from sluice.decode.messages.memory import memory_file
-from sluice.decode.messages.splitting import Split, Splitter
+from sluice.decode.messages.splitting import RowSplitter, Split
 from sluice.decode.messages.views import Indices, buffer_of, replaced, subset, without
 from sluice.decode.text.fields import NamesIn, ignored_fields
 from sluice.decode.text.isolate import find_faults, halve
@@ -48,7 +48,7 @@ class Decoder(BlockDecoder):
     def __init__(
         self,
         table: TableSpec,
-        split: Splitter | None = None,
+        split: RowSplitter | None = None,
         names_in: NamesIn | None = None,
     ) -> None:
         self._split = split

@@ -46,7 +46,7 @@ GARBAGE = -1
 
 
 @dataclass(frozen=True, slots=True)
-class Layout:
+class ValueLayout:
     """The values of a row, in their order.
 
     :param values: rows of (kind, begin and end of what stands before it in `keys`, how many
@@ -57,7 +57,7 @@ class Layout:
     keys: bytes
 
     @classmethod
-    def of(cls, names: Sequence[str], types: Mapping[str, str], dialect: Dialect) -> Layout:
+    def of(cls, names: Sequence[str], types: Mapping[str, str], dialect: Dialect) -> ValueLayout:
         """Of columns; what has no type is skipped.
 
         :param types: by name.
@@ -128,13 +128,13 @@ class Parts:
     begins: Positions
     ends: Positions
     owners: Positions
-    layouts: Sequence[Layout]
+    layouts: Sequence[ValueLayout]
     chosen: Positions
     faults: dict[int, Fault] = field(default_factory=dict)
 
     @classmethod
     def of_one(
-        cls, layout: Layout, text: bytes, begins: Positions, ends: Positions, owners: Positions
+        cls, layout: ValueLayout, text: bytes, begins: Positions, ends: Positions, owners: Positions
     ) -> Parts:
         """Of rows that are all alike."""
         return cls(text, begins, ends, owners, [layout], np.zeros(len(begins), np.int64))
@@ -194,7 +194,7 @@ def objects_of(parts: Parts, dialect: Dialect, delimiter: bytes, null: bytes) ->
     return Objects(written, row_ends[:rows], owners[:rows], codes[:rows], faults)
 
 
-def _room(layouts: Sequence[Layout], rows: int, cells: int) -> int:
+def _room(layouts: Sequence[ValueLayout], rows: int, cells: int) -> int:
     """For what stands around so many values, at most, in so many rows."""
     whole = widest = 0
     for layout in layouts:
