@@ -22,7 +22,7 @@ from sluice.decode.messages.brackets import has_digits, line_ends
 from sluice.decode.messages.facts import MessageFacts
 from sluice.decode.messages.framing import JSON_OBJECTS, Framing
 from sluice.decode.messages.memory import MemoryFile
-from sluice.decode.messages.moments import QuickLook
+from sluice.decode.messages.quick_look import QuickLook
 
 #: Any integer of so many digits fits Int64.
 SHORT_DIGITS_MAX = 18

@@ -43,7 +43,7 @@ from sluice.decode.messages.fault import (
     no_json,
     refused_value,
 )
-from sluice.decode.messages.moments import (
+from sluice.decode.messages.quick_look import (
     ITEMS,
     MAP_KEYS,
     TIME_OF_DAY,

@@ -1,5 +1,5 @@
 """A quick look at messages of text formats for values that the engine may misread, or refuse
-although their columns take them, compiled (moments.c).
+although their columns take them, compiled (quick_look.c).
 
 It proves most messages to have none, for a few nanoseconds each.
 """
@@ -17,7 +17,7 @@ from sluice.decode.messages.brackets import Positions, as_array
 _NONE = np.zeros(0, np.int64)
 
 
-_LIBRARY = Library(__file__, "_moments")
+_LIBRARY = Library(__file__, "_quick_look")
 
 #: Added to a scale: the value is a time of day.
 TIME_OF_DAY = 64
@@ -29,7 +29,7 @@ ITEMS, VALUES, MAP_KEYS = 1, 2, 4
 NUMBERS, BOOLEANS, DOCUMENTS, CONSTANTS = 1, 2, 4, 8
 
 
-class Marks:
+class Spellings:
     """Finds messages of one object each in which a field says what is looked for in it.
 
     :param of_fields: NUMBERS, BOOLEANS, DOCUMENTS, CONSTANTS or several for each field; 0: nothing.
@@ -41,7 +41,7 @@ class Marks:
         kinds = np.array([*of_fields.values()], np.int64)
         self._arguments = *_keys(of_fields), len(of_fields), kinds, of_others
 
-    def marked(self, text: bytes, ends: Positions) -> Positions:
+    def found(self, text: bytes, ends: Positions) -> Positions:
         """The messages that may have one; no other one does.
 
         :param text: the messages, with one byte between two of them.
@@ -50,7 +50,7 @@ class Marks:
         if not self._is_needed:
             return _NONE
         verdicts, ends = np.empty(len(ends), np.uint8), np.ascontiguousarray(ends)
-        found = _LIBRARY.call("marked", text, len(ends), ends, *self._arguments, verdicts)
+        found = _LIBRARY.call("spellings", text, len(ends), ends, *self._arguments, verdicts)
         return np.flatnonzero(verdicts) if found else _NONE
 
 
