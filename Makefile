@@ -33,7 +33,7 @@ help:  ## list the targets
 
 setup: $(READY)  ## everything that demo and bench need: packages, Java, Kafka
 
-$(READY): requirements.lock requirements-tests.lock pyproject.toml setup.py sluice/kafka/wire/batches.c sluice/decode/messages/brackets.c sluice/decode/messages/moments.c sluice/decode/schema/structure.c sluice/decode/envelope/walk.c sluice/claims/table.c scripts/setup
+$(READY): requirements.lock requirements-tests.lock pyproject.toml setup.py sluice/kafka/wire/batches.c sluice/decode/messages/brackets.c sluice/decode/messages/quick_look.c sluice/decode/text/objects.c sluice/decode/schema/structure.c sluice/decode/envelope/walk.c sluice/claims/table.c scripts/setup
 	@PYTHON="$(PYTHON)" scripts/setup
 	@touch $@
 

@@ -36,7 +36,7 @@ setup(
             ("sluice.decode.schema._structure", "sluice/decode/schema/structure.c"),
             ("sluice.decode.envelope._walk", "sluice/decode/envelope/walk.c"),
             ("sluice.decode.messages._brackets", "sluice/decode/messages/brackets.c"),
-            ("sluice.decode.messages._moments", "sluice/decode/messages/moments.c"),
+            ("sluice.decode.messages._quick_look", "sluice/decode/messages/quick_look.c"),
             ("sluice.decode.text._objects", "sluice/decode/text/objects.c"),
             ("sluice.claims._table", "sluice/claims/table.c"),
         )

@@ -39,7 +39,7 @@ from sluice.decode.formats import framing_of, make_decoder
 from sluice.decode.messages.buffer import MessageBuffer
 from sluice.decode.messages.decoded import Decoded
 from sluice.decode.messages.facts import Headers, MessageFacts, alone
-from sluice.decode.messages.marked import memory_file
+from sluice.decode.messages.memory import memory_file
 from sluice.decode.schema.protobuf_schema import compile_files
 from sluice.decode.schema.registry import provide
 from sluice.driver.specs import build_spec

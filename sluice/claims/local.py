@@ -36,7 +36,6 @@ import uuid
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from functools import cache
 from pathlib import Path
 from typing import Self
 from urllib.parse import quote, unquote
@@ -46,7 +45,7 @@ import numpy as np
 from sluice.claims.owners import Keys, Owners
 from sluice.claims.port import StoreAwayError, StoreFacts, StoreRefusedError
 from sluice.core.claims import OWNER_BYTES
-from sluice.core.compiled import address, library
+from sluice.core.compiled import Library
 from sluice.core.server_runs import server_run
 
 LAYOUT = 1
@@ -92,23 +91,7 @@ class _Header(ctypes.Structure):
     )
 
 
-@cache
-def _library() -> ctypes.CDLL:
-    found = library(__file__, "_table")
-    pointer, number = ctypes.c_void_p, ctypes.c_int64
-    found.sluice_claim.argtypes = [
-        *(pointer, number, pointer, pointer, number, number, number, pointer, pointer)
-    ]
-    found.sluice_release.argtypes = [pointer, number, pointer, pointer, number]
-    found.sluice_index.argtypes = [pointer, number]
-    found.sluice_map.argtypes = [number, number]
-    found.sluice_unmap.argtypes = [pointer, number]
-    found.sluice_sync.argtypes = [pointer, number, number]
-    for name in ("claim", "map", "unmap", "sync"):
-        getattr(found, f"sluice_{name}").restype = number
-    for name in ("release", "index"):
-        getattr(found, f"sluice_{name}").restype = None
-    return found
+_LIBRARY = Library(__file__, "_table")
 
 
 def _checked(result: int) -> int:
@@ -137,7 +120,7 @@ class Segment:
     def __init__(self, path: Path, file: int, size: int) -> None:
         self.path = path
         self._file, self._size = file, size
-        self.begin = _checked(_library().sluice_map(file, size))
+        self.begin = _checked(_LIBRARY.call("map", file, size))
         self.header = _Header.from_address(self.begin)
 
     @classmethod
@@ -190,7 +173,7 @@ class Segment:
     def close(self) -> None:
         """Let it go; its `header` is gone then."""
         del self.header
-        _library().sluice_unmap(self.begin, self._size)
+        _LIBRARY.call("unmap", self.begin, self._size)
         os.close(self._file)
 
     def remove(self) -> None:
@@ -205,7 +188,7 @@ class Segment:
         """Make index and header anew from the records that the disk kept."""
         size = os.fstat(self._file).st_size
         records = (size - self.header.records_at) // _RECORD_BYTES
-        _library().sluice_index(self.begin, min(records, self.header.records_max))
+        _LIBRARY.call("index", self.begin, min(records, self.header.records_max))
 
     def is_full(self) -> bool:
         """It takes no more claims."""
@@ -230,7 +213,7 @@ class Segment:
         at = self.header.records_at
         places = (at + begin * _RECORD_BYTES, at + end * _RECORD_BYTES), (0, _HEADER_BYTES)
         for place in places:
-            _checked(_library().sluice_sync(self.begin, *place))
+            _checked(_LIBRARY.call("sync", self.begin, *place))
         self.header.synced = max(self.header.synced, end)
 
     def used_bytes(self) -> int:
@@ -260,18 +243,13 @@ def claim(
     :returns: how many were done; fewer than given where the first one has to grow.
     """
     states = np.zeros(len(keys), np.uint8)
-    places = (address(keys), address(owners), len(keys), until_s, now_s)
-    done: int = _library().sluice_claim(
-        _begins(segments), len(segments), *places, address(states), address(out)
-    )
-    return done
+    given = keys, owners, len(keys), until_s, now_s
+    return _LIBRARY.call("claim", _begins(segments), len(segments), *given, states, out)
 
 
 def release(segments: Sequence[Segment], keys: Keys, owners: Owners) -> None:
     """Take back claims that these owners have; they count as unsynced."""
-    _library().sluice_release(
-        _begins(segments), len(segments), address(keys), address(owners), len(keys)
-    )
+    _LIBRARY.call("release", _begins(segments), len(segments), keys, owners, len(keys))
 
 
 #: A segment takes claims for this share of its longest window: so long, about, do claims cost

@@ -9,7 +9,7 @@ from sluice.core.errors import TerminalError
 from sluice.core.formats import ENVELOPED_JSON, TEXT_FORMATS, first_problem
 from sluice.core.formats import FORMATS as KNOWN
 from sluice.core.load_spec import TableSpec
-from sluice.decode.engine.keys import with_null
+from sluice.decode.engine.columns import with_null
 from sluice.decode.mapping.mapped import MappedFormat, is_mapped
 from sluice.decode.messages.decoded import TableDecoder
 from sluice.decode.messages.format import TypedFormat

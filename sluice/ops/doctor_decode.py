@@ -98,7 +98,7 @@ def _look_at_constants(found: Examination, table: TableSpec) -> None:
     no fields but one that no column takes."""
     from sluice.decode.formats import make_decoder
     from sluice.decode.messages.facts import alone
-    from sluice.decode.messages.marked import buffer_of
+    from sluice.decode.messages.views import buffer_of
 
     constants = tuple(one for one in table.mapping if one.by == "value")
     if not constants:

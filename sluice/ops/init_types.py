@@ -16,7 +16,7 @@ from typing import Any
 
 from sluice.decode.engine.session import EngineError, identifier, literal, run, settings_clause
 from sluice.decode.engine.types import TypeNode, parse_type
-from sluice.decode.messages.marked import memory_file
+from sluice.decode.messages.memory import memory_file
 
 #: More fields than that are no columns but data; the rarest are left out.
 COLUMNS_MAX = 1_000

@@ -20,7 +20,7 @@ from sluice.decode.formats import framing_of
 from sluice.decode.messages.buffer import MessageBuffer
 from sluice.decode.messages.facts import MessageFacts, Origins, looks_beside
 from sluice.decode.messages.framing import Framing
-from sluice.decode.messages.marked import subset
+from sluice.decode.messages.views import subset
 from sluice.decode.routing import Routes
 
 #: The value that is read for a tombstone.

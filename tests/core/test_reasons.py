@@ -6,7 +6,6 @@ import re
 from pathlib import Path
 
 from sluice.core.dead_letters import DUPLICATE, PARKED, REASONS, table
-from sluice.decode.envelope.format import OTHER_SCHEMA
 from sluice.decode.messages import fault
 
 DOCUMENT = Path(__file__).parent.parent.parent / "docs" / "DEAD_LETTERS.md"
@@ -18,7 +17,7 @@ def test_every_reason_that_a_message_may_have_is_explained() -> None:
         name: value for name, value in vars(fault).items() if re.fullmatch("[A-Z][A-Z_]+", name)
     }
     named = {value for value in constants.values() if isinstance(value, str)}
-    assert named | {DUPLICATE, PARKED, OTHER_SCHEMA} == set(REASONS)
+    assert named | {DUPLICATE, PARKED} == set(REASONS)
 
 
 def test_the_document_has_them_all() -> None:

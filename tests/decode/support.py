@@ -10,7 +10,7 @@ from sluice.decode.engine.session import session
 from sluice.decode.messages.buffer import MessageBuffer
 from sluice.decode.messages.decoded import Decoded
 from sluice.decode.messages.facts import alone
-from sluice.decode.messages.marked import memory_file
+from sluice.decode.messages.memory import memory_file
 from sluice.decode.text.decoder import Decoder
 
 #: Where a message stood; `test_source.py` has who loaded it.

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from sluice.core.load_spec import Column
 from sluice.decode.engine.session import identifier, session
-from sluice.decode.messages.marked import memory_file
+from sluice.decode.messages.memory import memory_file
 from sluice.decode.schema.avro import AvroConfluent
 from sluice.decode.schema.avro_schema import parse_avro
 from sluice.decode.schema.headed import HeadedMessages

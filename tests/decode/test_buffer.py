@@ -10,7 +10,7 @@ import pytest
 from sluice.core.compiled import library
 from sluice.core.errors import TerminalError
 from sluice.decode.messages.buffer import MessageBuffer
-from sluice.decode.messages.marked import subset, without
+from sluice.decode.messages.views import subset, without
 from tests.decode.support import FIRST_OFFSET, fill
 
 

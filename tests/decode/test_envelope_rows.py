@@ -18,7 +18,7 @@ from sluice.decode.messages.buffer import MessageBuffer
 from sluice.decode.messages.decoded import Decoded
 from sluice.decode.messages.facts import alone
 from sluice.decode.messages.framing import BYTES
-from sluice.decode.messages.marked import memory_file
+from sluice.decode.messages.memory import memory_file
 from sluice.decode.typed.decoder import TypedDecoder
 from sluice.producer import Bound, Kind, SQLBatchRequest, Value, schema_hashcode
 from tests.decode.support import FIRST_OFFSET, LINEAGE, LINEAGE_NAMES, fill, rows, table

@@ -15,7 +15,7 @@ from sluice.decode.mapping.mapped import MappedFormat
 from sluice.decode.messages.buffer import MessageBuffer
 from sluice.decode.messages.decoded import Decoded
 from sluice.decode.messages.facts import MessageFacts, alone, facts_named
-from sluice.decode.messages.marked import memory_file
+from sluice.decode.messages.memory import memory_file
 from sluice.decode.text.decoder import Decoder
 from sluice.decode.typed.decoder import TypedDecoder
 

@@ -14,7 +14,7 @@ from sluice.core.load_spec import Column, TableSpec
 from sluice.decode.formats import framing_of, make_decoder
 from sluice.decode.messages.decoded import Decoded
 from sluice.decode.messages.facts import alone
-from sluice.decode.messages.marked import buffer_of
+from sluice.decode.messages.views import buffer_of
 from sluice.decode.text.fields import new_fields
 from tests.decode import support
 from tests.support.examples import examples

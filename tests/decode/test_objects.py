@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from sluice.core.load_spec import Column
 from sluice.decode.messages.brackets import OBJECTS
-from sluice.decode.text.objects import Dialect, Layout, Parts, objects_of
+from sluice.decode.text.objects import Dialect, Parts, ValueLayout, objects_of
 from tests.decode.slow_brackets import is_one_row
 from tests.decode.support import rows
 from tests.decode.text_support import decode_text, made, text_of
@@ -201,7 +201,7 @@ def raw_objects(
     encoded = [message.encode() for message in messages]
     ends = np.cumsum([len(one) + 1 for one in encoded], dtype=np.int64)
     begins = np.concatenate(([0], ends[:-1]))
-    layout = Layout.of(tuple(types), types, dialect)
+    layout = ValueLayout.of(tuple(types), types, dialect)
     chosen = np.zeros(len(ends), np.int64)
     text = b"\n".join([*encoded, b""])
     parts = Parts(text, begins, ends - 1, chosen, [layout], chosen, {})

@@ -19,7 +19,7 @@ from sluice.decode.formats import make_decoder
 from sluice.decode.messages.buffer import MessageBuffer
 from sluice.decode.messages.decoded import Block, Decoded, TableDecoder
 from sluice.decode.messages.facts import alone
-from sluice.decode.messages.marked import memory_file
+from sluice.decode.messages.memory import memory_file
 from sluice.decode.sharding.splitter import Splitter
 from tests.decode.support import FIRST_OFFSET, LINEAGE, fill, table
 from tests.support.examples import examples
@@ -283,9 +283,10 @@ def test_by_offset_needs_the_offset_column() -> None:
         Splitter(text, tuple(column.name for column in COLUMNS))
 
 
-def test_an_expression_that_fails_on_a_row_stops_with_words() -> None:
+@pytest.mark.parametrize("with_offsets", [False, True])
+def test_an_expression_that_fails_on_a_row_stops_with_words(with_offsets: bool) -> None:
     text = sharded(Sharding("expression", expression="intDiv(100, user)"))
     decoded = decoded_of(text, [{"user": 1}, {"user": 0}])
     with pytest.raises(TerminalError, match="Division by zero") as failed:
-        split(text, decoded)
+        Splitter(text, decoded.columns).split(decoded, with_offsets=with_offsets)
     assert "sluice adopt" in failed.value.hint

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from sluice.core.load_spec import Column
 from sluice.decode.engine.session import literal, run
-from sluice.decode.messages.marked import memory_file
+from sluice.decode.messages.memory import memory_file
 from tests.decode.support import FIRST_OFFSET, rows
 from tests.decode.text_support import ID, TEXT, decode_text, made, text_of, with_lineage
 from tests.support.examples import examples

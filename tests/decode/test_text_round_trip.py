@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from sluice.core.load_spec import Column
 from sluice.decode.engine.session import identifier, literal, run
-from sluice.decode.messages.marked import memory_file
+from sluice.decode.messages.memory import memory_file
 from tests.decode.support import rows
 from tests.decode.test_typed_round_trip import TYPES, YEARS, decimals, integers, moments
 from tests.decode.text_support import decode_text, text_of

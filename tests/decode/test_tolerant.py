@@ -17,7 +17,7 @@ from sluice.decode.messages.buffer import MessageBuffer
 from sluice.decode.messages.decoded import Decoded
 from sluice.decode.messages.facts import alone
 from sluice.decode.messages.fault import Fault
-from sluice.decode.messages.marked import Indices, subset
+from sluice.decode.messages.views import Indices, subset
 from sluice.decode.text import isolate
 from sluice.decode.text.decoder import Decoder
 from sluice.decode.text.isolate import find_faults

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from sluice.core.load_spec import Column
 from sluice.decode.engine.session import identifier, literal, run
 from sluice.decode.messages.decoded import TableDecoder
-from sluice.decode.messages.marked import memory_file
+from sluice.decode.messages.memory import memory_file
 from tests.decode.support import rows
 from tests.decode.typed_support import SETTINGS, typed_decode, typed_decoder
 from tests.support.examples import examples

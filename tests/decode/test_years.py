@@ -20,8 +20,9 @@ from hypothesis import strategies as st
 from sluice.decode.engine.dates import says_year, without_year
 from sluice.decode.engine.session import literal, run
 from sluice.decode.messages.buffer import MessageBuffer
-from sluice.decode.messages.marked import buffer_of, memory_file
-from sluice.decode.messages.moments import QuickLook
+from sluice.decode.messages.memory import memory_file
+from sluice.decode.messages.quick_look import QuickLook
+from sluice.decode.messages.views import buffer_of
 from sluice.decode.text.misread import MisreadObjects
 from tests.support.examples import examples
 

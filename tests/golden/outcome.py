@@ -14,7 +14,7 @@ from sluice.decode.formats import framing_of, make_decoder
 from sluice.decode.messages.buffer import MessageBuffer
 from sluice.decode.messages.decoded import BadMessage, Decoded, TableDecoder
 from sluice.decode.messages.facts import alone
-from sluice.decode.messages.marked import memory_file
+from sluice.decode.messages.memory import memory_file
 from tests.decode.support import FIRST_OFFSET, fill
 from tests.golden.cases import PARTITION, TOPIC, Case, cases_of
 

@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sluice.decode.engine.session import run
-from sluice.decode.messages.marked import memory_file
+from sluice.decode.messages.memory import memory_file
 from sluice.producer import Bound, Kind, SQLBatchRequest, Value, schema_hashcode
 from sluice.producer.envelope import kind_of
 from sluice.producer.wire import varint

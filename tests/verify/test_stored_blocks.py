@@ -6,7 +6,7 @@ import pytest
 
 from sluice.decode.engine.native import column_head, read_header
 from sluice.decode.engine.session import literal, run
-from sluice.decode.messages.marked import memory_file
+from sluice.decode.messages.memory import memory_file
 from sluice.verify.stored_keys import BrokenStreamError, blocks
 
 _VALUES = {

@@ -29,17 +29,18 @@ from sluice.decode.engine.pair import (
     Lambdas,
     Pair,
     greatest,
-    integer_bounds,
     of_element,
 )
 from sluice.decode.engine.session import identifier, literal
 from sluice.decode.engine.types import (
+    FLOATS,
     GEO_TYPES,
     INSTANT,
     WRAPPED,
     TypeNode,
     decimal_shape,
     default_of,
+    integer_bounds,
     meant_type,
     parse_type,
     scale_of,
@@ -47,7 +48,6 @@ from sluice.decode.engine.types import (
     stored_type,
 )
 
-_FLOATS = ("BFloat16", "Float32", "Float64")
 #: Each holds those before it, if it keeps as many digits of a second.
 _SAME_KIND = (("Date", "Date32"), ("DateTime", "DateTime64"), ("Time", "Time64"))
 
@@ -72,8 +72,8 @@ def _holds(target: TypeNode, natural: TypeNode) -> bool:
     wide, narrow = integer_bounds(target.name), integer_bounds(natural.name)
     if wide and narrow:
         return wide[0] <= narrow[0] and narrow[1] <= wide[1]
-    if target.name in _FLOATS and natural.name in _FLOATS:
-        return _FLOATS.index(target.name) >= _FLOATS.index(natural.name)
+    if target.name in FLOATS and natural.name in FLOATS:
+        return FLOATS.index(target.name) >= FLOATS.index(natural.name)
     if target.name.startswith("Decimal") and natural.name.startswith("Decimal"):
         (digits, scale), (least, own) = decimal_shape(target), decimal_shape(natural)
         return scale >= own and digits - scale >= least - own

@@ -132,6 +132,24 @@ def settings_of(table: TableSpec, **more: object) -> str:
     return settings_clause(session_timezone=literal(table.time_zone), **READS_NO_CLOCK, **more)
 
 
+def run_over_rows(query: str, output_format: str, what: str) -> bytes:
+    """What the engine gives of people's own expressions over the rows of a block.
+
+    :param what: begins what is said of them.
+    :raises TerminalError: they fail on a row.
+    :raises TransientError: the machine did it.
+    """
+    try:
+        return bytes(run(query, output_format).bytes())
+    except EngineError as error:
+        raise TerminalError(
+            f"{what}: it fails on a row: {str(error)[:300]}",
+            "Correct the expression so that it cannot fail on any value (as with toUInt64OrZero). "
+            "The range keeps the one that it was intended under: if nothing of it is in any table, "
+            "`sluice adopt --offset` at its begin loads it under the new one.",
+        ) from error
+
+
 class Compiled:
     """Lets the engine compile expressions of one purpose.
 

@@ -2,121 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Container
-from dataclasses import replace
-
 from sluice.core.errors import TerminalError
-from sluice.core.load_spec import LINEAGE_TYPES, SOURCE, Column, TableSpec
+from sluice.core.load_spec import SOURCE, Column, TableSpec
 from sluice.decode.engine.expressions import referenced_columns
-from sluice.decode.engine.native import check_lineage_type
 from sluice.decode.engine.session import identifier, literal, settings_clause
-from sluice.decode.engine.types import parse_type
 
 KEY_COLUMN = "_sluice_partition_key"
 #: Of a sorted block: which row of the unsorted one each row was.
 ORDER_COLUMN = "_sluice_order"
 #: Of each row its place among all that were read, or that of its message; the last column.
 PLACE_COLUMN = "_sluice_place"
-#: Types that cannot be absent: Nullable does not take them.
-_NEVER_NULL = ("Array", "Map", "Tuple", "Nested", "JSON", "Variant", "Dynamic")
-
-
-def lineage_of(table: TableSpec) -> tuple[Column, ...]:
-    """The lineage columns as the server has them, in our order.
-
-    :raises TerminalError: the table has no such column, or one that cannot carry it.
-    """
-    by_name = {column.name: column for column in table.columns}
-    lineage = []
-    for name in LINEAGE_TYPES:
-        if name in table.lineage:
-            column = by_name.get(name)
-            if column is None or column.kind not in ("", "DEFAULT"):
-                raise TerminalError(
-                    f"table {table.target} has no plain lineage column {name}",
-                    f"ALTER TABLE … ADD COLUMN {name} {LINEAGE_TYPES[name]}, "
-                    "or set lineage = false.",
-                )
-            check_lineage_type(name, column.type)
-            lineage.append(column)
-    return tuple(lineage)
-
-
-def filled_columns(table: TableSpec) -> tuple[Column, ...]:
-    """The columns that messages fill, stored or not.
-
-    :raises TerminalError: it stores none of them, or lacks one that is required.
-    """
-    kinds = ("", "DEFAULT", "EPHEMERAL")
-    own = (column for column in table.columns if column.name not in table.lineage)
-    filled = tuple(column for column in own if column.kind in kinds)
-    if all(column.kind == "EPHEMERAL" for column in filled):
-        raise TerminalError(
-            f"table {table.target} has no column that a message could fill",
-            "Add a column, or take the entry out of the configuration.",
-        )
-    stored = {column.name for column in filled if column.kind != "EPHEMERAL"}
-    lacking = next((name for name in table.require if name not in stored), "")
-    if lacking:
-        raise TerminalError(
-            f"table entry {table.entry} into {table.target} has no column {lacking} that messages "
-            "can fill",
-            "Correct require, or add the column.",
-        )
-    return filled
-
-
-def nullable_type(table: TableSpec, column: Column) -> str:
-    """The type of a column that is required, with null for what is absent.
-
-    :raises TerminalError: it has none.
-    """
-    node = parse_type(column.type)
-    if node.name in _NEVER_NULL:
-        raise TerminalError(
-            f"table entry {table.entry} into {table.target} requires {column.name} {column.type}, "
-            "a type that cannot be null",
-            f"Use a check such as notEmpty({column.name}).",
-        )
-    if node.name == "LowCardinality":
-        node = node.inner()
-    return node.text if node.name == "Nullable" else f"Nullable({node.text})"
-
-
-def with_null(table: TableSpec) -> TableSpec:
-    """The entry for a format of which the columns decide whether an absent field is null: what is
-    required may be null."""
-    columns = (
-        replace(column, type=nullable_type(table, column))
-        if column.name in table.require
-        else column
-        for column in table.columns
-    )
-    return replace(table, columns=tuple(columns))
-
-
-def check_default(table: TableSpec, column: Column, filled: Container[str]) -> tuple[Column, ...]:
-    """The columns that a default expression names.
-
-    :param filled: names of the columns that messages fill.
-    :raises TerminalError: it names others.
-    """
-    used = referenced_columns(column.expression, table.columns)
-    for other in used:
-        if other.name not in filled:
-            raise TerminalError(
-                f"table {table.target}: the default of {column.name} refers to {other.name}, "
-                "which is not read from messages",
-                "Change the DEFAULT expression to refer to plain columns only.",
-            )
-    return used
 
 
 class Keys:
     """The partition key and the sorting key over the columns of a block.
 
     :param names: of the block's columns, without lineage.
-    :param lineage: see `lineage_of`.
+    :param lineage: see `columns.lineage_of`.
     :raises TerminalError: a key depends on columns that blocks do not carry.
     """
 

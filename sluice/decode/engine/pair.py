@@ -6,7 +6,6 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from sluice.decode.engine.session import literal
-from sluice.decode.engine.types import TypeNode
 
 Expression = Callable[[str], str]
 
@@ -27,28 +26,6 @@ class Pair:
     narrow: Expression | None
     unfit: Expression | None = None
     unread: Expression | None = None
-
-
-def enum_elements(node: TypeNode) -> list[tuple[str, str]]:
-    """Names, as SQL literals, and numbers of an Enum."""
-    elements, next_number = [], 1
-    for argument in node.arguments:
-        name, separator, number = argument.rpartition("=")
-        if not separator:
-            name, number = argument, str(next_number)
-        elements.append((name.strip(), number.strip()))
-        next_number = int(number) + 1
-    return elements
-
-
-def integer_bounds(name: str) -> tuple[int, int] | None:
-    """The least and the greatest value of an integer type; None for other types."""
-    head, bits = name.rstrip("0123456789"), name.lstrip("UInt")
-    if head not in ("Int", "UInt") or not bits.isdigit():
-        return None
-    if head == "UInt":
-        return 0, 2 ** int(bits) - 1
-    return -(2 ** (int(bits) - 1)), 2 ** (int(bits) - 1) - 1
 
 
 def cast(target: str) -> Expression:

@@ -12,10 +12,15 @@ from dataclasses import dataclass, replace
 from sluice.decode.engine.pair import Expression, Pair, cast, fails, or_null, over
 from sluice.decode.engine.session import literal
 from sluice.decode.engine.types import (
+    DAY_SECONDS,
+    DAYS,
+    FLOATS,
     GEO_TYPES,
+    TIME_SECONDS_MAX,
     TypeNode,
     decimal_shape,
     enum_values,
+    integer_bounds,
     leaves,
     parse_type,
     scale_of,
@@ -23,12 +28,9 @@ from sluice.decode.engine.types import (
 
 _INTEGERS = frozenset(f"{sign}Int{bits}" for sign in ("", "U") for bits in (8, 16, 32, 64, 128))
 _WIDE_INTEGERS = frozenset(("Int256", "UInt256"))
-FLOATS = frozenset(("Float32", "Float64", "BFloat16"))
 _SURE = frozenset(("String", "FixedString", "UUID", "IPv4", "IPv6", "Bool"))
-#: Times of day, which may have up to three digits of hours: the engine clamps a number beyond.
-_TIME_SECONDS_MAX = 3599999
-#: Beyond these seconds the engine clamps a DateTime64: the first and the last day it knows.
-_DATETIME64_SECONDS = (-62167132800, 253402214400)
+#: Beyond these seconds the engine clamps a DateTime64: in the first and the last day it knows, too.
+_DATETIME64_SECONDS = ((DAYS[0] + 1) * DAY_SECONDS, DAYS[1] * DAY_SECONDS)
 
 
 def holds_float(type_text: str) -> bool:
@@ -153,8 +155,8 @@ def _moment(node: TypeNode) -> Scalar:
 
 
 def _at_the_last_second(value: str) -> str:
-    """Where it was clamped; so the last second itself is refused."""
-    return f"(abs(toInt64({value})) >= {_TIME_SECONDS_MAX})"
+    """Of a time of day, which the engine clamps; so the last second itself is refused."""
+    return f"(abs(toInt64({value})) >= {TIME_SECONDS_MAX})"
 
 
 def _seconds_outside(low: int, high: int) -> Expression:
@@ -191,8 +193,9 @@ def _cut(value: str) -> str:
 
 def _integer_unfit(name: str) -> Expression:
     """A decimal of scale 20 that is no integer of this type."""
-    bits = int(name.lstrip("UInt"))
-    low, high = (0, 2**bits - 1) if name[0] == "U" else (-(2 ** (bits - 1)), 2 ** (bits - 1) - 1)
+    bounds = integer_bounds(name)
+    assert bounds is not None
+    low, high = bounds
 
     def unfit(value: str) -> str:
         below = f"{value} < toDecimal256('{low}', 20)"

@@ -20,6 +20,13 @@ GEO_TYPES = {
     "MultiPolygon": "Array(Polygon)",
 }
 
+#: Each holds those before it.
+FLOATS = ("BFloat16", "Float32", "Float64")
+#: Since 1970, the first day that the engine knows, and the last.
+DAYS = (-719528, 2932896)
+DAY_SECONDS = 86_400
+#: Of a Time: 999:59:59.
+TIME_SECONDS_MAX = 3_599_999
 
 #: Types of ours. Formats say so of values for which the engine has no type that it reads.
 #: Ticks(Int32, Time64(3)) is an Int32 that counts what a Time64(3) keeps; Wrapped(Int32) an Int32
@@ -173,12 +180,34 @@ def enum_values(node: TypeNode) -> list[str]:
     return values
 
 
+def enum_elements(node: TypeNode) -> list[tuple[str, str]]:
+    """Names, as SQL literals, and numbers of an Enum."""
+    elements, next_number = [], 1
+    for argument in node.arguments:
+        name, separator, number = argument.rpartition("=")
+        if not separator:
+            name, number = argument, str(next_number)
+        elements.append((name.strip(), number.strip()))
+        next_number = int(number) + 1
+    return elements
+
+
 def leaves(node: TypeNode) -> Iterator[str]:
     """The names of the types in a type that have no parts."""
     if not node.parts():
         yield node.name
     for part in node.parts():
         yield from leaves(part)
+
+
+def integer_bounds(name: str) -> tuple[int, int] | None:
+    """The least and the greatest value of an integer type; None for other types."""
+    head, bits = name.rstrip("0123456789"), name.lstrip("UInt")
+    if head not in ("Int", "UInt") or not bits.isdigit():
+        return None
+    if head == "UInt":
+        return 0, 2 ** int(bits) - 1
+    return -(2 ** (int(bits) - 1)), 2 ** (int(bits) - 1) - 1
 
 
 _SIZES = {

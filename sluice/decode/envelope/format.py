@@ -26,7 +26,7 @@ from sluice.decode.envelope.columns import Relations
 from sluice.decode.envelope.rows import RowReader, Statement, all_rows, shape_of
 from sluice.decode.envelope.walk import Mask, fault_of, walk
 from sluice.decode.messages.buffer import MessageBuffer, Piece
-from sluice.decode.messages.fault import CANNOT_PARSE, UNKNOWN_FIELD, Fault
+from sluice.decode.messages.fault import CANNOT_PARSE, OTHER_SCHEMA, UNKNOWN_FIELD, Fault
 from sluice.decode.messages.format import Group, Indices, TypedFormat
 from sluice.decode.messages.framing import BYTES
 from sluice.decode.typed.blobs import Blobs
@@ -84,8 +84,6 @@ def _refused(sql: bytes) -> Fault:
     return Fault(CANNOT_PARSE, said)
 
 
-#: Reason of a message whose `schema_hashcode` is none of those that the options name.
-OTHER_SCHEMA = "other-schema"
 #: So many statements are remembered from range to range.
 _STATEMENTS_MAX = 256
 

@@ -6,16 +6,14 @@ The walk is compiled (walk.c): protobuf's own runtime makes a Python object of e
 
 from __future__ import annotations
 
-import ctypes
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cache
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from sluice.core.compiled import address, library
+from sluice.core.compiled import Library
 from sluice.decode.messages.fault import CANNOT_PARSE, OUT_OF_RANGE, UNKNOWN_FIELD, Fault
 from sluice.producer.wire import Kind
 
@@ -145,11 +143,7 @@ def envelope_tables(messages: Sequence[bytes]) -> list[bytes | None]:
     return [name if fine else None for name, fine in zip(names, found["code"] == 0, strict=True)]
 
 
-@cache
-def _library() -> ctypes.CDLL:
-    found = library(__file__, "_walk")
-    found.sluice_walk_envelopes.restype = ctypes.c_int64
-    return found
+_LIBRARY = Library(__file__, "_walk")
 
 
 def _walked(
@@ -160,13 +154,9 @@ def _walked(
     arrays: tuple[NDArray[Any], ...],
 ) -> tuple[NDArray[Any], int]:
     found = np.zeros(len(begins), MESSAGE)
-    count = _library().sluice_walk_envelopes(
-        ctypes.c_char_p(text),
-        ctypes.c_int64(len(begins)),
-        address(np.ascontiguousarray(begins)),
-        address(np.ascontiguousarray(ends)),
-        ctypes.c_int64(refuse_unknown),
-        address(found),
-        *(map(address, arrays) if arrays else [None] * 4),
+    places = np.ascontiguousarray(begins), np.ascontiguousarray(ends)
+    count = _LIBRARY.call(
+        *("walk_envelopes", text, len(begins), *places, refuse_unknown, found),
+        *(arrays or [None] * 4),
     )
     return found, count

@@ -15,11 +15,16 @@ from sluice.claims.owners import NOBODY, OWNER, Keys, Owners
 from sluice.core.claims import KEY_BYTES, OWNER_BYTES, key_space
 from sluice.core.errors import TerminalError
 from sluice.core.load_spec import SOURCE, TableSpec, lacking_lineage
-from sluice.decode.engine.expressions import Compiled, referenced_columns, settings_of
+from sluice.decode.engine.expressions import (
+    Compiled,
+    referenced_columns,
+    run_over_rows,
+    settings_of,
+)
 from sluice.decode.engine.native import fixed_columns
-from sluice.decode.engine.session import EngineError, declared, identifier, literal, run
+from sluice.decode.engine.session import declared, identifier, literal
 from sluice.decode.messages.decoded import Decoded
-from sluice.decode.messages.marked import memory_file
+from sluice.decode.messages.memory import memory_file
 
 #: Where a message stands, and who loaded it: no two messages have the same.
 _OF_ONE_MESSAGE = frozenset({"_offset", "_row", SOURCE})
@@ -153,19 +158,8 @@ class RowKeys:
         settings = settings_of(table, input_format_skip_unknown_fields=1)
         with memory_file(native) as path:
             source = f"file({literal(path)}, Native, {self._declared})"
-            try:
-                found: bytes = run(
-                    f"SELECT {items} FROM {source} {settings}", output_format
-                ).bytes()
-                return found
-            except EngineError as error:
-                raise TerminalError(
-                    f"{_what(table)}: it fails on a row: {str(error)[:300]}",
-                    "Correct the expression so that it cannot fail on any value (as with "
-                    "toUInt64OrZero). The range keeps the one that it was intended under: if "
-                    "nothing of it is in any table, `sluice adopt --offset` at its begin loads it "
-                    "under the new one.",
-                ) from error
+            query = f"SELECT {items} FROM {source} {settings}"
+            return run_over_rows(query, output_format, _what(table))
 
 
 def _hash(space: str, parts: Sequence[str]) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import mmap
 from dataclasses import replace
 
 import numpy as np
@@ -20,8 +19,7 @@ from sluice.decode.engine.native import (
 )
 from sluice.decode.engine.session import identifier, literal, run, settings_clause, unlike
 from sluice.decode.messages.decoded import Decoded
-from sluice.decode.messages.marked import memory_file
-from sluice.decode.messages.memory import MemoryFile
+from sluice.decode.messages.memory import MemoryFile, memory_file
 
 
 def kept(decoded: Decoded, mask: NDArray[np.bool_]) -> Decoded:
@@ -77,7 +75,7 @@ def _filtered(decoded: Decoded, mask: NDArray[np.bool_]) -> memoryview:
             f"WHERE {identifier(name)} {settings}",
             "Null",
         )
-        return memoryview(mmap.mmap(rest.file, rest.size, prot=mmap.PROT_READ))
+        return rest.mapped()
 
 
 def without_rows(table: TableSpec, decoded: Decoded, stored: StoredRows) -> Decoded:

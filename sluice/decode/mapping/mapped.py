@@ -38,7 +38,8 @@ from sluice.decode.messages.facts import (
 from sluice.decode.messages.fault import CANNOT_PARSE, CHECK_FAILED, NULL_IN_COLUMN, Fault, absent
 from sluice.decode.messages.format import Group, Natural, TypedFormat
 from sluice.decode.messages.framing import BYTES, Framing
-from sluice.decode.messages.marked import Indices, memory_file, subset
+from sluice.decode.messages.memory import memory_file
+from sluice.decode.messages.views import Indices, subset
 from sluice.decode.schema.named import HEADER_OPTION, KEY_SCHEMA_HEADER, schemas_named
 from sluice.decode.schema.registry import UnknownSchemasError
 

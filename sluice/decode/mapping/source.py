@@ -12,12 +12,12 @@ from dataclasses import dataclass, field, replace
 from sluice.core.errors import TerminalError
 from sluice.core.formats import ENVELOPED_JSON
 from sluice.core.load_spec import KAFKA_COLUMNS, Column, Mapped, TableSpec
+from sluice.decode.engine.columns import nullable_type
 from sluice.decode.engine.expressions import (
     dependencies,
     nondeterministic_functions,
     referenced_columns,
 )
-from sluice.decode.engine.keys import nullable_type
 from sluice.decode.engine.session import declared, identifier, literal
 from sluice.decode.engine.types import parse_type
 from sluice.decode.messages import events

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import mmap
 import os
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
@@ -57,7 +56,7 @@ class Body(MemoryFile):
             end += os.pwrite(self.file, column, end)
         if len(header) == len(self.header):
             os.pwrite(self.file, header, 0)
-            block = memoryview(mmap.mmap(self.file, end, prot=mmap.PROT_READ))
+            block = self.mapped()
         else:
             rest = os.pread(self.file, end - len(self.header), len(self.header))
             block = memoryview(header + rest)
@@ -105,7 +104,7 @@ class Body(MemoryFile):
 class Lineage:
     """Where each row of a block came from.
 
-    :param places: one for each row, see `origins.Origins`.
+    :param places: one for each row, see `facts.Origins`.
     :param numbers: of each row within its message; None: each message is one row.
     """
 

@@ -25,13 +25,10 @@ The test is compiled (brackets.c): one look at each byte, 0.06 µs for 130 bytes
 
 from __future__ import annotations
 
-import ctypes
-from functools import cache
-
 import numpy as np
 from numpy.typing import NDArray
 
-from sluice.core.compiled import library
+from sluice.core.compiled import Library
 
 JSON_WHITESPACE = b" \t\r\n"
 
@@ -42,35 +39,23 @@ Mask = NDArray[np.bool_]
 Positions = NDArray[np.int64]
 
 
-@cache
-def _library() -> ctypes.CDLL:
-    found = library(__file__, "_brackets")
-    pointer, number = ctypes.c_void_p, ctypes.c_int64
-    found.sluice_line_ends.argtypes = [pointer, number, number, pointer]
-    messages = (pointer, number, pointer, pointer, number)
-    found.sluice_check_brackets.argtypes = [*messages, pointer]
-    found.sluice_split_rows.argtypes = [*messages, *(pointer,) * 4]
-    found.sluice_has_digits.argtypes = [pointer, number, number]
-    for name in ("line_ends", "check_brackets", "split_rows", "has_digits"):
-        getattr(found, f"sluice_{name}").restype = number
-    return found
+_LIBRARY = Library(__file__, "_brackets")
 
 
-def address_of(text: bytes | memoryview) -> int:
-    """Where the text is, as long as it lives."""
-    return np.frombuffer(text, np.uint8).ctypes.data if len(text) else 0
+def as_array(text: bytes | memoryview) -> NDArray[np.uint8]:
+    """The same bytes, as compiled parts take them."""
+    return np.frombuffer(text, np.uint8)
 
 
 def line_ends(text: bytes | memoryview, messages: int) -> Positions | None:
     """Where each of newline-joined messages ends, exclusive; None if one holds a newline."""
     ends = np.empty(messages, np.int64)
-    found = _library().sluice_line_ends(address_of(text), len(text), messages, ends.ctypes.data)
-    return ends if found else None
+    return ends if _LIBRARY.call("line_ends", as_array(text), len(text), messages, ends) else None
 
 
 def has_digits(text: bytes | memoryview, length: int) -> bool:
     """Whether so many digits follow each other somewhere."""
-    return bool(_library().sluice_has_digits(address_of(text), len(text), length))
+    return bool(_LIBRARY.call("has_digits", as_array(text), len(text), length))
 
 
 def bracket_faults(
@@ -86,10 +71,8 @@ def bracket_faults(
     """
     begins, beyond = np.ascontiguousarray(starts, np.int64), np.ascontiguousarray(ends, np.int64)
     verdicts = np.empty(len(begins), np.uint8)
-    _library().sluice_check_brackets(
-        *(address_of(text), len(begins), begins.ctypes.data, beyond.ctypes.data),
-        *(kind[0], verdicts.ctypes.data),
-    )
+    messages = len(begins), begins, beyond
+    _LIBRARY.call("check_brackets", as_array(text), *messages, kind[0], verdicts)
     return verdicts.view(np.bool_)
 
 
@@ -106,10 +89,7 @@ def rows_in(
     begins, beyond = np.ascontiguousarray(starts, np.int64), np.ascontiguousarray(ends, np.int64)
     places = [np.empty(len(text) // 2 + 1, np.int64) for _ in range(3)]
     faults = np.empty(len(begins), np.uint8)
-    rows = _library().sluice_split_rows(
-        *(address_of(text), len(begins), begins.ctypes.data, beyond.ctypes.data, kind[0]),
-        *(one.ctypes.data for one in places),
-        faults.ctypes.data,
-    )
+    messages = len(begins), begins, beyond
+    rows = _LIBRARY.call("split_rows", text, *messages, kind[0], *places, faults)
     row_begins, row_ends, owners = (one[:rows] for one in places)
     return row_begins, row_ends, owners, faults.view(np.bool_)

@@ -18,11 +18,11 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from sluice.decode.messages.brackets import address_of, has_digits, line_ends
+from sluice.decode.messages.brackets import has_digits, line_ends
 from sluice.decode.messages.facts import MessageFacts
 from sluice.decode.messages.framing import JSON_OBJECTS, Framing
 from sluice.decode.messages.memory import MemoryFile
-from sluice.decode.messages.moments import QuickLook
+from sluice.decode.messages.quick_look import QuickLook
 
 #: Any integer of so many digits fits Int64.
 SHORT_DIGITS_MAX = 18
@@ -144,7 +144,7 @@ class MessageBuffer(MemoryFile):
         :param text: at least one value, each with a newline after it; not kept.
         :param offsets: as in `add`; kept.
         :param ends: where each value ends in the text, exclusive.
-        :param may_be_long: `digits.has_long_run` would say so.
+        :param may_be_long: `has_long_run` would say so.
         """
         text = text[:-1]
         if line_ends(text, len(ends)) is None:
@@ -167,7 +167,7 @@ class MessageBuffer(MemoryFile):
         if may_be_long and self.framing.inspects_digits:
             self._find_long(text, starts, ends, index)
         for look, unclear in self._watched.items():
-            if len(found := look.unclear(address_of(text), np.ascontiguousarray(ends))):
+            if len(found := look.unclear(text, np.ascontiguousarray(ends))):
                 unclear.append(found + index)
         self._chunk_ends.append(ends + (self._size + 1))
         self._size += len(text) + 1

@@ -39,7 +39,7 @@ class Block:
         no rows (nothing is to be inserted then).
     :param columns: the block's columns in its order; lineage columns last.
     :param offsets: of the rows, as places where the buffer holds a bundle's messages (see
-        `origins.Origins`); ascending as in the buffer unless the block is sorted. A message of
+        `facts.Origins`); ascending as in the buffer unless the block is sorted. A message of
         several rows stands there for each of them.
     :param clickhouse_partitions: distinct values of the table's partition key in the block.
     :param checksum: of `native`; equal for equal bytes.

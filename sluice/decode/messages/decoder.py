@@ -23,8 +23,8 @@ from sluice.decode.messages.buffer import MessageBuffer
 from sluice.decode.messages.decoded import BadMessage, Decoded
 from sluice.decode.messages.facts import Origins
 from sluice.decode.messages.fault import Fault
-from sluice.decode.messages.marked import memory_file
-from sluice.decode.messages.moments import QuickLook
+from sluice.decode.messages.memory import memory_file
+from sluice.decode.messages.quick_look import QuickLook
 from sluice.producer.wire import varint
 
 

@@ -7,31 +7,22 @@ from dataclasses import dataclass, replace
 
 from sluice.decode.engine.pair import MISMATCH, NULL, RANGE
 
-#: Reasons that dead letters carry; `sluice.ops.dead_letters` says what each means.
+#: Reasons that dead letters carry; `sluice.core.dead_letters.REASONS` says what each means.
 NOT_ONE_OBJECT = "not-one-object"
-#: A message of another number of rows than one, where `rows = "one"`.
 NOT_ONE_ROW = "not-one-row"
 CANNOT_PARSE = "cannot-parse"
 OUT_OF_RANGE = "out-of-range"
 NULL_IN_COLUMN = "null-in-column"
 UNKNOWN_FIELD = "unknown-field"
-#: A message without any field of the table.
 NO_COLUMN = "no-column"
-#: A message that names a schema which its registry does not know.
 UNKNOWN_SCHEMA = "unknown-schema"
-#: A change event that makes no row: a truncation, or a deletion that no column tells.
+OTHER_SCHEMA = "other-schema"
 NO_ROW = "no-row"
-#: A change event that does not know a value of its row.
 UNAVAILABLE_VALUE = "unavailable-value"
-#: A value that is not compressed as the entry says, or too large when it is decompressed.
 CANNOT_DECOMPRESS = "cannot-decompress"
-#: A message that its schema in the registry does not allow.
 BREAKS_SCHEMA = "breaks-schema"
-#: A column that must be there is absent or null.
 REQUIRED = "required"
-#: A row breaks one of the entry's checks.
 CHECK_FAILED = "check-failed"
-#: No table entry of the topic takes the message.
 NO_ROUTE = "no-route"
 
 #: By the kind of a value's fault, see `Conversion.fault`.

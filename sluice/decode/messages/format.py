@@ -42,7 +42,7 @@ class Natural:
     :param type: the ClickHouse type that the value has in the source.
     :param value: SQL over the source's columns; "" for the column of this name.
     :param fault: SQL over the source's columns, UInt8: a kind of fault that the value does not
-        show, 0 for none; "" if it shows all. See `scalars.py` for the kinds.
+        show, 0 for none; "" if it shows all. See `pair.py` for the kinds.
     """
 
     name: str

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import mmap
 import os
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from types import TracebackType
 from typing import Self
 
@@ -39,6 +41,10 @@ class MemoryFile:
             while rest:
                 rest = rest[os.write(self.file, rest) :]
 
+    def mapped(self) -> memoryview:
+        """All of it, read-only. It has the memory until it is dropped, also when this is closed."""
+        return memoryview(mmap.mmap(self.file, self.size, prot=mmap.PROT_READ))
+
     def close(self) -> None:
         """Give the memory back. Safe to repeat."""
         if self.file >= 0:
@@ -59,3 +65,11 @@ class MemoryFile:
     def __del__(self) -> None:
         with suppress(AttributeError, OSError):
             self.close()
+
+
+@contextmanager
+def memory_file(*parts: bytes | memoryview) -> Iterator[str]:
+    """A path at which this process reads these parts, one behind the other."""
+    with MemoryFile("part") as file:
+        file.append(*parts)
+        yield file.path

@@ -94,4 +94,4 @@ def split_pieces(
 
 #: Takes the messages of a buffer apart; what it cannot take apart is a fault. None: each
 #: message is one row as it stands.
-Splitter = Callable[[MessageBuffer], Split | None]
+RowSplitter = Callable[[MessageBuffer], Split | None]

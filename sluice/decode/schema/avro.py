@@ -24,8 +24,9 @@ from sluice.decode.messages.fault import (
     Fault,
     engine_words,
 )
-from sluice.decode.messages.marked import Indices, memory_file
 from sluice.decode.messages.marks import MARK_BYTES, place_between
+from sluice.decode.messages.memory import memory_file
+from sluice.decode.messages.views import Indices
 from sluice.decode.schema.avro_schema import AvroSchema, parse_avro, split_schemas, with_ticks
 from sluice.decode.schema.change_events import with_moments
 from sluice.decode.schema.headed import (

@@ -18,8 +18,8 @@ from sluice.decode.engine.native import read_varint
 from sluice.decode.messages.buffer import MessageBuffer
 from sluice.decode.messages.fault import CANNOT_PARSE, Fault
 from sluice.decode.messages.format import Group, TypedFormat
-from sluice.decode.messages.marked import Indices
 from sluice.decode.messages.memory import MemoryFile
+from sluice.decode.messages.views import Indices
 from sluice.decode.schema.avro import AvroLayout, schema_of
 from sluice.decode.schema.headed import UnsupportedSchemaError
 from sluice.decode.schema.structure import split_avro

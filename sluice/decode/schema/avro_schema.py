@@ -17,14 +17,13 @@ from typing import Any
 import numpy as np
 
 from sluice.decode.engine.session import identifier
-from sluice.decode.engine.types import TypeNode, parse_type
+from sluice.decode.engine.types import DAYS, TypeNode, parse_type
 from sluice.decode.messages.format import Natural
 from sluice.decode.schema.headed import UnsupportedSchemaError
 from sluice.decode.schema.structure import AvroKind, AvroTables
 
 _PRIMITIVES = ("null", "boolean", "int", "long", "float", "double", "bytes", "string")
 _NAMED = ("record", "error", "enum", "fixed")
-_DATE_DAYS = (-719528, 2932896)
 _INT = (-(2**31), 2**31 - 1)
 #: By logical type: what its integer is, and counts, of those that the engine does not know.
 _TICKS = {
@@ -335,7 +334,7 @@ class _Compiler:
         logical = schema.get("logicalType")
         if logical == "date" and kind == "int":
             # The engine throws at days that it does not know; the walk lets none of them pass.
-            return self._node(AvroKind.INT, *_DATE_DAYS), {"type": "int", "logicalType": "date"}
+            return self._node(AvroKind.INT, *DAYS), {"type": "int", "logicalType": "date"}
         if logical == "decimal" and kind == "bytes":
             precision, scale = int(schema["precision"]), int(schema.get("scale", 0))
             for digits, size in _DECIMAL_BYTES:

@@ -25,8 +25,8 @@ from sluice.decode.messages.buffer import MessageBuffer, Piece
 from sluice.decode.messages.fault import CANNOT_PARSE, Fault
 from sluice.decode.messages.format import Group, Natural, TypedFormat
 from sluice.decode.messages.framing import in_words
-from sluice.decode.messages.marked import Indices
 from sluice.decode.messages.memory import MemoryFile
+from sluice.decode.messages.views import Indices
 from sluice.decode.schema.named import (
     NO_REGISTRY_HEADER,
     Found,

@@ -18,7 +18,7 @@ from sluice.core.schema_ids import GUID_BYTES, RegisteredSchema, number_of_guid,
 from sluice.decode.messages.buffer import MessageBuffer, Piece
 from sluice.decode.messages.facts import SCHEMA_IN_HEADER
 from sluice.decode.messages.fault import CANNOT_PARSE, UNKNOWN_SCHEMA, Fault
-from sluice.decode.messages.marked import Indices
+from sluice.decode.messages.views import Indices
 from sluice.decode.schema.registry import UnknownSchemasError, registry_of, require_known
 
 REGISTRY_HEADER_BYTES = 5

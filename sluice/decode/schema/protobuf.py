@@ -32,7 +32,7 @@ from sluice.decode.messages.buffer import MessageBuffer, Piece
 from sluice.decode.messages.fault import CANNOT_PARSE, OUT_OF_RANGE, UNKNOWN_FIELD, Fault
 from sluice.decode.messages.format import PLACE_IS_ROW_NUMBER
 from sluice.decode.messages.framing import looks_like
-from sluice.decode.messages.marked import Indices
+from sluice.decode.messages.views import Indices
 from sluice.decode.schema.headed import (
     HeadedMessages,
     Layout,

@@ -10,12 +10,11 @@ from __future__ import annotations
 import ctypes
 from dataclasses import dataclass
 from enum import IntEnum
-from functools import cache
 
 import numpy as np
 from numpy.typing import NDArray
 
-from sluice.core.compiled import address, library
+from sluice.core.compiled import Library
 from sluice.decode.messages.marks import MARK_BYTES, secret
 
 Table = NDArray[np.int32]
@@ -100,24 +99,14 @@ class ProtobufTables:
 
 
 _NOBODY = np.empty((0, 0), np.uint8)
-
-
-@cache
-def _library() -> ctypes.CDLL:
-    found = library(__file__, "_structure")
-    for function in (found.sluice_split_avro, found.sluice_write_lengths, found.sluice_write_marks):
-        function.restype = ctypes.c_int64
-    return found
+_LIBRARY = Library(__file__, "_structure")
 
 
 def check_avro(text: bytes, begins: Positions, ends: Positions, tables: AvroTables) -> Results:
     """Walk through Avro bodies, each from its begin to its end."""
     results = np.zeros(len(begins), np.int64)
-    _library().sluice_check_avro(
-        ctypes.c_char_p(text),
-        ctypes.c_int64(len(begins)),
-        *map(address, (begins, ends, tables.nodes, tables.children, results)),
-    )
+    known = tables.nodes, tables.children
+    _LIBRARY.call("check_avro", text, len(begins), begins, ends, *known, results)
     return results
 
 
@@ -127,14 +116,8 @@ def split_avro(text: bytes, rows: int, tables: AvroTables) -> tuple[int, Positio
     :returns: 0, or a code and 256 times the node at fault; and the ends.
     """
     ends = np.zeros(rows, np.int64)
-    result = _library().sluice_split_avro(
-        ctypes.c_char_p(text),
-        ctypes.c_int64(0),
-        ctypes.c_int64(len(text)),
-        ctypes.c_int64(rows),
-        *map(address, (tables.nodes, tables.children, ends)),
-    )
-    return int(result), ends
+    known = tables.nodes, tables.children
+    return _LIBRARY.call("split_avro", text, 0, len(text), rows, *known, ends), ends
 
 
 def check_protobuf(
@@ -142,25 +125,16 @@ def check_protobuf(
 ) -> Results:
     """Walk through Protobuf messages, each from its begin to its end."""
     results = np.zeros(len(begins), np.int64)
-    _library().sluice_check_protobuf(
-        ctypes.c_char_p(text),
-        ctypes.c_int64(len(begins)),
-        *map(address, (begins, ends, tables.types, tables.fields, tables.enums)),
-        ctypes.c_int32(refuses_unknown),
-        address(results),
-    )
+    known = tables.types, tables.fields, tables.enums
+    refuses = ctypes.c_int32(refuses_unknown)
+    _LIBRARY.call("check_protobuf", text, len(begins), begins, ends, *known, refuses, results)
     return results
 
 
 def with_lengths(text: bytes, begins: Positions, ends: Positions) -> memoryview:
     """These parts of a text behind each other, each behind its length as a varint."""
     out = np.empty(int((ends - begins).sum()) + 10 * len(begins), np.uint8)
-    written = _library().sluice_write_lengths(
-        ctypes.c_char_p(text),
-        ctypes.c_int64(len(begins)),
-        *map(address, (begins, ends, out)),
-    )
-    return out.data[:written]
+    return out.data[: _LIBRARY.call("write_lengths", text, len(begins), begins, ends, out)]
 
 
 def between_marks(
@@ -181,14 +155,8 @@ def between_marks(
     of_rows = np.ascontiguousarray(places, "<u4")
     around = 2 * (len(before) + MARK_BYTES) + owner_size
     out = np.empty(int((ends - begins).sum()) + around * len(begins), np.uint8)
-    written = _library().sluice_write_marks(
-        ctypes.c_char_p(text),
-        ctypes.c_int64(len(begins)),
-        *map(address, (begins, ends)),
-        ctypes.c_char_p(known),
-        ctypes.c_int64(len(known)),
-        *map(address, (of_rows, owners)),
-        ctypes.c_int64(owner_size),
-        address(out),
+    written = _LIBRARY.call(
+        *("write_marks", text, len(begins), begins, ends, known, len(known)),
+        *(of_rows, owners, owner_size, out),
     )
     return out.data[:written]

@@ -22,8 +22,7 @@ from itertools import cycle, islice
 
 from sluice.core.errors import TerminalError
 from sluice.core.load_spec import TableSpec
-from sluice.decode.engine.pair import integer_bounds
-from sluice.decode.engine.types import TypeNode, decimal_shape, parse_type
+from sluice.decode.engine.types import TypeNode, decimal_shape, integer_bounds, parse_type
 from sluice.decode.messages.fault import (
     CANNOT_PARSE,
     NULL_IN_COLUMN,

@@ -17,7 +17,7 @@ from sluice.decode.engine.types import GEO_TYPES, TypeNode, parse_type, size_of
 from sluice.decode.messages.buffer import MessageBuffer
 from sluice.decode.messages.fault import CANNOT_PARSE, Fault
 from sluice.decode.messages.format import Group, TypedFormat
-from sluice.decode.messages.marked import Indices
+from sluice.decode.messages.views import Indices
 from sluice.decode.sequential.rows import NotRowsError, RowLayout, UnknownLengthError, Walk
 from sluice.decode.typed.structures import Structure, normalised, structure_of
 

@@ -19,9 +19,9 @@ from sluice.decode.messages.buffer import MessageBuffer, Piece
 from sluice.decode.messages.fault import CANNOT_PARSE, Fault
 from sluice.decode.messages.format import NO_MESSAGE, PLACE_IS_FIRST, Group, Natural, TypedFormat
 from sluice.decode.messages.framing import in_words
-from sluice.decode.messages.marked import Indices, memory_file
 from sluice.decode.messages.marks import MARK_BYTES, place_between
-from sluice.decode.messages.memory import MemoryFile
+from sluice.decode.messages.memory import MemoryFile, memory_file
+from sluice.decode.messages.views import Indices
 from sluice.decode.schema.structure import between_marks
 from sluice.decode.typed.structures import Structure
 

@@ -7,12 +7,12 @@ from collections.abc import Iterator
 from sluice.core.errors import TerminalError
 from sluice.core.formats import column_names
 from sluice.core.load_spec import TableSpec
-from sluice.decode.engine.keys import filled_columns
+from sluice.decode.engine.columns import filled_columns
 from sluice.decode.engine.session import declared, literal
 from sluice.decode.messages.buffer import MessageBuffer
 from sluice.decode.messages.format import PLACE_IS_ROW_NUMBER, Group, Natural, TypedFormat
-from sluice.decode.messages.marked import Indices
 from sluice.decode.messages.memory import MemoryFile
+from sluice.decode.messages.views import Indices
 from sluice.decode.schema.structure import with_lengths
 
 

@@ -7,22 +7,22 @@ equal and its shards stand in the order of their names.
 
 from __future__ import annotations
 
-import mmap
-import os
 import re
 from collections.abc import Iterable
+from contextlib import ExitStack
 
 import numpy as np
 from numpy.typing import NDArray
 
 from sluice.core.errors import TerminalError
 from sluice.core.load_spec import Column, Sharding, TableSpec
-from sluice.decode.engine.expressions import Compiled, settings_of
-from sluice.decode.engine.keys import Keys, lineage_of
+from sluice.decode.engine.columns import lineage_of
+from sluice.decode.engine.expressions import Compiled, run_over_rows, settings_of
+from sluice.decode.engine.keys import Keys
 from sluice.decode.engine.native import checksum, read_header
-from sluice.decode.engine.session import EngineError, identifier, literal, run
+from sluice.decode.engine.session import identifier, literal, run
 from sluice.decode.messages.decoded import Block, Decoded
-from sluice.decode.messages.marked import memory_file
+from sluice.decode.messages.memory import MemoryFile, memory_file
 
 _WHOLE_NUMBER = re.compile(r"U?Int(8|16|32|64|128|256)")
 _LOW_CARDINALITY = re.compile(r"LowCardinality\((.*)\)", re.DOTALL)
@@ -75,7 +75,7 @@ def check_sharding(table: TableSpec, columns: Iterable[str]) -> None:
     expression = sharding.expression or identifier(
         "_offset" if sharding.by == "offset" else sharding.column
     )
-    compiled = Compiled(table, columns, f"sharding of table entry {table.entry}", "Shard by")
+    compiled = Compiled(table, columns, _what(table), "Shard by")
     compiled.check(expression, "a message that is loaded again could go to another shard")
     key = sharding_key(sharding, table.columns)
     found = compiled.type_of(expression, key)
@@ -95,6 +95,10 @@ def check_sharding(table: TableSpec, columns: Iterable[str]) -> None:
 def _is_whole_number(type_text: str) -> bool:
     inner = _LOW_CARDINALITY.fullmatch(type_text)
     return _WHOLE_NUMBER.fullmatch(inner[1] if inner else type_text) is not None
+
+
+def _what(table: TableSpec) -> str:
+    return f"sharding of table entry {table.entry}"
 
 
 class Splitter:
@@ -131,17 +135,14 @@ class Splitter:
             (shard,) = self._table.shards
             return [(shard, decoded)]
         shards = self._shards_of_rows(decoded) if with_offsets else None
-        files = [os.memfd_create("sluice-shard", os.MFD_CLOEXEC) for _ in self._table.shards]
-        try:
+        with ExitStack() as stack:
+            files = [stack.enter_context(MemoryFile("shard")) for _ in self._table.shards]
             self._write(decoded, files)
             parts = [
                 (shard, self._block(decoded, place, file, shards))
                 for place, (shard, file) in enumerate(zip(self._table.shards, files, strict=True))
-                if os.fstat(file).st_size
+                if file.size
             ]
-        finally:
-            for file in files:
-                os.close(file)
         rows = sum(part.rows for _, part in parts)
         if rows != decoded.rows:
             raise TerminalError(
@@ -150,9 +151,9 @@ class Splitter:
             )
         return parts
 
-    def _write(self, decoded: Decoded, files: Iterable[int]) -> None:
+    def _write(self, decoded: Decoded, files: Iterable[MemoryFile]) -> None:
         """Each row into the file of its shard: one pass, one block for each file, in order."""
-        numbers = ", ".join(map(str, files))
+        numbers = ", ".join(str(file.file) for file in files)
         table = self._table
         settings = settings_of(
             table,
@@ -168,35 +169,26 @@ class Splitter:
                 f"PARTITION BY arrayElement([{numbers}], toUInt32({self._place}) + 1) "
                 f"SELECT * FROM file({literal(path)}, Native) {settings}"
             )
-            try:
-                run(query, "Null")
-            except EngineError as error:
-                raise TerminalError(
-                    f"sharding of table entry {table.entry}: it fails on a row: {str(error)[:300]}",
-                    "Correct the expression so that it cannot fail on any value (as with "
-                    "toUInt64OrZero). The range keeps the one that it was intended under: if "
-                    "nothing of it is in any table, `sluice adopt --offset` at its begin loads it "
-                    "under the new one.",
-                ) from error
+            run_over_rows(query, "Null", _what(table))
 
     def _shards_of_rows(self, decoded: Decoded) -> NDArray[np.uint32]:
         """The number of each row's shard."""
         with memory_file(decoded.native) as path:
             settings = settings_of(self._table)
             source = f"file({literal(path)}, Native)"
-            found = run(f"SELECT toUInt32({self._place}) FROM {source} {settings}", "RowBinary")
-        return np.frombuffer(found.bytes(), "<u4")
+            query = f"SELECT toUInt32({self._place}) FROM {source} {settings}"
+            found = run_over_rows(query, "RowBinary", _what(self._table))
+        return np.frombuffer(found, "<u4")
 
     def _block(
-        self, decoded: Decoded, place: int, file: int, shards: NDArray[np.uint32] | None
+        self, decoded: Decoded, place: int, file: MemoryFile, shards: NDArray[np.uint32] | None
     ) -> Block:
         """The rows of a shard, in the order that they had."""
-        size = os.fstat(file).st_size
-        native = memoryview(mmap.mmap(file, size, prot=mmap.PROT_READ))
+        native = file.mapped()
         _, rows, _ = read_header(native)
         partitions = min(rows, decoded.clickhouse_partitions)
         if self._keys is not None and self._keys.has_partition_key and partitions > 1:
-            query = self._keys.partitions_of(f"/proc/self/fd/{file}")
+            query = self._keys.partitions_of(file.path)
             partitions = int(run(query, "TSV").bytes())
         messages, offsets = rows, decoded.offsets[:0]
         if shards is not None:

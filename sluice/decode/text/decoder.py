@@ -1,4 +1,4 @@
-"""Messages of one partition to one Native block (DESIGN: inside a task, decode and validate).
+"""Messages of one table entry, of one partition or of several, to one Native block.
 
 What decides: the table text and the messages, nothing else. The same messages give the same
 bytes and the same bad messages, always, on any worker, as R8 demands; a DEFAULT that
@@ -22,8 +22,9 @@ from sluice.decode.messages.buffer import STAND_IN, MessageBuffer, shorten_digit
 from sluice.decode.messages.decoder import BlockDecoder, Rows
 from sluice.decode.messages.events import ADDED
 from sluice.decode.messages.fault import Fault
-from sluice.decode.messages.marked import Indices, buffer_of, memory_file, replaced, subset, without
-from sluice.decode.messages.splitting import Split, Splitter
+from sluice.decode.messages.memory import memory_file
+from sluice.decode.messages.splitting import RowSplitter, Split
+from sluice.decode.messages.views import Indices, buffer_of, replaced, subset, without
 from sluice.decode.text.fields import NamesIn, ignored_fields
 from sluice.decode.text.isolate import find_faults, halve
 from sluice.decode.text.misread import MisreadObjects
@@ -47,7 +48,7 @@ class Decoder(BlockDecoder):
     def __init__(
         self,
         table: TableSpec,
-        split: Splitter | None = None,
+        split: RowSplitter | None = None,
         names_in: NamesIn | None = None,
     ) -> None:
         self._split = split

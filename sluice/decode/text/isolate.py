@@ -30,8 +30,8 @@ from sluice.decode.engine.session import EngineError, run
 from sluice.decode.messages.buffer import BEHIND, MessageBuffer
 from sluice.decode.messages.fault import CANNOT_PARSE, Fault, refused_by_engine
 from sluice.decode.messages.framing import JSON_OBJECTS
-from sluice.decode.messages.marked import Indices, lines_of, memory_file, without
-from sluice.decode.messages.memory import MemoryFile
+from sluice.decode.messages.memory import MemoryFile, memory_file
+from sluice.decode.messages.views import Indices, lines_of, without
 from sluice.decode.text.misread import DoubtfulValues
 from sluice.decode.text.plan import Plan
 from sluice.decode.text.words import (

@@ -29,7 +29,7 @@ import numpy as np
 from sluice.core.errors import TerminalError
 from sluice.core.formats import SKIPPED, column_names, delimiter_of, null_text
 from sluice.core.load_spec import Column, TableSpec
-from sluice.decode.engine.keys import filled_columns
+from sluice.decode.engine.columns import filled_columns
 from sluice.decode.messages.brackets import ARRAYS, JSON_WHITESPACE, OBJECTS, rows_in
 from sluice.decode.messages.buffer import MessageBuffer, Piece
 from sluice.decode.messages.decoded import TableDecoder
@@ -45,7 +45,7 @@ from sluice.decode.messages.framing import BYTE_ORDER_MARK, JSON_OBJECTS, begins
 from sluice.decode.messages.splitting import PieceRows, Split, split_pieces
 from sluice.decode.text.decoder import Decoder
 from sluice.decode.text.fields import names_in_objects
-from sluice.decode.text.objects import GARBAGE, Dialect, Layout, Parts, objects_of
+from sluice.decode.text.objects import GARBAGE, Dialect, Parts, ValueLayout, objects_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,9 +135,9 @@ class LineRows:
                 )
         self.layout = self.layout_of(names or own)
 
-    def layout_of(self, names: Sequence[str]) -> Layout:
+    def layout_of(self, names: Sequence[str]) -> ValueLayout:
         """The values of a row that have these names."""
-        return Layout.of(names, self.types, self.dialect)
+        return ValueLayout.of(names, self.types, self.dialect)
 
     def __call__(self, buffer: MessageBuffer) -> Split:
         return split_pieces(buffer, JSON_OBJECTS, partial(self._rows, buffer))
@@ -218,7 +218,7 @@ class NamedRows(LineRows):
         chosen: list[int] = []
         faults: dict[int, Fault] = {}
         numbers: dict[bytes, int] = {}
-        layouts: list[Layout] = []
+        layouts: list[ValueLayout] = []
         begin = 0
         for place, end in enumerate(piece.ends.tolist()):
             message, begin = piece.text[begin : end - 1], end
@@ -253,7 +253,7 @@ class NamedRows(LineRows):
             head += b"\n" + more
         return head.removesuffix(b"\r"), rest
 
-    def _named(self, head: bytes) -> Layout | Fault:
+    def _named(self, head: bytes) -> ValueLayout | Fault:
         if head.startswith(BYTE_ORDER_MARK):
             return _MARKED
         if not head:

@@ -43,7 +43,7 @@ from sluice.decode.messages.fault import (
     no_json,
     refused_value,
 )
-from sluice.decode.messages.moments import (
+from sluice.decode.messages.quick_look import (
     ITEMS,
     MAP_KEYS,
     TIME_OF_DAY,
@@ -340,13 +340,13 @@ def _unfit_as_it_is(value: str, node: TypeNode) -> Misread | None:
     unfit = Misread(value, OUT_OF_RANGE)
     if node.name.startswith("Decimal"):
         return None if _keeps(value, decimal_shape(node)[1]) else unfit
-    if node.name in _FLOATS:
+    if node.name in _FLOATS_MAX:
         try:
             number_read = abs(float(value))
         except ValueError:
             return None
         said = value.strip("+-").lower()
-        is_infinite = number_read > _FLOATS[node.name] and not said.startswith("inf")
+        is_infinite = number_read > _FLOATS_MAX[node.name] and not said.startswith("inf")
         return unfit if is_infinite else None
     if node.name in ("Date", "Date32"):
         said_day = re.fullmatch("([0-9]{4})[-/.]?([0-9]{1,2})[-/.]?([0-9]{1,2})", value)
@@ -418,7 +418,7 @@ class DoubtfulValues:
         if value is None and node.name not in ("LowCardinality", "SimpleAggregateFunction"):
             takes_null = node.name in ("Nullable", "Variant", "Dynamic")
             return None if takes_null or not self._refuses_null else Misread(None, NULL_IN_COLUMN)
-        if node.name in _FLOATS:
+        if node.name in _FLOATS_MAX:
             return _unfit_as_it_is(value, node) if isinstance(value, str) else None
         if node.name in ("Variant", "JSON"):
             return None
@@ -427,7 +427,7 @@ class DoubtfulValues:
 
 
 #: Beyond these, a float is infinite.
-_FLOATS = {
+_FLOATS_MAX = {
     "Float64": 1.7976931348623157e308,
     "Float32": 3.4028235677973366e38,
     "BFloat16": 3.3961775292304957e38,

@@ -6,17 +6,15 @@ formats. What a row does not say is not in its object, and becomes the column's 
 
 from __future__ import annotations
 
-import ctypes
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import IntEnum
-from functools import cache
 
 import numpy as np
 from numpy.typing import NDArray
 
-from sluice.core.compiled import address, library
+from sluice.core.compiled import Library
 from sluice.decode.engine.types import GEO_TYPES, TypeNode, parse_type
 from sluice.decode.messages.brackets import Positions
 from sluice.decode.messages.fault import Fault
@@ -48,7 +46,7 @@ GARBAGE = -1
 
 
 @dataclass(frozen=True, slots=True)
-class Layout:
+class ValueLayout:
     """The values of a row, in their order.
 
     :param values: rows of (kind, begin and end of what stands before it in `keys`, how many
@@ -59,7 +57,7 @@ class Layout:
     keys: bytes
 
     @classmethod
-    def of(cls, names: Sequence[str], types: Mapping[str, str], dialect: Dialect) -> Layout:
+    def of(cls, names: Sequence[str], types: Mapping[str, str], dialect: Dialect) -> ValueLayout:
         """Of columns; what has no type is skipped.
 
         :param types: by name.
@@ -130,13 +128,13 @@ class Parts:
     begins: Positions
     ends: Positions
     owners: Positions
-    layouts: Sequence[Layout]
+    layouts: Sequence[ValueLayout]
     chosen: Positions
     faults: dict[int, Fault] = field(default_factory=dict)
 
     @classmethod
     def of_one(
-        cls, layout: Layout, text: bytes, begins: Positions, ends: Positions, owners: Positions
+        cls, layout: ValueLayout, text: bytes, begins: Positions, ends: Positions, owners: Positions
     ) -> Parts:
         """Of rows that are all alike."""
         return cls(text, begins, ends, owners, [layout], np.zeros(len(begins), np.int64))
@@ -161,11 +159,7 @@ class Objects:
     faults: NDArray[np.uint8]
 
 
-@cache
-def _library() -> ctypes.CDLL:
-    found = library(__file__, "_objects")
-    found.sluice_objects.restype = ctypes.c_int64
-    return found
+_LIBRARY = Library(__file__, "_objects")
 
 
 def objects_of(parts: Parts, dialect: Dialect, delimiter: bytes, null: bytes) -> Objects:
@@ -190,22 +184,17 @@ def objects_of(parts: Parts, dialect: Dialect, delimiter: bytes, null: bytes) ->
     out, scratch = np.empty(room, np.uint8), np.empty(len(text) + 1, np.uint8)
     row_ends, owners, codes = (np.empty(rows_max, np.int64) for _ in range(3))
     faults, size = np.empty(len(parts.begins), np.uint8), np.zeros(1, np.int64)
-    rows = _library().sluice_objects(
-        ctypes.c_char_p(text),
-        ctypes.c_int64(len(parts.begins)),
-        *map(address, (parts.begins, parts.ends, parts.chosen)),
-        *map(address, (bounds, values)),
-        ctypes.c_char_p(b"".join(layout.keys for layout in layouts)),
-        *map(ctypes.c_int64, (dialect, delimiter[0])),
-        ctypes.c_char_p(null),
-        ctypes.c_int64(len(null)),
-        *map(address, (scratch, out, row_ends, owners, codes, faults, size)),
+    rows = _LIBRARY.call(
+        *("objects", text, len(parts.begins), parts.begins, parts.ends, parts.chosen),
+        *(bounds, values, b"".join(layout.keys for layout in layouts)),
+        *(dialect, delimiter[0], null, len(null)),
+        *(scratch, out, row_ends, owners, codes, faults, size),
     )
     written = out[: int(size[0])].tobytes()
     return Objects(written, row_ends[:rows], owners[:rows], codes[:rows], faults)
 
 
-def _room(layouts: Sequence[Layout], rows: int, cells: int) -> int:
+def _room(layouts: Sequence[ValueLayout], rows: int, cells: int) -> int:
     """For what stands around so many values, at most, in so many rows."""
     whole = widest = 0
     for layout in layouts:

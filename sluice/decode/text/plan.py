@@ -20,18 +20,14 @@ from functools import reduce
 from types import MappingProxyType
 
 from sluice.core.load_spec import Column, TableSpec
+from sluice.decode.engine.columns import check_default, filled_columns, lineage_of, nullable_type
 from sluice.decode.engine.conversions import Conversion, ConversionFactory, required
-from sluice.decode.engine.keys import (
-    Keys,
-    check_default,
-    filled_columns,
-    lineage_of,
-    nullable_type,
-)
+from sluice.decode.engine.keys import Keys
 from sluice.decode.engine.pair import FINE, RANGE, Expression, Lambdas, Pair, greatest
-from sluice.decode.engine.scalars import FLOATS, scalar_of
+from sluice.decode.engine.scalars import scalar_of
 from sluice.decode.engine.session import declared, identifier, literal, settings_clause, unlike
 from sluice.decode.engine.types import (
+    FLOATS,
     GEO_TYPES,
     TypeNode,
     default_of,
@@ -219,7 +215,7 @@ def _either(tests: list[str]) -> str:
     return reduce(lambda one, other: f"bitOr({one}, {other})", tests, "toUInt8(0)")
 
 
-OUT_OF_RANGE = "a value does not fit its column"
+_UNFIT = "a value does not fit its column"
 
 
 @dataclass(frozen=True, slots=True)
@@ -349,7 +345,7 @@ class Plan:
         # The engine reads only columns that something asks for.
         tests = [f"ignore({', '.join(self._unstored)})"] if self._unstored else []
         tests += self._unfit
-        throws = f"throwIf({_either(tests)}, {literal(OUT_OF_RANGE)})"
+        throws = f"throwIf({_either(tests)}, {literal(_UNFIT)})"
         where = f" WHERE NOT {throws}" if tests else ""
         query = f"SELECT {self._values} FROM {self._rows_in(path, self.structure)}{where}"
         insert = self.keys.into(into, self._written, True, False)

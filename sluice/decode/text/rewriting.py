@@ -13,12 +13,11 @@ import re
 from collections.abc import Iterable, Mapping
 from decimal import Context, Decimal
 
-from sluice.decode.engine.pair import integer_bounds
-from sluice.decode.engine.types import TypeNode, leaves, parse_type
+from sluice.decode.engine.types import TypeNode, integer_bounds, leaves, parse_type
 from sluice.decode.messages.buffer import MessageBuffer, Value
-from sluice.decode.messages.marked import Indices
 from sluice.decode.messages.members import Member, items_of, members_of, object_of
-from sluice.decode.messages.moments import BOOLEANS, CONSTANTS, DOCUMENTS, NUMBERS, Marks
+from sluice.decode.messages.quick_look import BOOLEANS, CONSTANTS, DOCUMENTS, NUMBERS, Spellings
+from sluice.decode.messages.views import Indices
 
 _WITH_POINT = re.compile(r"-?[0-9]{1,80}(?:\.[0-9]{0,80})?(?:[eE][+-]?[0-9]{1,3})?")
 _NO_JSON = re.compile(r'"(?:[^"\\]|\\.)*"|(NaN|Infinity)', re.DOTALL)
@@ -37,10 +36,10 @@ class Rewriting:
 
     def __init__(self, types: Mapping[str, str], leaves_out: bool) -> None:
         nodes = {name: parse_type(text) for name, text in types.items()}
-        marks = {name: _marks(node) for name, node in nodes.items()}
-        self._nodes = {name: node for name, node in nodes.items() if marks[name]}
+        spellings = {name: _spellings(node) for name, node in nodes.items()}
+        self._nodes = {name: node for name, node in nodes.items() if spellings[name]}
         self._names, self._leaves_out = frozenset(nodes), leaves_out
-        self._marks = Marks(marks, CONSTANTS if leaves_out else 0)
+        self._spellings = Spellings(spellings, CONSTANTS if leaves_out else 0)
 
     def values(self, buffer: MessageBuffer, indices: Indices) -> dict[int, Value]:
         """Those of these messages that are to be written anew, and what they become. Follows for
@@ -48,7 +47,7 @@ class Rewriting:
         found: dict[int, Value] = {}
         for piece in buffer.pieces(indices):
             begins, ends = piece.bounds
-            for place in self._marks.marked(piece.text, ends).tolist():
+            for place in self._spellings.found(piece.text, ends).tolist():
                 value = piece.text[begins[place] : ends[place]]
                 made = self._rewritten(value)
                 if made is not None:
@@ -80,7 +79,7 @@ def _member_anew(member: Member, node: TypeNode) -> Member:
     return member if made == member.value else Member(member.key, made)
 
 
-def _marks(node: TypeNode) -> int:
+def _spellings(node: TypeNode) -> int:
     """What may have to be written anew in a value of this type."""
     kinds = set(leaves(node))
     found = NUMBERS if any(map(integer_bounds, kinds)) else 0

@@ -24,7 +24,8 @@ from sluice.decode.messages.buffer import MessageBuffer
 from sluice.decode.messages.fault import CANNOT_PARSE, NULL_IN_COLUMN, Fault, engine_words
 from sluice.decode.messages.format import PLACE_IS_FIRST, Group, Natural, TypedFormat
 from sluice.decode.messages.framing import begins_like
-from sluice.decode.messages.marked import Indices, memory_file
+from sluice.decode.messages.memory import memory_file
+from sluice.decode.messages.views import Indices
 from sluice.decode.typed.part import run_on_messages
 from sluice.decode.typed.structures import Structure, is_unsafe
 

@@ -41,8 +41,8 @@ from sluice.decode.messages.fault import (
     refused_value,
 )
 from sluice.decode.messages.format import Group, Indices, TypedFormat
-from sluice.decode.messages.marked import buffer_of
 from sluice.decode.messages.splitting import numbers_within
+from sluice.decode.messages.views import buffer_of
 from sluice.decode.typed.part import Part, Pile, read_rows, run_on_messages
 from sluice.decode.typed.plan import Target, TypedPlan
 from sluice.decode.typed.texts import remark_on

@@ -14,6 +14,7 @@ import numpy as np
 
 from sluice.core.errors import TerminalError
 from sluice.core.load_spec import Column, TableSpec
+from sluice.decode.engine.columns import check_default, filled_columns, lineage_of
 from sluice.decode.engine.conversions import (
     Conversion,
     ConversionFactory,
@@ -22,13 +23,7 @@ from sluice.decode.engine.conversions import (
     required,
 )
 from sluice.decode.engine.expressions import READS_NO_CLOCK
-from sluice.decode.engine.keys import (
-    PLACE_COLUMN,
-    Keys,
-    check_default,
-    filled_columns,
-    lineage_of,
-)
+from sluice.decode.engine.keys import PLACE_COLUMN, Keys
 from sluice.decode.engine.pair import MISMATCH, NULL
 from sluice.decode.engine.session import (
     EngineError,

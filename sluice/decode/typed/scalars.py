@@ -10,22 +10,30 @@ from sluice.decode.engine.pair import (
     Pair,
     cast,
     either,
-    enum_elements,
     fails,
-    integer_bounds,
     or_null,
     outside,
     over,
 )
 from sluice.decode.engine.session import literal
-from sluice.decode.engine.types import INSTANT, TICKS, TypeNode, decimal_shape, parse_type, scale_of
+from sluice.decode.engine.types import (
+    DAY_SECONDS,
+    DAYS,
+    FLOATS,
+    INSTANT,
+    TICKS,
+    TIME_SECONDS_MAX,
+    TypeNode,
+    decimal_shape,
+    enum_elements,
+    integer_bounds,
+    parse_type,
+    scale_of,
+)
 from sluice.decode.typed.texts import by_text, from_text
 
-#: The first day that the engine knows, and the last; in seconds, the second after it.
-_DAYS = (-719528, 2932896)
-_SECONDS = (-62167219200, 253402300800)
-#: Of Time: 999:59:59 in seconds.
-_TIME_SECONDS_MAX = 3599999
+#: The first second that the engine knows, and the one behind the last.
+_SECONDS = (DAYS[0] * DAY_SECONDS, (DAYS[1] + 1) * DAY_SECONDS)
 
 
 def zone_of(node: TypeNode) -> str:
@@ -37,14 +45,14 @@ def zone_of(node: TypeNode) -> str:
 def same_moment_unfit(node: TypeNode) -> Expression | None:
     """Finds days, times and instants beyond those that the engine knows."""
     if node.name == "Date32":
-        low, high = _DAYS
+        low, high = DAYS
         return lambda value: f"(toInt32({value}) < {low} OR toInt32({value}) > {high})"
     if node.name == "DateTime64":
         return _ticks_outside(scale_of(node), *_SECONDS)
     if node.name == "Time":
-        return lambda value: f"abs(toInt32({value})) > {_TIME_SECONDS_MAX}"
+        return lambda value: f"abs(toInt32({value})) > {TIME_SECONDS_MAX}"
     if node.name == "Time64":
-        return lambda value: f"abs(toInt64({value})) > {_TIME_SECONDS_MAX}"
+        return lambda value: f"abs(toInt64({value})) > {TIME_SECONDS_MAX}"
     return None
 
 
@@ -142,11 +150,10 @@ def _ticks_outside(scale: int, low: int, high: int) -> Expression | None:
     return either(*tests)
 
 
-_FLOATS = ("BFloat16", "Float32", "Float64")
 _TIMES = ("Time", "Time64")
 _MOMENTS = ("Date", "Date32", "DateTime", "DateTime64")
 #: Besides integers, decimals and Enums: their values have one text.
-_WITH_TEXT = (*_FLOATS, *_MOMENTS, "Bool", "Time", "Time64", "UUID", "IPv4", "IPv6", "JSON")
+_WITH_TEXT = (*FLOATS, *_MOMENTS, "Bool", "Time", "Time64", "UUID", "IPv4", "IPv6", "JSON")
 
 
 class TypedConversions(ConversionFactory):
@@ -202,7 +209,7 @@ def _from_ticks(natural: TypeNode, target: TypeNode, cuts: bool) -> Pair | None:
     """An integer into numbers; into what else there is, what it counts."""
     whole, meant = parse_type(natural.arguments[0]), parse_type(natural.arguments[1])
     is_number = integer_bounds(target.name) is not None
-    if is_number or target.name in _FLOATS or target.name.startswith("Decimal"):
+    if is_number or target.name in FLOATS or target.name.startswith("Decimal"):
         return scalar_pair(whole, target, cuts)
     counted = scalar_pair(meant, target, cuts)
     if counted is None:
@@ -211,7 +218,7 @@ def _from_ticks(natural: TypeNode, target: TypeNode, cuts: bool) -> Pair | None:
         return over(counted, lambda value: f"reinterpret(toInt64({value}), {literal(meant.text)})")
     # Of a time of day, what is beyond the last one would be clamped.
     scale = scale_of(meant)
-    most = 3600000 * 10**scale - 1
+    most = (TIME_SECONDS_MAX + 1) * 10**scale - 1
 
     def time(value: str) -> str:
         ticks = f"reinterpret(toInt64({value}), 'Decimal64({scale})')"
@@ -262,7 +269,7 @@ def _pair(natural: TypeNode, target: TypeNode, cuts: bool) -> Pair | None:
     bounds = integer_bounds(name)
     if bounds is not None:
         return _from_integer(bounds, target)
-    if name in _FLOATS:
+    if name in FLOATS:
         return _from_float(natural, target)
     if name.startswith("Decimal"):
         return _from_decimal(natural, target)
@@ -291,7 +298,7 @@ def _between_times(natural: TypeNode, target: TypeNode, cuts: bool) -> Pair:
 def _as_text(natural: TypeNode) -> Expression:
     if natural.name.startswith("Enum"):
         return _enum_name(natural)
-    if natural.name in _FLOATS:
+    if natural.name in FLOATS:
         return lambda value: f"toString({value})"
     return cast("String")
 
@@ -304,7 +311,7 @@ def _enum_name(natural: TypeNode) -> Expression:
 
 
 def _from_bool(target: TypeNode) -> Pair | None:
-    if integer_bounds(target.name) is None and target.name not in _FLOATS:
+    if integer_bounds(target.name) is None and target.name not in FLOATS:
         return None
     return over(Pair(cast(target.text)), lambda value: f"reinterpretAsUInt8({value})")
 
@@ -315,7 +322,7 @@ def _from_integer(bounds: tuple[int, int], target: TypeNode) -> Pair | None:
     if wanted is not None:
         fits = wanted[0] <= low and high <= wanted[1]
         return Pair(cast(target.text)) if fits else Pair(or_null(target.text), fails(target.text))
-    if target.name in _FLOATS:
+    if target.name in FLOATS:
         # Only UInt128 and the 256 bits reach beyond a Float32.
         reaches = high >= 2**127 and target.name != "Float64"
         return Pair(cast(target.text), _becomes_infinite(target.text) if reaches else None)
@@ -346,7 +353,7 @@ def _from_integer(bounds: tuple[int, int], target: TypeNode) -> Pair | None:
 def _integer_to_moment(target: TypeNode) -> Pair | None:
     """Days since 1970 for dates, seconds for times, as in JSON."""
     if target.name in ("Date", "Date32"):
-        low, high = (0, 65535) if target.name == "Date" else _DAYS
+        low, high = (0, 65535) if target.name == "Date" else DAYS
         start = f"to{target.name}('1970-01-01')"
         return Pair(lambda value: f"addDays({start}, toInt32({value}))", outside(low, high))
     if target.name in ("DateTime", "DateTime64"):
@@ -356,8 +363,8 @@ def _integer_to_moment(target: TypeNode) -> Pair | None:
 
 
 def _from_float(natural: TypeNode, target: TypeNode) -> Pair | None:
-    if target.name in _FLOATS:
-        if _FLOATS.index(target.name) > _FLOATS.index(natural.name):
+    if target.name in FLOATS:
+        if FLOATS.index(target.name) > FLOATS.index(natural.name):
             return Pair(cast(target.text))
         infinite = _becomes_infinite(target.text)
         return Pair(cast(target.text), lambda v: f"({infinite(v)} AND NOT isInfinite({v}))")

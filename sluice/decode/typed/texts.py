@@ -8,13 +8,19 @@ from sluice.decode.engine.pair import (
     Pair,
     either,
     fails,
-    integer_bounds,
     or_null,
     over,
 )
-from sluice.decode.engine.scalars import FLOATS, Scalar, scalar_of
+from sluice.decode.engine.scalars import Scalar, scalar_of
 from sluice.decode.engine.session import literal
-from sluice.decode.engine.types import TypeNode, parse_type, scale_of, typed_paths
+from sluice.decode.engine.types import (
+    FLOATS,
+    TypeNode,
+    integer_bounds,
+    parse_type,
+    scale_of,
+    typed_paths,
+)
 
 #: The 256-bit reader wraps beyond these digits.
 _OVERLONG = "[0-9]{61,}"

@@ -22,7 +22,13 @@ from functools import lru_cache
 from typing import Any, NoReturn
 
 from sluice.core.load_spec import TableSpec
-from sluice.decode.engine.types import TypeNode, nested_groups, parse_type
+from sluice.decode.engine.types import (
+    DAY_SECONDS,
+    TIME_SECONDS_MAX,
+    TypeNode,
+    nested_groups,
+    parse_type,
+)
 from sluice.decode.messages.buffer import Value
 from sluice.decode.messages.events import (
     ADDED,
@@ -51,13 +57,10 @@ _VARIABLE_DECIMAL = "io.debezium.data.VariableScaleDecimal"
 #: What takes it as it stands there.
 _OBJECTS = ("Tuple", "Map", "JSON", "Object", "Variant", "Dynamic")
 _EPOCH = date(1970, 1, 1)
-_DAY_SECONDS = 86400
 #: Of a number of 64 bits, in JSON.
 _DIGITS_MAX = 19
 _NUMBERS_BEGIN = "-0123456789"
 _NUMBER = re.compile(r"-?[0-9]+(\.[0-9]+)?([eE][+-]?[0-9]{1,3})?")
-#: Of a Time: 999:59:59.
-_TIME_SECONDS_MAX = 3_599_999
 _SCALE_MAX = 76
 #: Of a number that has 97 digits.
 _DECIMAL_BYTES_MAX = 40
@@ -268,7 +271,7 @@ def _moment_of(ticks: int, has_clock: bool) -> Rewrite:
         if number is None:
             return None
         seconds, rest = divmod(number, ticks)
-        days, second = divmod(seconds, _DAY_SECONDS)
+        days, second = divmod(seconds, DAY_SECONDS)
         day = _day_text(days)
         if day is None:
             _refuse(OUT_OF_RANGE, value, "a moment beyond the years 1 to 9999")
@@ -296,7 +299,7 @@ def _time_of(ticks: int) -> Rewrite:
         if number is None:
             return None
         seconds, rest = divmod(abs(number), ticks)
-        if seconds > _TIME_SECONDS_MAX:
+        if seconds > TIME_SECONDS_MAX:
             _refuse(OUT_OF_RANGE, value, "a time beyond 999:59:59")
         return f'"{"-" if number < 0 else ""}{_clock(seconds, rest, ticks)}"'
 

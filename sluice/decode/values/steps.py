@@ -18,7 +18,7 @@ from sluice.decode.messages.decoded import BadMessage, Decoded, TableDecoder
 from sluice.decode.messages.facts import Origins
 from sluice.decode.messages.fault import Fault
 from sluice.decode.messages.framing import BYTES, Framing
-from sluice.decode.messages.marked import Indices
+from sluice.decode.messages.views import Indices
 
 #: Above this a range is too large when its values are decompressed, unless it is one message.
 RANGE_BYTES_MAX = 256 << 20

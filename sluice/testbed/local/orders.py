@@ -18,7 +18,7 @@ import numpy as np
 from sluice.core.load_spec import Delivery
 from sluice.decode.engine.native import read_varint
 from sluice.decode.engine.session import identifier, literal, run, settings_clause
-from sluice.decode.messages.marked import memory_file
+from sluice.decode.messages.memory import memory_file
 from sluice.producer import SQLBatchRequest
 
 #: Where orders go. All types exist since ClickHouse 18.16.

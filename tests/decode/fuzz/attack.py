@@ -17,7 +17,7 @@ from sluice.decode.formats import framing_of, make_decoder
 from sluice.decode.messages.buffer import MessageBuffer
 from sluice.decode.messages.decoded import TableDecoder
 from sluice.decode.messages.facts import alone
-from sluice.decode.messages.marked import memory_file
+from sluice.decode.messages.memory import memory_file
 from tests.decode.fuzz.mutants import mutated
 from tests.decode.fuzz.subject import Subject
 from tests.decode.support import FIRST_OFFSET, fill

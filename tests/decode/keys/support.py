@@ -16,7 +16,7 @@ from sluice.decode.keys.hashing import Keyed, RowKeys
 from sluice.decode.messages.buffer import MessageBuffer
 from sluice.decode.messages.decoded import Decoded, TableDecoder
 from sluice.decode.messages.facts import alone
-from sluice.decode.messages.marked import memory_file
+from sluice.decode.messages.memory import memory_file
 from tests.decode.support import LINEAGE, fill, table
 
 TOPIC_ID = "Zm9vYmFyYmE"

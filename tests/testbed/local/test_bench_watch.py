@@ -14,7 +14,7 @@ from sluice.decode.engine.session import run
 from sluice.decode.formats import framing_of, make_decoder
 from sluice.decode.messages.buffer import MessageBuffer
 from sluice.decode.messages.facts import alone
-from sluice.decode.messages.marked import memory_file
+from sluice.decode.messages.memory import memory_file
 from sluice.testbed.local.bench_rounds import Held, Watch
 from sluice.testbed.local.bench_settings import ORDER_FORMATS, BenchSettings
 from sluice.testbed.local.orders import EncodedOrders, Orders, Shape, order_format

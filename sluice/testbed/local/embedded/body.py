@@ -7,6 +7,7 @@ import threading
 from dataclasses import dataclass, field
 from io import BufferedIOBase
 
+from sluice.decode.messages.memory import MemoryFile
 from sluice.testbed.local.embedded import errors
 
 _PIECE_BYTES = 1 << 20
@@ -38,24 +39,18 @@ class Allowance:
             self.bytes_used -= size_bytes
 
 
-class Body:
-    """A body in an anonymous file. Close it when its request ends.
+class Body(MemoryFile):
+    """A body in memory. Close it when its request ends.
 
     :param encoding: the Content-Encoding that the content still has, in the engine's words
         ("gzip", "lz4", "zstd", "br", "deflate"), "" for none.
     """
 
     def __init__(self, allowance: Allowance, encoding: str = "") -> None:
+        super().__init__("body")
         self._allowance = allowance
         self._taken_bytes = 0
         self.encoding = encoding
-        self.size_bytes = 0
-        self.fd = os.memfd_create("body", os.MFD_CLOEXEC)
-
-    @property
-    def path(self) -> str:
-        """Where this process (and the engine within it) can open the content."""
-        return f"/proc/self/fd/{self.fd}"
 
     def receive(self, stream: BufferedIOBase, size_bytes: int) -> None:
         """Take exactly `size_bytes` from the socket.
@@ -72,7 +67,7 @@ class Body:
             count = stream.readinto1(buffer[: min(left_bytes, len(buffer))])
             if not count:
                 raise ConnectionError("the client closed the connection inside the body")
-            self._append(buffer[:count])
+            self.append(buffer[:count])
             left_bytes -= count
 
     def receive_chunked(self, stream: BufferedIOBase) -> None:
@@ -93,21 +88,20 @@ class Body:
     def write(self, content: bytes | memoryview) -> None:
         """Append content that is in memory already."""
         self._take(len(content))
-        self._append(memoryview(content))
+        self.append(content)
 
     def head(self, size_bytes: int) -> bytes:
         """The first bytes of the content."""
-        return os.pread(self.fd, size_bytes, 0)
+        return os.pread(self.file, size_bytes, 0)
 
     def without_head(self, head_bytes: int) -> Body:
         """A copy that begins later; the kernel copies, the process does not."""
-        rest = Body(self._allowance, self.encoding)
+        rest, size = Body(self._allowance, self.encoding), self.size
         try:
-            rest._take(self.size_bytes - head_bytes)
+            rest._take(size - head_bytes)
             at = head_bytes
-            while at < self.size_bytes:
-                at += os.sendfile(rest.fd, self.fd, at, self.size_bytes - at)
-            rest.size_bytes = self.size_bytes - head_bytes
+            while at < size:
+                at += os.sendfile(rest.file, self.file, at, size - at)
         except BaseException:
             rest.close()
             raise
@@ -115,16 +109,9 @@ class Body:
 
     def close(self) -> None:
         """Free the memory. Harmless when repeated."""
-        if self.fd >= 0:
-            os.close(self.fd)
-            self.fd = -1
-            self._allowance.give_back(self._taken_bytes)
-            self._taken_bytes = 0
-
-    def _append(self, view: memoryview) -> None:
-        self.size_bytes += len(view)
-        while view:
-            view = view[os.write(self.fd, view) :]
+        super().close()
+        self._allowance.give_back(self._taken_bytes)
+        self._taken_bytes = 0
 
     def _take(self, size_bytes: int) -> None:
         self._allowance.take(size_bytes)

@@ -121,7 +121,7 @@ def execute(engine: Engine, allowance: Allowance, request: Request, body: Body) 
         text = request.query
         insert = sql.parse_insert(text) if text else None
         head_bytes = 0
-        if insert is None or not content.size_bytes:
+        if insert is None or not content.size:
             text, head_bytes = _statement(request.query, content)
             insert = sql.parse_insert(text)
         if request.read_only and (insert is not None or not sql.only_reads(text)):
@@ -133,8 +133,8 @@ def execute(engine: Engine, allowance: Allowance, request: Request, body: Body) 
             )
         if insert is not None:
             return _insert(engine, allowance, request, insert, content, text, head_bytes)
-        if head_bytes < content.size_bytes:
-            text, _ = _statement(request.query, content, content.size_bytes)
+        if head_bytes < content.size:
+            text, _ = _statement(request.query, content, content.size)
         return _query(engine, request, text)
 
 
@@ -166,12 +166,12 @@ def _insert(
         data = content  # the usual case: statement in the URL, data in the body, no copy
     elif not head_bytes:
         data = Body(allowance)
-        data.write(inline + b"\n" + content.head(content.size_bytes))
+        data.write(inline + b"\n" + content.head(content.size))
     else:
         begin_bytes = head_bytes - len(inline)
         if begin_bytes < 0:  # some data stands in the URL, and more in the body
             data = Body(allowance)
-            data.write(inline + content.head(content.size_bytes)[head_bytes:])
+            data.write(inline + content.head(content.size)[head_bytes:])
         else:
             data = content.without_head(begin_bytes)
     try:
@@ -207,7 +207,7 @@ def _plain(engine: Engine, allowance: Allowance, request: Request, body: Body) -
 
     Packed data whose statement stands in the URL stays packed: the engine unpacks while it reads.
     """
-    if not body.encoding or not body.size_bytes:
+    if not body.encoding or not body.size:
         yield body
         return
     insert = sql.parse_insert(request.query) if request.query else None
@@ -235,6 +235,6 @@ def _statement(
 
     :returns: the text, and how many bytes of the body are in it.
     """
-    head = content.head(min(content.size_bytes, size_bytes_max))
+    head = content.head(min(content.size, size_bytes_max))
     text = head.decode("utf-8", "surrogateescape")
     return (f"{query}\n{text}" if query and text else query or text), len(head)

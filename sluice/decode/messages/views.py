@@ -14,7 +14,6 @@ from numpy.typing import NDArray
 
 from sluice.decode.messages.buffer import MessageBuffer, Piece, Value, stretches
 from sluice.decode.messages.framing import JSON_OBJECTS, Framing
-from sluice.decode.messages.memory import MemoryFile
 
 Indices = NDArray[np.int64]
 
@@ -81,14 +80,6 @@ def lines_of(piece: Piece) -> bytes:
     symbols[symbols == ord("\n")] = ord(" ")
     symbols[piece.ends - 1] = ord("\n")
     return symbols.tobytes()
-
-
-@contextmanager
-def memory_file(*parts: bytes | memoryview) -> Iterator[str]:
-    """A path at which this process reads these parts, one behind the other."""
-    with MemoryFile("part") as file:
-        file.append(*parts)
-        yield file.path
 
 
 def buffer_of(values: list[bytes], framing: Framing = JSON_OBJECTS) -> MessageBuffer:

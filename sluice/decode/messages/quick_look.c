@@ -21,7 +21,7 @@ enum verdict { CLEAR = 0, UNCLEAR = 1 };
 struct keys {
     const uint8_t *text; /* each as JSON writes it, with its quotes */
     const int64_t *ends;
-    const int64_t *scales; /* how many digits of a second each of the first ones keeps; or its marks */
+    const int64_t *scales; /* how many digits of a second each of the first ones keeps; or its spellings */
     int64_t count, moments;
 };
 
@@ -371,7 +371,7 @@ int64_t sluice_unclear(const uint8_t *text, int64_t messages, const int64_t *end
 
 /* What a message may have: an integer that is written with a point or an exponent, a boolean in quotes, a
  * text that begins with a brace, NaN or Infinity in no quotes. */
-enum mark { NUMBERS = 1, BOOLEANS = 2, DOCUMENTS = 4, CONSTANTS = 8 };
+enum spelling { NUMBERS = 1, BOOLEANS = 2, DOCUMENTS = 4, CONSTANTS = 8 };
 
 /* Of a number that begins here: where it ends, and whether its point or exponent leaves it an integer, as
  * far as this is seen without counting digits. */
@@ -380,7 +380,7 @@ static const uint8_t *number_end(const uint8_t *at, const uint8_t *end, int64_t 
     int is_whole = 1;
     while (at < end && is_digit(*at))
         at++;
-    int is_marked = at < end && (*at == '.' || (*at | 0x20) == 'e');
+    int has_more = at < end && (*at == '.' || (*at | 0x20) == 'e');
     if (at < end && *at == '.')
         for (at++; at < end && is_digit(*at); at++)
             is_whole &= *at == '0';
@@ -388,13 +388,13 @@ static const uint8_t *number_end(const uint8_t *at, const uint8_t *end, int64_t 
         is_whole = 1;
         at++;
     }
-    if (is_marked && is_whole)
+    if (has_more && is_whole)
         *found |= NUMBERS;
     return at;
 }
 
 /* Of the string whose text begins here. */
-static int64_t marks_of_text(const uint8_t *at, const uint8_t *end)
+static int64_t spellings_of_text(const uint8_t *at, const uint8_t *end)
 {
     int64_t found = at < end && *at == '{' ? DOCUMENTS : 0;
     if (end - at > 5 && (!memcmp(at, "true\"", 5) || !memcmp(at, "false\"", 6)))
@@ -402,9 +402,9 @@ static int64_t marks_of_text(const uint8_t *at, const uint8_t *end)
     return found;
 }
 
-/* Whether a field of the outermost object has one of its own marks; others: those of fields that are not among
- * the keys. *likely: the key that the next one is in most messages. */
-static int is_marked(const uint8_t *at, const uint8_t *end, const struct keys *keys, int64_t others,
+/* Whether a field of the outermost object has one of its own spellings; others: those of fields that are not
+ * among the keys. *likely: the key that the next one is in most messages. */
+static int has_spelling(const uint8_t *at, const uint8_t *end, const struct keys *keys, int64_t others,
                      int64_t *likely)
 {
     int64_t depth = 0, wanted = 0, found = 0;
@@ -423,7 +423,7 @@ static int is_marked(const uint8_t *at, const uint8_t *end, const struct keys *k
                 wanted = memchr(at, '\\', close - at) ? ~(int64_t)0 : wanted;
                 found = 0;
             } else {
-                found |= marks_of_text(at + 1, end);
+                found |= spellings_of_text(at + 1, end);
             }
             at = close;
         } else if (is_digit(*at)) {
@@ -435,17 +435,18 @@ static int is_marked(const uint8_t *at, const uint8_t *end, const struct keys *k
     return (found & wanted) != 0;
 }
 
-/* Of messages with one byte between two of them: which may have a field with one of its marks. How many do is
- * given back. names, name_ends: as above; marks: of each key. others: of fields that are not among them. */
-int64_t sluice_marked(const uint8_t *text, int64_t messages, const int64_t *ends, const uint8_t *names,
-                      const int64_t *name_ends, int64_t count, const int64_t *marks, int64_t others,
-                      uint8_t *verdicts)
+/* Of messages with one byte between two of them: which may have a field with one of its spellings. How many do
+ * is given back. names, name_ends: as above; spellings: of each key. others: of fields that are not among
+ * them. */
+int64_t sluice_spellings(const uint8_t *text, int64_t messages, const int64_t *ends, const uint8_t *names,
+                         const int64_t *name_ends, int64_t count, const int64_t *spellings, int64_t others,
+                         uint8_t *verdicts)
 {
-    struct keys keys = {names, name_ends, marks, count, 0};
+    struct keys keys = {names, name_ends, spellings, count, 0};
     int64_t likely = 0, sum = 0;
     const uint8_t *at = text;
     for (int64_t i = 0; i < messages; i++) {
-        verdicts[i] = is_marked(at, text + ends[i], &keys, others, &likely);
+        verdicts[i] = has_spelling(at, text + ends[i], &keys, others, &likely);
         sum += verdicts[i];
         at = text + ends[i] + 1;
     }

@@ -1,36 +1,23 @@
 """A quick look at messages of text formats for values that the engine may misread, or refuse
-although their columns take them, compiled (moments.c).
+although their columns take them, compiled (quick_look.c).
 
 It proves most messages to have none, for a few nanoseconds each.
 """
 
 from __future__ import annotations
 
-import ctypes
 import json
 from collections.abc import Iterable, Mapping
-from functools import cache
 
 import numpy as np
 
-from sluice.core.compiled import library
-from sluice.decode.messages.brackets import Positions
+from sluice.core.compiled import Library
+from sluice.decode.messages.brackets import Positions, as_array
 
 _NONE = np.zeros(0, np.int64)
 
 
-@cache
-def _library() -> ctypes.CDLL:
-    found = library(__file__, "_moments")
-    pointer, number = ctypes.c_void_p, ctypes.c_int64
-    keys = (pointer, pointer, number)
-    text, moments = (pointer, number, pointer), (*keys, pointer, number, number)
-    found.sluice_unclear.argtypes = [*text, *moments, *keys, number, pointer]
-    found.sluice_unclear.restype = number
-    found.sluice_marked.argtypes = [*text, *keys, pointer, number, pointer]
-    found.sluice_marked.restype = number
-    return found
-
+_LIBRARY = Library(__file__, "_quick_look")
 
 #: Added to a scale: the value is a time of day.
 TIME_OF_DAY = 64
@@ -42,7 +29,7 @@ ITEMS, VALUES, MAP_KEYS = 1, 2, 4
 NUMBERS, BOOLEANS, DOCUMENTS, CONSTANTS = 1, 2, 4, 8
 
 
-class Marks:
+class Spellings:
     """Finds messages of one object each in which a field says what is looked for in it.
 
     :param of_fields: NUMBERS, BOOLEANS, DOCUMENTS, CONSTANTS or several for each field; 0: nothing.
@@ -51,11 +38,10 @@ class Marks:
 
     def __init__(self, of_fields: Mapping[str, int], of_others: int) -> None:
         self._is_needed = any((*of_fields.values(), of_others))
-        names, ends = _keys(of_fields)
-        self._kept = np.array([*of_fields.values()], np.int64), ends
-        self._arguments = names, ends.ctypes.data, len(ends), self._kept[0].ctypes.data, of_others
+        kinds = np.array([*of_fields.values()], np.int64)
+        self._arguments = *_keys(of_fields), len(of_fields), kinds, of_others
 
-    def marked(self, text: bytes, ends: Positions) -> Positions:
+    def found(self, text: bytes, ends: Positions) -> Positions:
         """The messages that may have one; no other one does.
 
         :param text: the messages, with one byte between two of them.
@@ -64,9 +50,7 @@ class Marks:
         if not self._is_needed:
             return _NONE
         verdicts, ends = np.empty(len(ends), np.uint8), np.ascontiguousarray(ends)
-        found = _library().sluice_marked(
-            text, len(ends), ends.ctypes.data, *self._arguments, verdicts.ctypes.data
-        )
+        found = _LIBRARY.call("spellings", text, len(ends), ends, *self._arguments, verdicts)
         return np.flatnonzero(verdicts) if found else _NONE
 
 
@@ -88,25 +72,22 @@ class QuickLook:
         empties: Iterable[str] = (),
         within: int = 0,
     ) -> None:
-        fields, empty = _keys([*scales, *(others or ())]), _keys(empties)
-        self._kept = np.array([*scales.values()], np.int64), fields[1], empty[1]
+        fields, empty = [*scales, *(others or ())], list(empties)
+        kept = np.array([*scales.values()], np.int64)
         self._arguments = (
-            *(fields[0], fields[1].ctypes.data, len(fields[1])),
-            *(self._kept[0].ctypes.data, len(scales), others is None),
-            *(empty[0], empty[1].ctypes.data, len(empty[1]), within),
+            *(*_keys(fields), len(fields), kept, len(scales), others is None),
+            *(*_keys(empty), len(empty), within),
         )
 
-    def unclear(self, text: bytes | int, ends: Positions) -> Positions:
+    def unclear(self, text: bytes | memoryview, ends: Positions) -> Positions:
         """The messages that may be what is looked for; no other one is.
 
-        :param text: the messages, with one byte between two of them; a number: where they are in
-            memory.
+        :param text: the messages, with one byte between two of them.
         :param ends: where each ends in it, exclusive; contiguous.
         """
         verdicts = np.empty(len(ends), np.uint8)
-        found = _library().sluice_unclear(
-            text, len(ends), ends.ctypes.data, *self._arguments, verdicts.ctypes.data
-        )
+        messages = as_array(text), len(ends), ends
+        found = _LIBRARY.call("unclear", *messages, *self._arguments, verdicts)
         return np.flatnonzero(verdicts) if found else _NONE
 
 
