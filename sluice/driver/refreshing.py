@@ -14,11 +14,12 @@ from dataclasses import dataclass, field, replace
 
 from sluice.clickhouse.access import ClickHouseAccess
 from sluice.clickhouse.comparing import Today, definition, why_not_insertable
-from sluice.clickhouse.schema import Structure, read_structures
+from sluice.clickhouse.schema import Structure, TableFacts, read_structures
 from sluice.clickhouse.sql import split_name
-from sluice.config import Configuration
+from sluice.config import Configuration, TableConfiguration
 from sluice.core.errors import SluiceError, TerminalError, TransientError
 from sluice.core.load_spec import LoadSpec, TableSpec
+from sluice.core.positional import order_of_table, order_option
 from sluice.driver.background import Background
 from sluice.driver.effects import Wanted
 from sluice.driver.growing import Grower
@@ -65,7 +66,8 @@ class Refreshed:
 
     :param spec: the same object if nothing has changed.
     :param barred: why nothing can be loaded, by table entry: a column that blocks carry is gone
-        or of another type, or the table is partitioned otherwise.
+        or of another type, the table is partitioned otherwise, or its columns have another order
+        and messages say none.
     :param changes: what has changed, in words.
     :param altered: as `barred`, by table entry, of those that may be parked.
     """
@@ -93,24 +95,49 @@ def refreshed(configuration: Configuration, spec: LoadSpec, today: Today) -> Ref
         if facts is None:
             tables.append(table)
             continue
-        why = why_not_insertable(table, replace(today, tokens=True))
-        if why is not None:
-            error = SchemaChangedError(f"table entry {table.entry}: {why}")
+        try:
+            table_now = _as_it_is(entries[table.entry], table, facts, today)
+        except SchemaChangedError as error:
             (altered if entries[table.entry].on_error == "park" else barred)[table.entry] = error
             tables.append(table)
             continue
-        table_now = replace(
-            table,
-            columns=facts.columns,
-            lineage=lineage_columns(entries[table.entry], facts),
-            sorting_key=facts.sorting_key,
-            time_zone=today.time_zone,
-            uuids=uuids_of(table.target, table.shards, today.uuids),
-        )
         changes += _changes(table, table_now)
         tables.append(table_now)
     spec_now = replace(spec, tables=tuple(tables))
     return Refreshed(spec if spec_now == spec else spec_now, barred, tuple(changes), altered)
+
+
+def _as_it_is(
+    entry: TableConfiguration, table: TableSpec, facts: TableFacts, today: Today
+) -> TableSpec:
+    """The entry with its table as it is now.
+
+    :raises SchemaChangedError: the table takes no blocks of the entry any more, or would have
+        values of its messages in other columns.
+    """
+    why = why_not_insertable(table, replace(today, tokens=True))
+    if why is not None:
+        raise SchemaChangedError(f"table entry {table.entry}: {why}")
+    found = replace(
+        table,
+        columns=facts.columns,
+        lineage=lineage_columns(entry, facts),
+        sorting_key=facts.sorting_key,
+        time_zone=today.time_zone,
+        uuids=uuids_of(table.target, table.shards, today.uuids),
+    )
+    then, now = ([column.name for column in order_of_table(one)] for one in (table, found))
+    if then != now:
+        # Whether the producers have changed it, too, nobody knows.
+        raise SchemaChangedError(
+            f"table entry {table.entry}: the values of a message of {table.format} go into the "
+            f"columns of {table.target} in their order, which was {', '.join(then)}, and is "
+            f"{', '.join(now)} now",
+            f"Write the order of the messages into [table.options], as {order_option(table)}, or "
+            "undo the ALTER; then start the driver again, which otherwise loads by the order of "
+            "now.",
+        )
+    return found
 
 
 def _changes(before: TableSpec, after: TableSpec) -> Iterator[str]:

@@ -93,6 +93,70 @@ def test_an_entry_that_may_be_parked_bars_nothing(
     assert "column id was UInt64, and is UInt8 now" in str(found.altered["orders"])
 
 
+def of_format(spec: LoadSpec, format_name: str, *options: tuple[str, str]) -> LoadSpec:
+    return replace(spec, tables=(replace(spec.tables[0], format=format_name, options=options),))
+
+
+#: What an ALTER makes of the order of the columns that messages fill: id and d.
+OTHER_ORDERS = {
+    "id, d, added": (*COLUMNS, Column("added", "String")),
+    "d, id": (COLUMNS[1], COLUMNS[0], *COLUMNS[2:]),
+}
+
+
+@pytest.mark.parametrize("now", OTHER_ORDERS)
+@pytest.mark.parametrize("name", ["CSV", "TSV", "JSONCompactEachRow", "MsgPack", "RowBinary"])
+def test_another_order_bars_what_has_no_other_names(
+    configuration: Configuration, spec: LoadSpec, name: str, now: str
+) -> None:
+    """Values would go into other columns without a word, or no message would fit any more."""
+    before = of_format(spec, name)
+    found = refreshed(configuration, before, today_of(facts_of(OTHER_ORDERS[now])))
+    assert found.spec is before
+    error = found.barred["orders"]
+    assert isinstance(error, SchemaChangedError)
+    assert f"of {name} go into the columns of shop.orders in their order" in str(error)
+    assert f"was id, d, and is {now} now" in str(error)
+    types = name in ("MsgPack", "RowBinary")
+    assert f'columns = "{"id UInt64, d Date" if types else "id, d"}"' in error.hint
+    tables = tuple(replace(table, on_error="park") for table in configuration.tables)
+    parkable = replace(configuration, tables=tables)
+    parked = refreshed(parkable, before, today_of(facts_of(OTHER_ORDERS[now])))
+    assert set(parked.altered) == {"orders"} and parked.barred == {}
+
+
+@pytest.mark.parametrize(
+    ("name", "options"),
+    [
+        ("CSV", (("columns", "id, d"),)),
+        ("RowBinary", (("columns", "id UInt64, d Date"),)),
+        ("CSVWithNames", ()),
+        ("RawBLOB", ()),
+    ],
+)
+@pytest.mark.parametrize("now", OTHER_ORDERS)
+def test_another_order_is_nothing_to_messages_that_say_theirs(
+    configuration: Configuration,
+    spec: LoadSpec,
+    name: str,
+    options: tuple[tuple[str, str], ...],
+    now: str,
+) -> None:
+    before = of_format(spec, name, *options)
+    found = refreshed(configuration, before, today_of(facts_of(OTHER_ORDERS[now])))
+    assert found.barred == {} and found.spec.tables[0].columns == OTHER_ORDERS[now]
+
+
+def test_columns_that_messages_do_not_fill_change_no_order(
+    configuration: Configuration, spec: LoadSpec
+) -> None:
+    """Computed ones, and those of lineage."""
+    before = of_format(spec, "CSV")
+    columns = (*COLUMNS[3:], Column("twice", "UInt64", "MATERIALIZED", "id * 2"), *COLUMNS[:3])
+    found = refreshed(configuration, before, today_of(facts_of(columns)))
+    assert found.barred == {} and found.spec.tables[0].columns == columns
+
+
 def hashed(columns: tuple[Column, ...] = COLUMNS, **changes: object) -> Today:
     facts = replace(facts_of(columns), **changes)  # type: ignore[arg-type]
     return today_of(facts, tokens=False)
