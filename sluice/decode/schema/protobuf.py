@@ -22,7 +22,7 @@ from pathlib import Path
 
 import numpy as np
 
-from sluice.core.errors import TerminalError
+from sluice.core.errors import TerminalError, TransientError
 from sluice.core.load_spec import TableSpec
 from sluice.core.schema_ids import RegisteredSchema
 from sluice.decode.engine.native import read_varint
@@ -86,15 +86,28 @@ _folder_of = 0
 
 def _schema_file(text: str) -> Path:
     """A file with this text, as long as the process lives. The engine keeps what it read of a
-    path, so a path is named after its content."""
+    path, so a path is named after its content.
+
+    :raises TransientError: it cannot be written.
+    """
     global _folder, _folder_of
     with _lock:
-        if _folder is None or _folder_of != os.getpid():
-            _folder, _folder_of = Path(tempfile.mkdtemp(prefix="sluice-protobuf-")), os.getpid()
-            atexit.register(shutil.rmtree, _folder, ignore_errors=True)
-        path = _folder / f"{hashlib.sha256(text.encode()).hexdigest()}.proto"
-        if not path.exists():
-            path.write_text(text)
+        try:
+            # What cares for temporary files may have taken the folder away.
+            if _folder is None or _folder_of != os.getpid() or not _folder.is_dir():
+                _folder, _folder_of = Path(tempfile.mkdtemp(prefix="sluice-protobuf-")), os.getpid()
+                atexit.register(shutil.rmtree, _folder, ignore_errors=True)
+            path = _folder / f"{hashlib.sha256(text.encode()).hexdigest()}.proto"
+            if not path.exists():
+                # Half a file must not be taken for one.
+                part = path.with_suffix(".part")
+                part.write_text(text)
+                part.replace(path)
+        except OSError as error:
+            raise TransientError(
+                f"the Protobuf schema cannot be written for the engine: {error}",
+                "Look at the machine's room for temporary files.",
+            ) from error
         return path
 
 
