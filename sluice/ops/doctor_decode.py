@@ -88,6 +88,7 @@ def _look_at_columns(where: str, table: TableSpec) -> list[Finding]:
         return found.findings
     _look_at_constants(found, table)
     _look_at_order(found, table)
+    _look_at_defaults(found, table)
     if table.sharding is not None:
         _look_at_sharding(found, table, decoder.columns)
     if table.deduplicate is not None:
@@ -106,6 +107,24 @@ def _look_at_order(found: Examination, table: TableSpec) -> None:
             f"If that is the order of the messages, write {order_option(table)} into "
             "[table.options].",
         )
+
+
+def _look_at_defaults(found: Examination, table: TableSpec) -> None:
+    """Whether a worker computes what the server would: blocks carry columns with a DEFAULT."""
+    from sluice.decode.engine.expressions import functions_of_who_asks
+
+    for column in table.columns:
+        asks = column.kind == "DEFAULT" and functions_of_who_asks(column.expression)
+        if asks:
+            found.warning(
+                "defaults",
+                f"column {column.name} of {table.target} is {column.expression} by default: where "
+                f"a message has no value for it, {asks[0]} speaks of the worker that decodes, and "
+                "not of the server",
+                f"ALTER TABLE {table.target} MODIFY COLUMN {column.name} {column.type} "
+                f"MATERIALIZED {column.expression}, if no message has it.",
+            )
+    found.ok("defaults", "a worker computes them as the server would")
 
 
 def _look_at_constants(found: Examination, table: TableSpec) -> None:
