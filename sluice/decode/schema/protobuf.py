@@ -16,7 +16,7 @@ import os
 import shutil
 import tempfile
 import threading
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from functools import lru_cache
 from pathlib import Path
 
@@ -49,6 +49,7 @@ from sluice.decode.schema.protobuf_schema import (
     any_of,
     compile_files,
     filling,
+    left_out,
     of_oneof,
     read_descriptors,
 )
@@ -147,6 +148,14 @@ class ProtobufLayout(Layout):
             columns.append(filling(column, target))
             parts.append(f"{column.source} {stored_type(columns[-1].type)}")
         columns += [any_of(name, fields) for name, fields in oneofs.items()]
+        if not self._refuses_unknown:
+            types = {column.name: column.type for column in columns}
+            self.ignored = {
+                name
+                for column in wanted
+                if column.name in types
+                for name in left_out(column.type, types[column.name])
+            }
         self._structure = literal(", ".join(parts))
         self.columns = tuple(columns)
         # A field without a column is unknown where a message has it, not before.
@@ -157,9 +166,18 @@ class ProtobufLayout(Layout):
         """As the port says."""
         return f"file({literal(path)}, Protobuf, {self._structure})"
 
-    def walk(self, text: bytes, begins: Positions, ends: Positions) -> Results:
+    def walk(
+        self, text: bytes, begins: Positions, ends: Positions
+    ) -> tuple[Results, Collection[str]]:
         """As the port says."""
-        return check_protobuf(text, begins, ends, self._tables, self._refuses_unknown)
+        given = text, begins, ends, self._tables, self._refuses_unknown
+        results, unknown = check_protobuf(*given)
+        return results, {self._shown(own, number) for own, number in unknown}
+
+    def _shown(self, own: int, number: int) -> str:
+        """A field that no type has, by its number: it has no name here."""
+        within = self._message.field_names.get(own, "")
+        return f"field {number} of {within}" if within else f"field {number}"
 
     def fault(self, result: int) -> Fault:
         """As the port says."""

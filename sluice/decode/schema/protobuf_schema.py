@@ -15,7 +15,7 @@ import json
 import subprocess
 import sys
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path, PurePosixPath
@@ -581,6 +581,24 @@ def table_type(column: ProtobufColumn) -> str:
     type_text = meant_type(column.type)
     is_record = type_text.startswith("Tuple(")
     return f"Nullable({type_text})" if column.has_presence and not is_record else type_text
+
+
+def left_out(natural: str, fitted: str) -> Iterator[str]:
+    """The names of what a type has inside of messages, and does not have where it is fitted."""
+    node, kept = parse_type(natural).bare(), parse_type(fitted).bare()
+    if node.name != kept.name:
+        return
+    if node.name == "Array":
+        yield from left_out(node.inner().text, kept.inner().text)
+    elif node.name == "Map":
+        yield from left_out(node.inner(1).text, kept.inner(1).text)
+    elif node.name == "Tuple":
+        have = dict(kept.elements())
+        for name, part in node.elements():
+            if name in have:
+                yield from left_out(part.text, have[name].text)
+            else:
+                yield name
 
 
 def _takes_null(type_text: str) -> bool:

@@ -105,7 +105,8 @@ _NOBODY = np.empty((0, 0), np.uint8)
 @cache
 def _library() -> ctypes.CDLL:
     found = library(__file__, "_structure")
-    for function in (found.sluice_split_avro, found.sluice_write_lengths, found.sluice_write_marks):
+    counting = found.sluice_split_avro, found.sluice_check_protobuf
+    for function in (*counting, found.sluice_write_lengths, found.sluice_write_marks):
         function.restype = ctypes.c_int64
     return found
 
@@ -137,19 +138,28 @@ def split_avro(text: bytes, rows: int, tables: AvroTables) -> tuple[int, Positio
     return int(result), ends
 
 
+#: So many fields that a schema does not have are told of some messages.
+_UNKNOWN_MAX = 64
+
+
 def check_protobuf(
     text: bytes, begins: Positions, ends: Positions, tables: ProtobufTables, refuses_unknown: bool
-) -> Results:
-    """Walk through Protobuf messages, each from its begin to its end."""
-    results = np.zeros(len(begins), np.int64)
-    _library().sluice_check_protobuf(
+) -> tuple[Results, list[tuple[int, int]]]:
+    """Walk through Protobuf messages, each from its begin to its end.
+
+    :returns: also fields of sound messages that the types do not have, each once: the message's own
+        field that it is, or stands in, and its number.
+    """
+    results, unknown = np.zeros(len(begins), np.int64), np.zeros(_UNKNOWN_MAX, np.int64)
+    count = _library().sluice_check_protobuf(
         ctypes.c_char_p(text),
         ctypes.c_int64(len(begins)),
         *map(address, (begins, ends, tables.types, tables.fields, tables.enums)),
         ctypes.c_int32(refuses_unknown),
-        address(results),
+        *map(address, (results, unknown)),
+        ctypes.c_int64(_UNKNOWN_MAX),
     )
-    return results
+    return results, [(place >> 32, place & 0xFFFFFFFF) for place in unknown[:count].tolist()]
 
 
 def with_lengths(text: bytes, begins: Positions, ends: Positions) -> memoryview:
