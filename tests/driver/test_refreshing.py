@@ -93,6 +93,23 @@ def test_an_entry_that_may_be_parked_bars_nothing(
     assert "column id was UInt64, and is UInt8 now" in str(found.altered["orders"])
 
 
+def test_what_a_person_means_is_taken_up_of_an_entry_that_is_parked(
+    configuration: Configuration, spec: LoadSpec
+) -> None:
+    """As a start would; but a table that is partitioned otherwise is another one."""
+    tables = tuple(replace(table, on_error="park") for table in configuration.tables)
+    parkable = replace(configuration, tables=tables)
+    columns = (Column("id", "UInt8"), *COLUMNS[1:])
+    found = refreshed(parkable, spec, today_of(facts_of(columns)), {"orders"})
+    assert found.altered == {} and found.spec.tables[0].columns == columns
+    assert "shop.orders: column id was UInt64, and is UInt8" in found.changes
+    other = replace(facts_of(columns), partition_key="d")
+    assert set(refreshed(parkable, spec, today_of(other), {"orders"}).altered) == {"orders"}
+    moved = (COLUMNS[1], COLUMNS[0], *COLUMNS[2:])
+    before = of_format(spec, "CSV")
+    assert refreshed(parkable, before, today_of(facts_of(moved)), {"orders"}).altered == {}
+
+
 def of_format(spec: LoadSpec, format_name: str, *options: tuple[str, str]) -> LoadSpec:
     return replace(spec, tables=(replace(spec.tables[0], format=format_name, options=options),))
 
@@ -237,9 +254,9 @@ class Reading:
         self.server.execute(f"ALTER TABLE {self.table} {how}")
         return self.ask()
 
-    def ask(self) -> SchemaRead:
+    def ask(self, *, by_a_person: bool = False) -> SchemaRead:
         since_ms = time.time_ns() // 1_000_000
-        self.reader.request()
+        (self.reader.ask if by_a_person else self.reader.request)()
         wait_for(lambda: any(r.started_ms >= since_ms for r in self.told), 60, "a reading")
         return next(read for read in self.told if read.started_ms >= since_ms)
 
@@ -254,7 +271,7 @@ def reading(
     )
     tables = (replace(configuration.tables[0], target=f"{database}.orders"),)
     server.execute(
-        f"CREATE TABLE {database}.orders (id UInt64, d Date, {LINEAGE}) "
+        f"CREATE TABLE {database}.orders (id UInt64, d Date, note String, {LINEAGE}) "
         "ENGINE = MergeTree PARTITION BY toYYYYMM(d) ORDER BY id"
     )
     found = Reading(
@@ -301,6 +318,23 @@ def test_readings_of_a_real_table(reading: Reading, monkeypatch: pytest.MonkeyPa
     )
     back = reading.alter("ADD COLUMN x String DEFAULT 'a'")
     assert back.barred == {}
+
+
+def test_a_parked_entry_takes_up_its_altered_table_when_it_is_asked_to(reading: Reading) -> None:
+    """`sluice reload`, which the log names; until then its messages are parked."""
+    reader, entry = reading.reader, reading.spec.tables[0].entry
+    tables = tuple(replace(t, on_error="park") for t in reader._configuration.tables)
+    reader._configuration = replace(reader._configuration, tables=tables)
+    altered = reading.alter("MODIFY COLUMN note FixedString(9)")
+    assert set(altered.altered) == {entry} and altered.spec is reading.spec
+    assert set(reading.ask().altered) == {entry}, "nobody has said that it was meant"
+    reading.refusal = TerminalError("not such a column", "drop it")
+    refused = reading.ask(by_a_person=True)
+    assert set(refused.altered) == {entry} and refused.spec is reading.spec
+    reading.refusal = None
+    taken = reading.ask(by_a_person=True)
+    assert taken.altered == {} and taken.asked
+    assert taken.spec.tables[0].columns != reading.spec.tables[0].columns
 
 
 def test_the_timer_reads_by_itself(reading: Reading, monkeypatch: pytest.MonkeyPatch) -> None:
