@@ -18,6 +18,7 @@ class Format:
     :param needs_registry: whether messages name their schema in a registry.
     :param is_text: whether its rows are read like JSON objects, and its options say what those of
         text do.
+    :param is_positional: whether nothing but their order tells the values of a message apart.
     """
 
     name: str
@@ -25,6 +26,7 @@ class Format:
     required: tuple[str, ...] = ()
     needs_registry: bool = False
     is_text: bool = False
+    is_positional: bool = False
 
 
 #: What each option says; for messages about a wrong one.
@@ -53,11 +55,11 @@ CHOICES = {
 
 _FORMATS = (
     Format("JSONEachRow", is_text=True),
-    Format("JSONCompactEachRow", ("columns",), is_text=True),
+    Format("JSONCompactEachRow", ("columns",), is_text=True, is_positional=True),
     Format("JSONConfluent", ("schema_id", "validate")),
-    Format("CSV", ("columns", "delimiter", "null"), is_text=True),
+    Format("CSV", ("columns", "delimiter", "null"), is_text=True, is_positional=True),
     Format("CSVWithNames", ("delimiter", "null"), is_text=True),
-    Format("TSV", ("columns", "null"), is_text=True),
+    Format("TSV", ("columns", "null"), is_text=True, is_positional=True),
     Format("TSVWithNames", ("null",), is_text=True),
     Format("TSKV", ("null",), is_text=True),
     Format("AvroConfluent", ("schema_id",), needs_registry=True),
@@ -65,8 +67,8 @@ _FORMATS = (
     Format("Avro"),
     Format("Protobuf", ("schema", "descriptors", "message", "delimited"), ("message", "schema")),
     Format("ProtobufConfluent", ("message", "schema_id"), needs_registry=True),
-    Format("MsgPack", ("columns",)),
-    Format("RowBinary", ("columns",)),
+    Format("MsgPack", ("columns",), is_positional=True),
+    Format("RowBinary", ("columns",), is_positional=True),
     Format("RowBinaryWithNamesAndTypes"),
     Format("Native"),
     Format("Parquet"),

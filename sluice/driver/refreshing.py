@@ -14,11 +14,12 @@ from dataclasses import dataclass, field, replace
 
 from sluice.clickhouse.access import ClickHouseAccess
 from sluice.clickhouse.comparing import Today, definition, why_not_insertable
-from sluice.clickhouse.schema import Structure, read_structures
+from sluice.clickhouse.schema import Structure, TableFacts, read_structures
 from sluice.clickhouse.sql import split_name
-from sluice.config import Configuration
+from sluice.config import Configuration, TableConfiguration
 from sluice.core.errors import SluiceError, TerminalError, TransientError
 from sluice.core.load_spec import LoadSpec, TableSpec
+from sluice.core.positional import order_of_table, order_option
 from sluice.driver.background import Background
 from sluice.driver.effects import Wanted
 from sluice.driver.growing import Grower
@@ -65,7 +66,8 @@ class Refreshed:
 
     :param spec: the same object if nothing has changed.
     :param barred: why nothing can be loaded, by table entry: a column that blocks carry is gone
-        or of another type, or the table is partitioned otherwise.
+        or of another type, the table is partitioned otherwise, or its columns have another order
+        and messages say none.
     :param changes: what has changed, in words.
     :param altered: as `barred`, by table entry, of those that may be parked.
     """
@@ -76,12 +78,16 @@ class Refreshed:
     altered: Mapping[str, SluiceError] = field(default_factory=dict)
 
 
-def refreshed(configuration: Configuration, spec: LoadSpec, today: Today) -> Refreshed:
+def refreshed(
+    configuration: Configuration, spec: LoadSpec, today: Today, meant: Collection[str] = ()
+) -> Refreshed:
     """Bring a load spec up to date with its tables; pure.
 
     A table that cannot be described keeps its load spec: whoever looks at its window says so.
 
     :param spec: the load spec that new ranges are loaded under.
+    :param meant: parked entries whose tables were altered on purpose, so that their columns are
+        taken up as they are, as a start does: nothing new of them is on its way.
     """
     entries = {table.name: table for table in configuration.tables}
     tables: list[TableSpec] = []
@@ -93,24 +99,53 @@ def refreshed(configuration: Configuration, spec: LoadSpec, today: Today) -> Ref
         if facts is None:
             tables.append(table)
             continue
-        why = why_not_insertable(table, replace(today, tokens=True))
-        if why is not None:
-            error = SchemaChangedError(f"table entry {table.entry}: {why}")
+        try:
+            is_meant = table.entry in meant
+            table_now = _as_it_is(entries[table.entry], table, facts, today, is_meant=is_meant)
+        except SchemaChangedError as error:
             (altered if entries[table.entry].on_error == "park" else barred)[table.entry] = error
             tables.append(table)
             continue
-        table_now = replace(
-            table,
-            columns=facts.columns,
-            lineage=lineage_columns(entries[table.entry], facts),
-            sorting_key=facts.sorting_key,
-            time_zone=today.time_zone,
-            uuids=uuids_of(table.target, table.shards, today.uuids),
-        )
         changes += _changes(table, table_now)
         tables.append(table_now)
     spec_now = replace(spec, tables=tuple(tables))
     return Refreshed(spec if spec_now == spec else spec_now, barred, tuple(changes), altered)
+
+
+def _as_it_is(
+    entry: TableConfiguration, table: TableSpec, facts: TableFacts, today: Today, *, is_meant: bool
+) -> TableSpec:
+    """The entry with its table as it is now.
+
+    :param is_meant: other columns are no reason against it.
+    :raises SchemaChangedError: the table takes no blocks of the entry any more, or would have
+        values of its messages in other columns.
+    """
+    known = replace(today, tokens=True)
+    then = replace(table, columns=facts.columns) if is_meant else table
+    why = why_not_insertable(then, known)
+    if why is not None:
+        raise SchemaChangedError(f"table entry {table.entry}: {why}")
+    found = replace(
+        table,
+        columns=facts.columns,
+        lineage=lineage_columns(entry, facts),
+        sorting_key=facts.sorting_key,
+        time_zone=today.time_zone,
+        uuids=uuids_of(table.target, table.shards, today.uuids),
+    )
+    before, now = ([column.name for column in order_of_table(one)] for one in (table, found))
+    if before != now and not is_meant:
+        # Whether the producers have changed it, too, nobody knows.
+        raise SchemaChangedError(
+            f"table entry {table.entry}: the values of a message of {table.format} go into the "
+            f"columns of {table.target} in their order, which was {', '.join(before)}, and is "
+            f"{', '.join(now)} now",
+            f"Write the order of the messages into [table.options], as {order_option(table)}, or "
+            "undo the ALTER; then start the driver again, which otherwise loads by the order of "
+            "now.",
+        )
+    return found
 
 
 def _changes(before: TableSpec, after: TableSpec) -> Iterator[str]:
@@ -234,10 +269,12 @@ class SchemaReader(Background):
             structures = self._structures()
             today = None
             self._spec = grown
-            if structures != self._before:
+            # A person who asks has seen what was altered, and means it.
+            meant = frozenset(self._altered) if asked else frozenset[str]()
+            if structures != self._before or meant:
                 today = read_today(self._configuration, [self._spec, *self._recorded])
                 # What is not taken up is looked at again by the next reading.
-                self._before = structures if self._take(today) else None
+                self._before = structures if self._take(today, meant) else None
         except SluiceError as error:
             self._is_asked |= asked
             self._say_failure(error)
@@ -289,13 +326,14 @@ class SchemaReader(Background):
                 _refuse_other_structures(first, found[shard], url, structures)
         return found
 
-    def _take(self, today: Today) -> bool:
+    def _take(self, today: Today, meant: Collection[str]) -> bool:
         """Judge what was read; False if the new load spec was refused.
 
+        :param meant: see `refreshed`.
         :raises TransientError: it cannot be examined now.
         """
-        found = refreshed(self._configuration, self._spec, today)
-        barred = dict(found.barred)
+        found = refreshed(self._configuration, self._spec, today, meant)
+        barred, altered = dict(found.barred), dict(found.altered)
         spec = self._spec
         try:
             if found.spec is not spec:
@@ -305,11 +343,12 @@ class SchemaReader(Background):
             raise
         except SluiceError as error:
             self._say_failure(error)
+            altered |= {entry: why for entry, why in self._altered.items() if entry in meant}
             if not today.tokens:
                 # Blocks of the load spec of before would be hashed together with what was added.
                 barred |= {table.entry: error for table in spec.tables}
         known = set(map(str, (*self._barred.values(), *self._altered.values())))
-        for why in {str(why): why for why in (*barred.values(), *found.altered.values())}.values():
+        for why in {str(why): why for why in (*barred.values(), *altered.values())}.values():
             if str(why) not in known:
                 _logger.error("%s. Try: %s", why, why.hint)
         if spec is not self._spec:
@@ -318,7 +357,7 @@ class SchemaReader(Background):
                 spec.digest(),
                 "; ".join(found.changes),
             )
-        self._spec, self._barred, self._altered = spec, barred, found.altered
+        self._spec, self._barred, self._altered = spec, barred, altered
         return spec is found.spec
 
     def _say_failure(self, error: SluiceError) -> None:

@@ -50,7 +50,7 @@ from sluice.driver.unknown_schemas import (
     UnknownSchemaError,
     stored_in_part,
 )
-from sluice.kafka.errors import PASSING
+from sluice.kafka.errors import PASSING, RegistryRefusedError
 from sluice.spark.jobs import JobResult, SparkGoneError
 from sluice.worker.errors import StructureChangedError, took_too_long
 
@@ -126,6 +126,12 @@ def _plain(name: str) -> str:
     return name.replace("_", "").replace("-", "").lower()
 
 
+def _asked_registry(spec: LoadSpec, loaded: Loaded) -> bool:
+    """Whether rows were made with schemas of a registry."""
+    entries = {table.entry for table in spec.tables if table.registry}
+    return any(receipt.entry in entries and receipt.rows for receipt in loaded.receipts)
+
+
 class ReportHandler:
     """Takes events in for one loop: the partition's state is changed here, and what follows for
     others is given back.
@@ -154,6 +160,8 @@ class ReportHandler:
         self._counters = counters
         self._now_ms = now_ms
         self._parking = parking or Parking()
+        #: It has answered: what it refuses from now on may pass.
+        self._registry_answers = False
 
     def take(self, event: object) -> list[Effect]:
         """Take a finished job or probe in; gives what follows.
@@ -223,6 +231,7 @@ class ReportHandler:
                 self._planner.learn_bytes(state.source.topic, loaded.messages, loaded.bytes)
                 for receipt in loaded.receipts:
                     self._planner.learn(receipt.entry, receipt.entries)
+                self._registry_answers |= _asked_registry(self._planner.spec, loaded)
             case TooHeavy(end=end, bytes=size) as heavy:
                 self._too_heavy(state, heavy)
                 state.bytes_per_message = max(1.0, size / max(1, end - state.record.begin))
@@ -328,7 +337,8 @@ class ReportHandler:
         pause_ms_max: int = BACKOFF_MS_MAX,
     ) -> list[Effect]:
         self._count(error)
-        if isinstance(error, TerminalError) and not isinstance(error, PASSING):
+        passing = (*PASSING, RegistryRefusedError) if self._registry_answers else PASSING
+        if isinstance(error, TerminalError) and not isinstance(error, passing):
             if not _is_refused_for_columns(error) or state.refusals >= REFUSALS_MAX:
                 return self._failed_for_good(state, error)
             # A look at the table says more: what it was, what it is, and who has to stop.

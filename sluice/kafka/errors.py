@@ -55,6 +55,14 @@ class KafkaDeniedError(KafkaRefusedError):
     hint = "`sluice doctor` names the right that is missing, and `--grants` prints all of them."
 
 
+class RegistryRefusedError(TerminalError):
+    """The schema registry does not let Sluice in, or something else answers in its place. Where it
+    has answered before, that passes: what checks passwords for it may be away, or a proxy before it
+    show a page of its own."""
+
+    hint = "Check url, user and password, or token, in [registry]."
+
+
 class KafkaUnavailableError(TransientError):
     """Kafka did not answer, or cannot answer now."""
 

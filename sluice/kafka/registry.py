@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
@@ -9,6 +10,9 @@ from typing import Any, TypeVar
 
 from sluice.core.errors import TerminalError, TransientError
 from sluice.core.schema_ids import RegisteredSchema, guid_of, shown_schema
+from sluice.kafka.errors import RegistryRefusedError
+
+_logger = logging.getLogger("sluice.registry")
 
 #: For one request; the client tries a few times by itself.
 _TIMEOUT_SECONDS = 10
@@ -82,11 +86,13 @@ class RegistryClient:
             ) from error
 
     def schema(self, number: int) -> RegisteredSchema | None:
-        """The schema of this number with all that it refers to; None if there is none.
+        """The schema of this number with all that it refers to; None if there is none, or a
+        reference of it is not there: what is missing may be on its way.
 
         :param number: or what stands for a GUID.
         :raises TransientError: the registry does not answer.
-        :raises TerminalError: it refuses to, or names a reference that it does not have.
+        :raises RegistryRefusedError: it refuses to, or something else answers in its place.
+        :raises TerminalError: it has too many references.
         """
         guid, shown = guid_of(number), shown_schema(number)
         if guid:
@@ -97,10 +103,12 @@ class RegistryClient:
         if found is None:
             return None
         references: dict[str, str] = {}
-        self._collect(found.references or [], references, shown)
+        if not self._collect(found.references or [], references, shown):
+            return None
         return RegisteredSchema(found.schema_type, found.schema_str, tuple(references.items()))
 
-    def _collect(self, wanted: list[Any], into: dict[str, str], number: str) -> None:
+    def _collect(self, wanted: list[Any], into: dict[str, str], number: str) -> bool:
+        """False if one of them is not there."""
         for reference in wanted:
             if reference.name in into:
                 continue
@@ -115,15 +123,19 @@ class RegistryClient:
                 partial(self._client.get_version, subject, version, deleted=True), what
             )
             if found is None:
-                raise TerminalError(
-                    f"schema {number} of {self._url} refers to {what}, which is not there",
-                    "Restore it in the registry.",
+                _logger.warning(
+                    "schema %s of %s refers to %s, which is not there, so it counts as unknown. "
+                    "Try: Restore it in the registry.",
+                    *(number, self._url, what),
                 )
+                return False
             into[reference.name] = ""
-            self._collect(found.schema.references or [], into, number)
+            if not self._collect(found.schema.references or [], into, number):
+                return False
             # Behind what it refers to.
             del into[reference.name]
             into[reference.name] = found.schema.schema_str
+        return True
 
     def _ask(self, question: Callable[[], _Answer], what: str) -> _Answer | None:
         from confluent_kafka.schema_registry import SchemaRegistryError
@@ -138,18 +150,18 @@ class RegistryClient:
             said = f"the schema registry {self._url} answers {status} for {what}: "
             said += str(error.error_message)[:200]
             if status in (401, 403):
-                raise TerminalError(
+                raise RegistryRefusedError(
                     said, "Check user and password, or token, in [registry]."
                 ) from error
             if status in (404, 408, 429) or status >= 500:
                 raise self._away(said) from error
-            raise TerminalError(said, "Check that the URL is a registry's.") from error
+            raise RegistryRefusedError(said, "Check that the URL is a registry's.") from error
         except httpx.HTTPError as error:
             raise self._away(
                 f"the schema registry {self._url} does not answer for {what}: {error!r}"
             ) from error
         except (ValueError, KeyError, TypeError, AttributeError) as error:
-            raise TerminalError(
+            raise RegistryRefusedError(
                 f"{self._url} does not answer like a schema registry: {error!r}",
                 "Check that the URL is a registry's, with its path.",
             ) from error

@@ -16,6 +16,7 @@ from typing import Any
 
 from sluice.core.errors import SluiceError
 from sluice.core.load_spec import Column, TableSpec, parse_spec
+from sluice.core.positional import order_of_table, order_option
 from sluice.driver.children import own_process
 from sluice.ops.doctor_findings import Examination, Finding
 
@@ -86,11 +87,44 @@ def _look_at_columns(where: str, table: TableSpec) -> list[Finding]:
         found.error("decoding", error.message, error.hint)
         return found.findings
     _look_at_constants(found, table)
+    _look_at_order(found, table)
+    _look_at_defaults(found, table)
     if table.sharding is not None:
         _look_at_sharding(found, table, decoder.columns)
     if table.deduplicate is not None:
         _look_at_keys(found, table, decoder.columns)
     return found.findings
+
+
+def _look_at_order(found: Examination, table: TableSpec) -> None:
+    """Whether an ALTER could move values into other columns."""
+    if order_of_table(table):
+        found.warning(
+            "order",
+            f"the values of a message of {table.format} go into the columns of {table.target} in "
+            "their order: a column that is added or moved stops the entry while a driver runs, and "
+            "changes at its next start what values mean",
+            f"If that is the order of the messages, write {order_option(table)} into "
+            "[table.options].",
+        )
+
+
+def _look_at_defaults(found: Examination, table: TableSpec) -> None:
+    """Whether a worker computes what the server would: blocks carry columns with a DEFAULT."""
+    from sluice.decode.engine.expressions import functions_of_who_asks
+
+    for column in table.columns:
+        asks = column.kind == "DEFAULT" and functions_of_who_asks(column.expression)
+        if asks:
+            found.warning(
+                "defaults",
+                f"column {column.name} of {table.target} is {column.expression} by default: where "
+                f"a message has no value for it, {asks[0]} speaks of the worker that decodes, and "
+                "not of the server",
+                f"ALTER TABLE {table.target} MODIFY COLUMN {column.name} {column.type} "
+                f"MATERIALIZED {column.expression}, if no message has it.",
+            )
+    found.ok("defaults", "a worker computes them as the server would")
 
 
 def _look_at_constants(found: Examination, table: TableSpec) -> None:

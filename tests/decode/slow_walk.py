@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 
@@ -37,6 +37,7 @@ class _Walk:
     at: int
     end: int
     where: int = 0
+    unknown: list[tuple[int, int]] = field(default_factory=list)
 
     def varint(self) -> int:
         result = shift = 0
@@ -162,8 +163,9 @@ def _avro_blocks(
 
 def check_protobuf_slowly(
     text: bytes, begins: Positions, ends: Positions, tables: ProtobufTables, refuses_unknown: bool
-) -> Results:
+) -> tuple[Results, list[tuple[int, int]]]:
     """The rules of `check_protobuf` in Python."""
+    found: dict[tuple[int, int], None] = {}
     rows = tables.fields.tolist()
     types = [
         {row[0]: tuple(row) for row in rows[first : first + count]}
@@ -175,9 +177,10 @@ def check_protobuf_slowly(
         walk = _Walk(text, begin, end)
         try:
             walker.message(walk, 0, 0)
+            found |= dict.fromkeys(walk.unknown)
         except _BrokenError as error:
             results[index] = error.code + 256 * walk.where
-    return results
+    return results, list(found)
 
 
 @dataclass(frozen=True, slots=True)
@@ -199,6 +202,7 @@ class _ProtobufWalker:
             if field is None:
                 walk.fail(self.refuses_unknown, Code.UNKNOWN)
                 self.unknown(walk, wire)
+                walk.unknown.append((walk.where, number))
                 continue
             _, kind, is_repeated, oneof, _, _ = field
             walk.fail(kind == ProtobufKind.REFUSED, Code.REFUSED)

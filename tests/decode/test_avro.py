@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import struct
+import uuid
 from typing import Any
 
 import pytest
@@ -134,6 +135,10 @@ def test_a_message_cannot_hold_a_mark(orders: TypedDecoder) -> None:
     assert [int(row[0]) for row in rows(decoded)] == list(range(5))
 
 
+UUID = uuid.UUID("61f0c404-5cb3-11e7-907b-a6006ad3dba0")
+UUID_FIXED = {"type": "fixed", "name": "U", "size": 16, "logicalType": "uuid"}
+
+
 @pytest.mark.parametrize(
     ("kind", "raw", "target", "expected"),
     [
@@ -197,6 +202,13 @@ def test_a_message_cannot_hold_a_mark(orders: TypedDecoder) -> None:
             "61f0c404-5cb3-11e7-907b-a6006ad3dba0",
         ),
         ({"type": "string", "logicalType": "uuid"}, body("string", "abc"), "UUID", "cannot-parse"),
+        (UUID_FIXED, UUID.bytes, "UUID", str(UUID)),
+        (["null", UUID_FIXED], b"\x02" + UUID.bytes, "Nullable(UUID)", str(UUID)),
+        (["null", UUID_FIXED], b"\0", "Nullable(UUID)", None),
+        (["null", UUID_FIXED], b"\0", "UUID", "null-in-column"),
+        ({"type": UUID_FIXED}, UUID.bytes, "UUID", str(UUID)),
+        ({**UUID_FIXED, "logicalType": "other"}, UUID.bytes, "UUID", "cannot-parse"),
+        (UUID_FIXED, b"0123456789abcdef", "String", "0123456789abcdef"),
         ("null", b"", "Nullable(Int8)", None),
         ({"type": "map", "values": "int"}, b"\x02\x02k\x06\x00", "Map(String, Int8)", {"k": 3}),
         ({"type": "array", "items": "null"}, b"\xfe\xff\xff\xff\x0f\0", "Int8", "cannot-parse"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -13,6 +14,7 @@ from sluice.decode.messages.buffer import MessageBuffer
 from sluice.decode.messages.decoded import Decoded
 from sluice.decode.messages.facts import alone
 from tests.decode.avro_support import SCHEMAS, URL, body, framed, record
+from tests.decode.protobuf_support import part, tag
 from tests.decode.support import fill, rows, table
 
 ID, NAME = Column("id", "UInt64"), Column("name", "String")
@@ -71,6 +73,53 @@ def test_names_of_a_schema() -> None:
     text = table(ID, NAME, format="AvroConfluent", options=(("registry", URL),))
     decoded = decode(text, values)
     assert (decoded.rows, decoded.ignored) == (9, ("more",))
+
+
+SIZES = """syntax = "proto3";
+message Size { int32 wide = 1; int32 high = 2; }
+message M { uint64 id = 1; string name = 2; Size size = 3; repeated Size sizes = 4; }
+"""
+
+
+def test_fields_of_protobuf_that_have_no_name_here_are_told_by_number() -> None:
+    """A producer goes on to a schema that the entry does not have yet."""
+    known = tag(1, 0) + b"\x07" + part(2, b"n")
+    size = tag(1, 0) + b"\x01"
+    text = table(
+        ID,
+        NAME,
+        Column("size", "Tuple(wide Int32, high Int32)"),
+        Column("sizes", "Array(Tuple(wide Int32, high Int32))"),
+        format="Protobuf",
+        options=(("message", "M"), ("schema", SIZES)),
+    )
+    newer = known + part(9, b"coupon") + part(3, size + part(7, b"more")) + part(4, size)
+    decoded = decode(text, [known, newer, newer + tag(300, 0) + b"\1", newer])
+    assert rows(decoded)[0][:2] == ["7", "n"] and decoded.rows == 4
+    assert decoded.ignored == ("field 300", "field 7 of size", "field 9")
+    broken = decode(text, [known, known + part(9, b"coupon") + tag(8, 3)])
+    assert ([one.index for one in broken.bad], broken.ignored) == ([1], ())
+    refused = decode(replace(text, unknown_fields="refuse"), [known, newer])
+    assert ([one.index for one in refused.bad], refused.ignored) == ([1], ())
+
+
+def test_fields_of_messages_inside_that_no_column_takes_are_told() -> None:
+    text = table(
+        ID,
+        Column("size", "Tuple(wide Int32)"),
+        Column("sizes", "Array(Tuple(high Int32))"),
+        format="Protobuf",
+        options=(("message", "M"), ("schema", SIZES)),
+    )
+    value = tag(1, 0) + b"\x07"
+    assert decode(text, [value]).ignored == ("high", "name", "wide")
+    all_of = replace(text, columns=(ID, Column("size", "Tuple(wide Int32, high Int32)")))
+    assert decode(all_of, [value]).ignored == ("name", "sizes")
+    more = tag(1, 0) + b"\x01" + tag(2, 0) + b"\x02"
+    refusing = replace(text, unknown_fields="refuse")
+    assert [one.reason for one in decode(refusing, [value, value + part(3, more)]).bad] == [
+        "unknown-field"
+    ]
 
 
 def test_an_envelope_says_more_of_a_row_than_most_tables_want() -> None:

@@ -14,7 +14,7 @@ from confluent_kafka.schema_registry.protobuf import ProtobufSerializer
 from confluent_kafka.serialization import MessageField, SerializationContext
 
 from sluice.core.load_spec import Column, TableSpec
-from sluice.core.schema_ids import RegisteredSchema, guid_of
+from sluice.core.schema_ids import RegisteredSchema, guid_of, number_of_guid
 from sluice.decode.formats import framing_of, make_decoder
 from sluice.decode.messages.buffer import MessageBuffer
 from sluice.decode.messages.decoded import Decoded
@@ -264,6 +264,29 @@ def test_guids_in_headers_name_the_schema() -> None:
         assert rows(decoded) == [[1]]
         assert [one.index for one in decoded.bad] == [1, 2]
         assert "no header __value_schema_id" in decoded.bad[1].error
+
+
+def test_of_several_headers_the_last_one_names_the_schema() -> None:
+    """A program that passes on the headers of what it read writes its own behind them."""
+    schemas, name = Schemas(), "__value_schema_id"
+    guids = [b"\1" + bytes([place] * 16) for place in (1, 2)]
+    for guid, order in zip(guids, (("id", "n"), ("n", "id")), strict=True):
+        fields = [{"name": field, "type": "long"} for field in order]
+        avro = json.dumps({"type": "record", "name": "R", "fields": fields})
+        schemas.texts[number_of_guid(guid[1:])] = RegisteredSchema("AVRO", avro)
+    provide("http://guids.test", schemas)
+    text = entry(
+        Column("id", "UInt8"),
+        Column("n", "UInt8"),
+        format="AvroConfluent",
+        url="http://guids.test",
+        options={"schema_id": "header"},
+    )
+    first, second = ((name, guid) for guid in guids)
+    null = (name, None)
+    sent: list[Headers] = [(first, second), (second, first), (null, first, null), (second, null)]
+    decoded = decode(text, [b"\x02\x04"] * len(sent), sent)
+    assert not decoded.bad and rows(decoded) == [[2, 1], [1, 2], [1, 2], [2, 1]]
 
 
 def test_a_number_in_the_value_counts_where_no_header_is() -> None:

@@ -151,6 +151,7 @@ def test_both_walks_say_the_same(values: list[bytes], refuses_unknown: bool) -> 
     text = b"".join(values)
     ends = np.cumsum([len(value) for value in values]).astype(np.int64)
     begins = np.concatenate(([0], ends[:-1])).astype(np.int64)
-    fast = check_protobuf(text, begins, ends, tables, refuses_unknown)
-    slow = check_protobuf_slowly(text, begins, ends, tables, refuses_unknown)
+    fast, unknown = check_protobuf(text, begins, ends, tables, refuses_unknown)
+    slow, slowly_unknown = check_protobuf_slowly(text, begins, ends, tables, refuses_unknown)
     assert fast.tolist() == slow.tolist()
+    assert unknown == slowly_unknown[:64]

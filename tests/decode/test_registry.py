@@ -36,6 +36,7 @@ from sluice.decode.schema.protobuf import ProtobufConfluent
 from sluice.decode.schema.protobuf_schema import compile_files
 from sluice.decode.schema.registry import UnknownSchemasError, provide, registry_of
 from sluice.decode.typed.decoder import TypedDecoder
+from sluice.kafka.errors import RegistryRefusedError
 from sluice.kafka.registry import RegistryAccess, RegistryClient
 from sluice.testbed.local.children import free_ports
 from tests.decode.support import fill, rows, table
@@ -270,11 +271,23 @@ def test_a_registry_that_is_away_is_asked_again_later() -> None:
 
 @pytest.mark.parametrize("body", [b"<html>", b"[]", b"7", b'{"schema":5,"references":7}'])
 def test_what_is_no_registry_is_said(body: bytes) -> None:
-    with scripted(200, body) as script, pytest.raises(TerminalError, match="registry"):
+    with scripted(200, body) as script, pytest.raises(RegistryRefusedError, match="registry"):
         RegistryClient(RegistryAccess(script.url)).schema(1)
 
 
-def test_a_reference_that_is_gone_is_said() -> None:
+@pytest.mark.parametrize("status", [302, 400, 401, 403, 407])
+def test_what_refuses_is_told_from_what_is_away(status: int) -> None:
+    with scripted(status, b'{"error_code":1,"message":"no"}') as script:
+        client = RegistryClient(RegistryAccess(script.url))
+        with pytest.raises(RegistryRefusedError, match=f"answers {status} for schema 1: no"):
+            client.schema(1)
+
+
+def test_a_reference_that_is_gone_makes_a_schema_unknown(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """As one that is gone itself: the registry is asked again, and then its messages are bad."""
+
     class Client:
         def get_schema(self, number: int) -> object:
             from confluent_kafka.schema_registry import Schema, SchemaReference
@@ -288,8 +301,8 @@ def test_a_reference_that_is_gone_is_said() -> None:
 
     client = RegistryClient(RegistryAccess("http://127.0.0.1:1"))
     client._client = Client()
-    with pytest.raises(TerminalError, match="refers to gone version 3"):
-        client.schema(1)
+    assert client.schema(1) is None
+    assert "schema 1 of http://127.0.0.1:1 refers to gone version 3, which is not" in caplog.text
 
 
 class Counting:

@@ -93,6 +93,87 @@ def test_an_entry_that_may_be_parked_bars_nothing(
     assert "column id was UInt64, and is UInt8 now" in str(found.altered["orders"])
 
 
+def test_what_a_person_means_is_taken_up_of_an_entry_that_is_parked(
+    configuration: Configuration, spec: LoadSpec
+) -> None:
+    """As a start would; but a table that is partitioned otherwise is another one."""
+    tables = tuple(replace(table, on_error="park") for table in configuration.tables)
+    parkable = replace(configuration, tables=tables)
+    columns = (Column("id", "UInt8"), *COLUMNS[1:])
+    found = refreshed(parkable, spec, today_of(facts_of(columns)), {"orders"})
+    assert found.altered == {} and found.spec.tables[0].columns == columns
+    assert "shop.orders: column id was UInt64, and is UInt8" in found.changes
+    other = replace(facts_of(columns), partition_key="d")
+    assert set(refreshed(parkable, spec, today_of(other), {"orders"}).altered) == {"orders"}
+    moved = (COLUMNS[1], COLUMNS[0], *COLUMNS[2:])
+    before = of_format(spec, "CSV")
+    assert refreshed(parkable, before, today_of(facts_of(moved)), {"orders"}).altered == {}
+
+
+def of_format(spec: LoadSpec, format_name: str, *options: tuple[str, str]) -> LoadSpec:
+    return replace(spec, tables=(replace(spec.tables[0], format=format_name, options=options),))
+
+
+#: What an ALTER makes of the order of the columns that messages fill: id and d.
+OTHER_ORDERS = {
+    "id, d, added": (*COLUMNS, Column("added", "String")),
+    "d, id": (COLUMNS[1], COLUMNS[0], *COLUMNS[2:]),
+}
+
+
+@pytest.mark.parametrize("now", OTHER_ORDERS)
+@pytest.mark.parametrize("name", ["CSV", "TSV", "JSONCompactEachRow", "MsgPack", "RowBinary"])
+def test_another_order_bars_what_has_no_other_names(
+    configuration: Configuration, spec: LoadSpec, name: str, now: str
+) -> None:
+    """Values would go into other columns without a word, or no message would fit any more."""
+    before = of_format(spec, name)
+    found = refreshed(configuration, before, today_of(facts_of(OTHER_ORDERS[now])))
+    assert found.spec is before
+    error = found.barred["orders"]
+    assert isinstance(error, SchemaChangedError)
+    assert f"of {name} go into the columns of shop.orders in their order" in str(error)
+    assert f"was id, d, and is {now} now" in str(error)
+    types = name in ("MsgPack", "RowBinary")
+    assert f'columns = "{"id UInt64, d Date" if types else "id, d"}"' in error.hint
+    tables = tuple(replace(table, on_error="park") for table in configuration.tables)
+    parkable = replace(configuration, tables=tables)
+    parked = refreshed(parkable, before, today_of(facts_of(OTHER_ORDERS[now])))
+    assert set(parked.altered) == {"orders"} and parked.barred == {}
+
+
+@pytest.mark.parametrize(
+    ("name", "options"),
+    [
+        ("CSV", (("columns", "id, d"),)),
+        ("RowBinary", (("columns", "id UInt64, d Date"),)),
+        ("CSVWithNames", ()),
+        ("RawBLOB", ()),
+    ],
+)
+@pytest.mark.parametrize("now", OTHER_ORDERS)
+def test_another_order_is_nothing_to_messages_that_say_theirs(
+    configuration: Configuration,
+    spec: LoadSpec,
+    name: str,
+    options: tuple[tuple[str, str], ...],
+    now: str,
+) -> None:
+    before = of_format(spec, name, *options)
+    found = refreshed(configuration, before, today_of(facts_of(OTHER_ORDERS[now])))
+    assert found.barred == {} and found.spec.tables[0].columns == OTHER_ORDERS[now]
+
+
+def test_columns_that_messages_do_not_fill_change_no_order(
+    configuration: Configuration, spec: LoadSpec
+) -> None:
+    """Computed ones, and those of lineage."""
+    before = of_format(spec, "CSV")
+    columns = (*COLUMNS[3:], Column("twice", "UInt64", "MATERIALIZED", "id * 2"), *COLUMNS[:3])
+    found = refreshed(configuration, before, today_of(facts_of(columns)))
+    assert found.barred == {} and found.spec.tables[0].columns == columns
+
+
 def hashed(columns: tuple[Column, ...] = COLUMNS, **changes: object) -> Today:
     facts = replace(facts_of(columns), **changes)  # type: ignore[arg-type]
     return today_of(facts, tokens=False)
@@ -173,9 +254,9 @@ class Reading:
         self.server.execute(f"ALTER TABLE {self.table} {how}")
         return self.ask()
 
-    def ask(self) -> SchemaRead:
+    def ask(self, *, by_a_person: bool = False) -> SchemaRead:
         since_ms = time.time_ns() // 1_000_000
-        self.reader.request()
+        (self.reader.ask if by_a_person else self.reader.request)()
         wait_for(lambda: any(r.started_ms >= since_ms for r in self.told), 60, "a reading")
         return next(read for read in self.told if read.started_ms >= since_ms)
 
@@ -190,7 +271,7 @@ def reading(
     )
     tables = (replace(configuration.tables[0], target=f"{database}.orders"),)
     server.execute(
-        f"CREATE TABLE {database}.orders (id UInt64, d Date, {LINEAGE}) "
+        f"CREATE TABLE {database}.orders (id UInt64, d Date, note String, {LINEAGE}) "
         "ENGINE = MergeTree PARTITION BY toYYYYMM(d) ORDER BY id"
     )
     found = Reading(
@@ -237,6 +318,23 @@ def test_readings_of_a_real_table(reading: Reading, monkeypatch: pytest.MonkeyPa
     )
     back = reading.alter("ADD COLUMN x String DEFAULT 'a'")
     assert back.barred == {}
+
+
+def test_a_parked_entry_takes_up_its_altered_table_when_it_is_asked_to(reading: Reading) -> None:
+    """`sluice reload`, which the log names; until then its messages are parked."""
+    reader, entry = reading.reader, reading.spec.tables[0].entry
+    tables = tuple(replace(t, on_error="park") for t in reader._configuration.tables)
+    reader._configuration = replace(reader._configuration, tables=tables)
+    altered = reading.alter("MODIFY COLUMN note FixedString(9)")
+    assert set(altered.altered) == {entry} and altered.spec is reading.spec
+    assert set(reading.ask().altered) == {entry}, "nobody has said that it was meant"
+    reading.refusal = TerminalError("not such a column", "drop it")
+    refused = reading.ask(by_a_person=True)
+    assert set(refused.altered) == {entry} and refused.spec is reading.spec
+    reading.refusal = None
+    taken = reading.ask(by_a_person=True)
+    assert taken.altered == {} and taken.asked
+    assert taken.spec.tables[0].columns != reading.spec.tables[0].columns
 
 
 def test_the_timer_reads_by_itself(reading: Reading, monkeypatch: pytest.MonkeyPatch) -> None:

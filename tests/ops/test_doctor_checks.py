@@ -283,6 +283,53 @@ def test_a_constant_that_its_column_does_not_take(kind: str, constant: str, word
     assert all(words in one.what for one in found)
 
 
+@pytest.mark.parametrize(
+    ("name", "options", "mapping", "fix"),
+    [
+        ("CSV", (), (), 'write columns = "id, `a b`" into'),
+        ("RowBinary", (), (), 'write columns = "id UInt64, `a b` String" into'),
+        ("CSV", (), (Mapped("a b", "field", "b"),), "write columns, with the names of the fields"),
+        ("CSV", (("columns", "`a b`, id"),), (), ""),
+        ("CSVWithNames", (), (), ""),
+        ("RawBLOB", (("columns", "`a b`"),), (), ""),
+    ],
+)
+def test_an_order_that_only_the_table_says_is_warned_of(
+    name: str, options: tuple[tuple[str, str], ...], mapping: tuple[Mapped, ...], fix: str
+) -> None:
+    table = replace(
+        _ORDERS,
+        format=name,
+        options=options,
+        mapping=mapping,
+        columns=(
+            Column("id", "UInt64"),
+            Column("m", "UInt64", "MATERIALIZED", "id"),
+            Column("a b", "String", "DEFAULT", "'x'"),
+        ),
+    )
+    text = LoadSpec("orders", "dc1", "chdb", 1000, (table,))
+    found = answer({"specs": [text.canonical()], "keys": []})
+    bad = [one for one in found if one.level != "ok"]
+    assert [(one.check, one.level) for one in bad] == ([("order", "warning")] if fix else [])
+    assert all(fix in one.fix for one in bad)
+
+
+def test_a_default_that_speaks_of_who_computes_it_is_warned_of() -> None:
+    columns = (
+        Column("id", "UInt64"),
+        Column("host", "String", "DEFAULT", "upper(hostName())"),
+        Column("twice", "UInt64", "DEFAULT", "id * 2"),
+        Column("by", "String", "MATERIALIZED", "currentUser()"),
+    )
+    text = LoadSpec("orders", "dc1", "chdb", 1000, (replace(_ORDERS, columns=columns),))
+    found = answer({"specs": [text.canonical()], "keys": []})
+    bad = [one for one in found if one.level != "ok"]
+    assert [(one.check, one.level) for one in bad] == [("defaults", "warning")]
+    assert "column host of shop.orders is upper(hostName()) by default" in bad[0].what
+    assert "MODIFY COLUMN host String MATERIALIZED upper(hostName())" in bad[0].fix
+
+
 def test_only_what_is_away_can_be_waited_for() -> None:
     away = Finding("error", "kafka", "dc1", "away", "start it")
     wrong = Finding("error", "window", "shop.orders", "none", "ALTER …")

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from sluice.core.errors import TerminalError
 from sluice.core.load_spec import LINEAGE_TYPES, Column, TableSpec
-from sluice.decode.engine.expressions import referenced_columns
+from sluice.decode.engine.expressions import functions_of_the_server, referenced_columns
 from sluice.decode.engine.native import check_lineage_type
 from sluice.decode.engine.types import parse_type
 
@@ -39,8 +39,10 @@ def lineage_of(table: TableSpec) -> tuple[Column, ...]:
 def filled_columns(table: TableSpec) -> tuple[Column, ...]:
     """The columns that messages fill, stored or not.
 
-    :raises TerminalError: it stores none of them, or lacks one that is required.
+    :raises TerminalError: it stores none of them, or lacks one that is required; or the server
+        computes a column from one that it does not store, and so is not given.
     """
+    _check_computed(table)
     kinds = ("", "DEFAULT", "EPHEMERAL")
     own = (column for column in table.columns if column.name not in table.lineage)
     filled = tuple(column for column in own if column.kind in kinds)
@@ -58,6 +60,29 @@ def filled_columns(table: TableSpec) -> tuple[Column, ...]:
             "Correct require, or add the column.",
         )
     return filled
+
+
+def _check_computed(table: TableSpec) -> None:
+    passed_over = () if table.dynamic is None else table.dynamic.passed_over
+    unstored = {column.name for column in table.columns if column.kind == "EPHEMERAL"}
+    unstored.difference_update(passed_over)
+    for column in table.columns if unstored else ():
+        if column.kind != "MATERIALIZED":
+            continue
+        waiting, seen = [column.expression], {column.name}
+        while waiting:
+            for other in referenced_columns(waiting.pop(), table.columns):
+                if other.name in unstored:
+                    raise TerminalError(
+                        f"table {table.target}: column {column.name} is MATERIALIZED, and depends "
+                        f"on {other.name}, which is EPHEMERAL: the server would compute it of the "
+                        f"default of {other.name} in each row, since blocks do not carry that",
+                        f"ALTER TABLE {table.target} MODIFY COLUMN {column.name} {column.type} "
+                        f"DEFAULT {column.expression}: of a DEFAULT the messages' values are used.",
+                    )
+                if other.kind in ("MATERIALIZED", "ALIAS") and other.name not in seen:
+                    seen.add(other.name)
+                    waiting.append(other.expression)
 
 
 def nullable_type(table: TableSpec, column: Column) -> str:
@@ -93,8 +118,16 @@ def check_default(table: TableSpec, column: Column, filled: Container[str]) -> t
     """The columns that a default expression names.
 
     :param filled: names of the columns that messages fill.
-    :raises TerminalError: it names others.
+    :raises TerminalError: it names others, or asks what only the server knows.
     """
+    asks = functions_of_the_server(column.expression)
+    if asks and column.name not in table.require:
+        raise TerminalError(
+            f"table {table.target}: the default of {column.name} is computed with {asks[0]}, which "
+            "a worker cannot ask",
+            f"ALTER TABLE {table.target} MODIFY COLUMN {column.name} {column.type} MATERIALIZED "
+            f"{column.expression}: the server computes that.",
+        )
     used = referenced_columns(column.expression, table.columns)
     for other in used:
         if other.name not in filled:

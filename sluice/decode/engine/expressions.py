@@ -16,6 +16,27 @@ from sluice.decode.engine.session import EngineError, declared, literal, run, se
 _OF_THE_THREAD = "tid"
 #: Completes a text of a date with the year in which it reads it.
 _BEST_EFFORT = "besteffort"
+#: What only the server knows, and those that ask it, besides all `dictGet…`.
+_DICTIONARIES, _OF_THE_SERVER = "dict", frozenset(("joinget", "joingetornull", "getmacro"))
+#: What a worker answers as well, but of itself.
+_OF_WHO_ASKS = frozenset(
+    (
+        *("hostname", "fqdn", "fullhostname", "displayname", "tcpport", "getserverport", "uptime"),
+        *(
+            "version",
+            "buildid",
+            "serveruuid",
+            "getoskernelversion",
+            "getserversetting",
+            "getsetting",
+        ),
+        *("currentuser", "user", "current_user", "session_user", "authenticateduser", "authuser"),
+        *("currentdatabase", "database", "current_database", "schema", "currentschemas"),
+        *("current_schemas", "currentprofiles", "currentroles", "enabledroles", "defaultroles"),
+        *("queryid", "query_id", "currentqueryid", "current_query_id", "initialqueryid"),
+        *("initial_query_id", "shardnum", "shardcount", "servertimezone", "zookeepersessionuptime"),
+    )
+)
 #: What the parser calls a function, and the engine does not.
 _SYNTAX = frozenset(("lambda",))
 
@@ -68,6 +89,23 @@ def referenced_columns(expression: str, columns: Iterable[Column]) -> tuple[Colu
     names = set(dependencies(expression).identifiers)
     names |= {name.split(".")[0] for name in names}
     return tuple(column for column in columns if column.name in names)
+
+
+def functions_of_the_server(expression: str) -> tuple[str, ...]:
+    """Functions that only the server can compute: they ask its dictionaries, tables and macros."""
+    names = dependencies(expression).functions
+    return tuple(
+        name
+        for name in names
+        if name.lower().startswith(_DICTIONARIES) or name.lower() in _OF_THE_SERVER
+    )
+
+
+def functions_of_who_asks(expression: str) -> tuple[str, ...]:
+    """Functions that say something else where messages are decoded than on the server."""
+    return tuple(
+        name for name in dependencies(expression).functions if name.lower() in _OF_WHO_ASKS
+    )
 
 
 def nondeterministic_functions(expression: str, columns: tuple[Column, ...]) -> tuple[str, ...]:

@@ -7,6 +7,7 @@ marks (marks.py), which prove in every row that it is one whole message.
 from __future__ import annotations
 
 import json
+from collections.abc import Collection
 from dataclasses import replace
 
 import numpy as np
@@ -100,9 +101,11 @@ class AvroLayout(Layout):
         """As the port says."""
         return f"file({literal(path)}, Avro, {self._structure})"
 
-    def walk(self, text: bytes, begins: Positions, ends: Positions) -> Results:
+    def walk(
+        self, text: bytes, begins: Positions, ends: Positions
+    ) -> tuple[Results, Collection[str]]:
         """As the port says."""
-        return check_avro(text, begins, ends, self.schema.tables)
+        return check_avro(text, begins, ends, self.schema.tables), ()
 
     def fault(self, result: int) -> Fault:
         """As the port says."""

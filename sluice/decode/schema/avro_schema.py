@@ -234,7 +234,7 @@ class _Compiler:
             node, engine = self._any(part["type"], namespace, wanted)
             places.append(node)
             fields.append({"name": self.column, "type": engine})
-            columns.append(self._column(part["type"]))
+            columns.append(self._column(part["type"], namespace, wanted))
         if not fields:
             raise UnsupportedSchemaError(f"the Avro record {full} has no fields")
         if len({column.name for column in columns}) < len(columns):
@@ -264,7 +264,7 @@ class _Compiler:
             raise UnsupportedSchemaError(f"the Avro schema is a {kind}, not a record")
         return schema, namespace
 
-    def _column(self, schema: Any) -> Natural:
+    def _column(self, schema: Any, namespace: str, wanted: TypeNode | None) -> Natural:
         """Values that the engine has another type for than the schema means."""
         name = self.column
         is_nullable = isinstance(schema, list) and "null" in schema and len(schema) == 2
@@ -274,7 +274,21 @@ class _Compiler:
             return Natural(name, "Nullable(String)", "CAST(NULL, 'Nullable(String)')")
         if isinstance(schema, list) and {*map(str, schema)} - {"null"} == {"bytes", "string"}:
             return _of_bytes_and_text(name, "null" in schema)
+        if wanted and wanted.bare().name == "UUID" and self._is_uuid(schema, namespace):
+            # To the engine it is a FixedString, whose bytes are in their order.
+            value = f"toUUID(UUIDNumToString({identifier(name)}))"
+            return Natural(name, "Nullable(UUID)" if is_nullable else "UUID", value)
         return Natural(name, "")
+
+    def _is_uuid(self, schema: Any, namespace: str) -> bool:
+        """Whether values are the 16 bytes of a UUID."""
+        while isinstance(schema, dict) and isinstance(schema["type"], dict):
+            schema = schema["type"]
+        if isinstance(schema, str) and schema not in _PRIMITIVES:
+            schema, _ = self.definitions.named[self.definitions.find(schema, namespace)]
+        return isinstance(schema, dict) and (
+            (schema["type"], schema.get("logicalType"), schema.get("size")) == ("fixed", "uuid", 16)
+        )
 
     def _node(self, kind: AvroKind, a: int = 0, b: int = 0) -> int:
         self.nodes.append([kind, a, b])

@@ -7,7 +7,7 @@ it (structure.py), and the sound ones of one schema are written into one file fo
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import replace
 from functools import lru_cache
 from typing import Generic, TypeVar
@@ -56,14 +56,18 @@ class Layout(ABC):
     columns: tuple[Natural, ...]
     place: str
     settings: Mapping[str, object] = {}
+    #: Fields of the schema that are in none of the columns.
+    ignored: Collection[str] = ()
 
     @abstractmethod
     def source(self, path: str) -> str:
         """What stands behind FROM."""
 
     @abstractmethod
-    def walk(self, text: bytes, begins: Positions, ends: Positions) -> Results:
-        """Codes of structure.py for bodies."""
+    def walk(
+        self, text: bytes, begins: Positions, ends: Positions
+    ) -> tuple[Results, Collection[str]]:
+        """Codes of structure.py for bodies; and what they have that the schema does not name."""
 
     @abstractmethod
     def fault(self, result: int) -> Fault:
@@ -135,7 +139,7 @@ class HeadedMessages(TypedFormat):
         layout: Layout,
         unreadable: Mapping[int, Fault],
     ) -> Iterator[Group]:
-        faults = dict(unreadable)
+        faults, ignored = dict(unreadable), set(layout.ignored)
         sound: list[NDArray[np.int64]] = [np.zeros(0, np.int64)]
         with MemoryFile("headed") as file:
             file.append(layout.head)
@@ -144,7 +148,8 @@ class HeadedMessages(TypedFormat):
                 own = messages[piece.places]
                 begins, ends = piece.bounds
                 bodies = begins + lengths[piece.places]
-                results = layout.walk(piece.text, bodies, ends)
+                results, unknown = layout.walk(piece.text, bodies, ends)
+                ignored.update(unknown)
                 if results.any():
                     for at in np.flatnonzero(results).tolist():
                         fault = layout.fault(int(results[at]))
@@ -168,6 +173,7 @@ class HeadedMessages(TypedFormat):
                 single=True,
                 settings=layout.settings,
                 unreadable=faults,
+                ignored=tuple(sorted(ignored)),
             )
 
 

@@ -2,6 +2,8 @@
 
 Confluent's serializers write a zero byte and the schema's number, or, into a header, a byte 1 and
 the schema's GUID. Where a header is looked for and is not there, the begin of the message counts.
+They append their header to those that are there, as of a message that is passed on from another
+topic, so the last one names the schema.
 """
 
 from __future__ import annotations
@@ -146,7 +148,8 @@ class SchemaNames:
         by_key: dict[int | None, list[int]] = {}
         left: list[int] = []
         for index in indices.tolist():
-            header = dict(reversed(buffer.facts.headers[index])).get(self._header)
+            said = [value for name, value in buffer.facts.headers[index] if name == self._header]
+            header = next((value for value in reversed(said) if value is not None), None)
             if header is None:
                 left.append(index)
                 continue

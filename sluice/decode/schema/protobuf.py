@@ -16,13 +16,13 @@ import os
 import shutil
 import tempfile
 import threading
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from functools import lru_cache
 from pathlib import Path
 
 import numpy as np
 
-from sluice.core.errors import TerminalError
+from sluice.core.errors import TerminalError, TransientError
 from sluice.core.load_spec import TableSpec
 from sluice.core.schema_ids import RegisteredSchema
 from sluice.decode.engine.native import read_varint
@@ -49,6 +49,7 @@ from sluice.decode.schema.protobuf_schema import (
     any_of,
     compile_files,
     filling,
+    left_out,
     of_oneof,
     read_descriptors,
 )
@@ -86,15 +87,28 @@ _folder_of = 0
 
 def _schema_file(text: str) -> Path:
     """A file with this text, as long as the process lives. The engine keeps what it read of a
-    path, so a path is named after its content."""
+    path, so a path is named after its content.
+
+    :raises TransientError: it cannot be written.
+    """
     global _folder, _folder_of
     with _lock:
-        if _folder is None or _folder_of != os.getpid():
-            _folder, _folder_of = Path(tempfile.mkdtemp(prefix="sluice-protobuf-")), os.getpid()
-            atexit.register(shutil.rmtree, _folder, ignore_errors=True)
-        path = _folder / f"{hashlib.sha256(text.encode()).hexdigest()}.proto"
-        if not path.exists():
-            path.write_text(text)
+        try:
+            # What cares for temporary files may have taken the folder away.
+            if _folder is None or _folder_of != os.getpid() or not _folder.is_dir():
+                _folder, _folder_of = Path(tempfile.mkdtemp(prefix="sluice-protobuf-")), os.getpid()
+                atexit.register(shutil.rmtree, _folder, ignore_errors=True)
+            path = _folder / f"{hashlib.sha256(text.encode()).hexdigest()}.proto"
+            if not path.exists():
+                # Half a file must not be taken for one.
+                part = path.with_suffix(".part")
+                part.write_text(text)
+                part.replace(path)
+        except OSError as error:
+            raise TransientError(
+                f"the Protobuf schema cannot be written for the engine: {error}",
+                "Look at the machine's room for temporary files.",
+            ) from error
         return path
 
 
@@ -134,6 +148,14 @@ class ProtobufLayout(Layout):
             columns.append(filling(column, target))
             parts.append(f"{column.source} {stored_type(columns[-1].type)}")
         columns += [any_of(name, fields) for name, fields in oneofs.items()]
+        if not self._refuses_unknown:
+            types = {column.name: column.type for column in columns}
+            self.ignored = {
+                name
+                for column in wanted
+                if column.name in types
+                for name in left_out(column.type, types[column.name])
+            }
         self._structure = literal(", ".join(parts))
         self.columns = tuple(columns)
         # A field without a column is unknown where a message has it, not before.
@@ -144,9 +166,18 @@ class ProtobufLayout(Layout):
         """As the port says."""
         return f"file({literal(path)}, Protobuf, {self._structure})"
 
-    def walk(self, text: bytes, begins: Positions, ends: Positions) -> Results:
+    def walk(
+        self, text: bytes, begins: Positions, ends: Positions
+    ) -> tuple[Results, Collection[str]]:
         """As the port says."""
-        return check_protobuf(text, begins, ends, self._tables, self._refuses_unknown)
+        given = text, begins, ends, self._tables, self._refuses_unknown
+        results, unknown = check_protobuf(*given)
+        return results, {self._shown(own, number) for own, number in unknown}
+
+    def _shown(self, own: int, number: int) -> str:
+        """A field that no type has, by its number: it has no name here."""
+        within = self._message.field_names.get(own, "")
+        return f"field {number} of {within}" if within else f"field {number}"
 
     def fault(self, result: int) -> Fault:
         """As the port says."""

@@ -15,7 +15,7 @@ import json
 import subprocess
 import sys
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path, PurePosixPath
@@ -37,6 +37,7 @@ from sluice.decode.engine.types import (
     stored_type,
 )
 from sluice.decode.messages.format import Natural
+from sluice.decode.schema.built_in import built_in, imports_of
 from sluice.decode.schema.headed import UnsupportedSchemaError
 from sluice.decode.schema.structure import ProtobufKind, ProtobufTables
 
@@ -48,45 +49,60 @@ def compile_files(files: Mapping[str, str], main: str) -> bytes:
     """A FileDescriptorSet of a file and all that it imports, made by protoc.
 
     :param files: texts by import path, or FileDescriptorProtos in base64, which serializers
-        register in place of texts; Google's well-known types need not be among them.
+        register in place of texts; Google's well-known types, and what serializers take for known
+        (see `built_in`), need not be among them.
     :raises UnsupportedSchemaError: protoc refuses them.
-    :raises TransientError: protoc cannot be run.
+    :raises TransientError: protoc cannot be run, or the machine does not let it do its work.
     """
-    with tempfile.TemporaryDirectory(prefix="sluice-protoc-") as folder:
-        compiled = FileDescriptorSet()
-        for path, text in files.items():
-            parts = PurePosixPath(path).parts
-            if not parts or ".." in parts or path.startswith("/"):
-                raise UnsupportedSchemaError(f"{path!r} is no import path")
-            descriptor = _descriptor_in(text)
-            if descriptor is not None:
-                # Others import it by the name that it was registered under.
-                descriptor.name = path
-                compiled.file.append(descriptor)
-                continue
-            target = Path(folder, path)
-            target.parent.mkdir(parents=True, exist_ok=True)
-            target.write_text(text, encoding="utf-8")
-        output = Path(folder, "sluice.descriptors")
-        command = [sys.executable, "-m", "grpc_tools.protoc", f"-I{folder}", "--include_imports"]
-        if compiled.file:
-            given = Path(folder, "sluice.given")
-            given.write_bytes(compiled.SerializeToString())
-            command.append(f"--descriptor_set_in={given}")
-        command += [f"--descriptor_set_out={output}", main]
-        try:
-            done = subprocess.run(
-                command, capture_output=True, timeout=_PROTOC_SECONDS_MAX, check=False
-            )
-        except (OSError, subprocess.TimeoutExpired) as error:
-            raise TransientError(
-                f"protoc cannot be run: {error}", "Look at the machine's memory and processes."
-            ) from error
-        if done.returncode or not output.exists():
-            said = done.stderr.decode(errors="replace").replace(f"{folder}/", "").strip()
-            said = said.replace(f"{MAIN_FILE}:", "line ").replace("\n", "; ")
-            raise UnsupportedSchemaError(f"the Protobuf schema cannot be read: {said}")
+    for path in files:
+        if not (parts := PurePosixPath(path).parts) or ".." in parts or path.startswith("/"):
+            raise UnsupportedSchemaError(f"{path!r} is no import path")
+    try:
+        with tempfile.TemporaryDirectory(prefix="sluice-protoc-") as folder:
+            return _compiled(files, main, Path(folder))
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise _not_run(str(error)) from error
+
+
+def _compiled(files: Mapping[str, str], main: str, folder: Path) -> bytes:
+    given, imported = FileDescriptorSet(), list[str]()
+    for path, text in files.items():
+        descriptor = _descriptor_in(text)
+        if descriptor is not None:
+            # Others import it by the name that it was registered under.
+            descriptor.name = path
+            given.file.append(descriptor)
+            imported += descriptor.dependency
+            continue
+        imported += imports_of(text)
+        target = folder / path
+        target.parent.mkdir(parents=True, exist_ok=True)
+        target.write_text(text, encoding="utf-8")
+    given.file.extend(built_in(imported, files))
+    output = folder / "sluice.descriptors"
+    command = [sys.executable, "-m", "grpc_tools.protoc", f"-I{folder}", "--include_imports"]
+    if given.file:
+        of_given = folder / "sluice.given"
+        of_given.write_bytes(given.SerializeToString())
+        command.append(f"--descriptor_set_in={of_given}")
+    command += [f"--descriptor_set_out={output}", main]
+    done = subprocess.run(command, capture_output=True, timeout=_PROTOC_SECONDS_MAX, check=False)
+    if not done.returncode and output.exists():
         return output.read_bytes()
+    said = done.stderr.decode(errors="replace").replace(f"{folder}/", "").strip()
+    complaints = [line for line in said.split("\n") if ": warning: " not in line]
+    if done.returncode < 0 or not any(f"{path}:" in line for path in files for line in complaints):
+        # It was killed, or had no memory or no room: nothing is said of the schema.
+        raise _not_run(f"it ended with status {done.returncode}: {said[-300:]}")
+    said = said.replace(f"{MAIN_FILE}:", "line ").replace("\n", "; ")
+    raise UnsupportedSchemaError(f"the Protobuf schema cannot be read: {said}")
+
+
+def _not_run(why: str) -> TransientError:
+    return TransientError(
+        f"protoc cannot be run: {why}",
+        "Look at the machine's memory, processes and temporary files.",
+    )
 
 
 def _descriptor_in(text: str) -> FileDescriptorProto | None:
@@ -565,6 +581,24 @@ def table_type(column: ProtobufColumn) -> str:
     type_text = meant_type(column.type)
     is_record = type_text.startswith("Tuple(")
     return f"Nullable({type_text})" if column.has_presence and not is_record else type_text
+
+
+def left_out(natural: str, fitted: str) -> Iterator[str]:
+    """The names of what a type has inside of messages, and does not have where it is fitted."""
+    node, kept = parse_type(natural).bare(), parse_type(fitted).bare()
+    if node.name != kept.name:
+        return
+    if node.name == "Array":
+        yield from left_out(node.inner().text, kept.inner().text)
+    elif node.name == "Map":
+        yield from left_out(node.inner(1).text, kept.inner(1).text)
+    elif node.name == "Tuple":
+        have = dict(kept.elements())
+        for name, part in node.elements():
+            if name in have:
+                yield from left_out(part.text, have[name].text)
+            else:
+                yield name
 
 
 def _takes_null(type_text: str) -> bool:

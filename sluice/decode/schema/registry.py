@@ -42,7 +42,8 @@ class SchemaSource(Protocol):
     """A registry."""
 
     def schema(self, number: int) -> RegisteredSchema | None:
-        """The schema of this number; None if the registry says that there is none.
+        """The schema of this number; None if the registry says that there is none, or that what it
+        refers to is not there.
 
         :param number: or what stands for a GUID (`sluice.core.schema_ids`).
         :raises TransientError: the registry does not answer.

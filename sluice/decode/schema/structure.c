@@ -44,6 +44,15 @@ struct input {
     const int32_t *fields;
     const int32_t *enums;
     int32_t refuses_unknown;
+    struct unknown *unknown;
+};
+
+/* Fields that no type has: 2^32 times the message's own field that they stand in, or are, and their
+ * number. Each once, as far as there is room. */
+struct unknown {
+    int64_t *places;
+    int64_t room;
+    int64_t count;
 };
 
 static int read_varint(struct input *in, uint64_t *value) {
@@ -332,6 +341,15 @@ static int protobuf_unknown(struct input *in, int wire, int depth) {
     }
 }
 
+static void note_unknown(const struct input *in, uint64_t number) {
+    struct unknown *unknown = in->unknown;
+    int64_t place = in->where << 32 | (int64_t)number;
+    for (int64_t i = 0; i < unknown->count; i++) {
+        if (unknown->places[i] == place) return;
+    }
+    if (unknown->count < unknown->room) unknown->places[unknown->count++] = place;
+}
+
 static int protobuf_message(struct input *in, int32_t type, int depth) {
     int32_t chosen[ONEOFS_MAX] = {0};
     if (depth > DEPTH_MAX) return DEPTH;
@@ -347,6 +365,7 @@ static int protobuf_message(struct input *in, int32_t type, int depth) {
         if (field == 0) {
             if (in->refuses_unknown) return UNKNOWN;
             code = protobuf_unknown(in, wire, depth);
+            if (!code) note_unknown(in, number);
         } else if (field[1] == P_REFUSED) {
             return REFUSED;
         } else if (wire == 2 && (field[1] >= P_BYTES || field[2])) {
@@ -367,16 +386,23 @@ static int protobuf_message(struct input *in, int32_t type, int depth) {
 }
 
 /* Type 0 is the message. `results`: the code, and 256 times the number of the
- * message's own field that is, or holds, what is at fault. */
-void sluice_check_protobuf(const uint8_t *text, int64_t messages, const int64_t *begins,
-                           const int64_t *ends, const int32_t *types, const int32_t *fields,
-                           const int32_t *enums, int32_t refuses_unknown, int64_t *results) {
+ * message's own field that is, or holds, what is at fault. `places` has room for some `unknown`
+ * fields; gives how many there are. */
+int64_t sluice_check_protobuf(const uint8_t *text, int64_t messages, const int64_t *begins,
+                              const int64_t *ends, const int32_t *types, const int32_t *fields,
+                              const int32_t *enums, int32_t refuses_unknown, int64_t *results,
+                              int64_t *places, int64_t room) {
+    struct unknown unknown = {.places = places, .room = room};
     for (int64_t i = 0; i < messages; i++) {
         struct input in = {.at = text + begins[i], .end = text + ends[i], .types = types,
-                           .fields = fields, .enums = enums, .refuses_unknown = refuses_unknown};
+                           .fields = fields, .enums = enums, .refuses_unknown = refuses_unknown,
+                           .unknown = &unknown};
+        int64_t before = unknown.count;
         int code = protobuf_message(&in, 0, 0);
         results[i] = code ? code + 256 * in.where : 0;
+        if (code) unknown.count = before; /* What a broken message names may be no field. */
     }
+    return unknown.count;
 }
 
 /* ---- Writing messages behind each other ---- */

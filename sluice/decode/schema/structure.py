@@ -120,15 +120,25 @@ def split_avro(text: bytes, rows: int, tables: AvroTables) -> tuple[int, Positio
     return _LIBRARY.call("split_avro", text, 0, len(text), rows, *known, ends), ends
 
 
+#: So many fields that a schema does not have are told of some messages.
+_UNKNOWN_MAX = 64
+
+
 def check_protobuf(
     text: bytes, begins: Positions, ends: Positions, tables: ProtobufTables, refuses_unknown: bool
-) -> Results:
-    """Walk through Protobuf messages, each from its begin to its end."""
-    results = np.zeros(len(begins), np.int64)
-    known = tables.types, tables.fields, tables.enums
-    refuses = ctypes.c_int32(refuses_unknown)
-    _LIBRARY.call("check_protobuf", text, len(begins), begins, ends, *known, refuses, results)
-    return results
+) -> tuple[Results, list[tuple[int, int]]]:
+    """Walk through Protobuf messages, each from its begin to its end.
+
+    :returns: also fields of sound messages that the types do not have, each once: the message's own
+        field that it is, or stands in, and its number.
+    """
+    results, unknown = np.zeros(len(begins), np.int64), np.zeros(_UNKNOWN_MAX, np.int64)
+    known, refuses = (tables.types, tables.fields, tables.enums), ctypes.c_int32(refuses_unknown)
+    count = _LIBRARY.call(
+        *("check_protobuf", text, len(begins), begins, ends, *known),
+        *(refuses, results, unknown, _UNKNOWN_MAX),
+    )
+    return results, [(place >> 32, place & 0xFFFFFFFF) for place in unknown[:count].tolist()]
 
 
 def with_lengths(text: bytes, begins: Positions, ends: Positions) -> memoryview:
