@@ -53,11 +53,17 @@ def read_insert_counter(server: Server, facts: TableFacts) -> int:
     ZooKeeper counts them: a number is a child that is created and removed again, and the
     parent's child version counts both. Each new part takes one, on whichever replica; a
     deduplicated one takes none; DROP PARTITION and mutations take one too, merges none.
-    Survives whatever becomes of the parts. (The nodes of the window itself count double:
-    an insert first tries, in one transaction, whether its entry can be created.)
+    Survives whatever becomes of the parts.
     FORGET PARTITION removes the parent of a ClickHouse partition's numbers, with all that it
     counted. ZooKeeper counts such removals, too: each adds HISTORY_GONE, since nobody knows then
     how many entries came meanwhile.
+
+    A part that was inserted asynchronously has one number, and an entry for each of the inserts
+    that it was made of. Servers that keep these among all others (`deduplication_hashes`, the
+    default from 26.6) have them counted by ZooKeeper, too, and that is added: it overcounts
+    only. With a ClickHouse Keeper an entry counts once there, with ZooKeeper twice, since there an
+    insert first tries, in one transaction, whether its entry can be created. (So it would with the
+    nodes of older servers, which need not be counted: each part has one.)
 
     Plain MergeTree: the largest block number of all parts, active or not. One counter for
     the whole table numbers the parts of every insert, deduplicated ones included, so it
@@ -77,19 +83,14 @@ def read_insert_counter(server: Server, facts: TableFacts) -> int:
 
 
 def _numbers_handed_out(server: Server, facts: TableFacts) -> int:
-    numbers, counted, forgotten = 0, -1, _forgotten(server, facts)
+    numbers, counted, now = 0, -1, block_numbers(server, facts)
     # One that is forgotten while the numbers are summed up may be in the sum or not.
-    while forgotten != counted:
+    while int(now["forgotten"]) != counted:
         # Summed there, since a profile may limit how many rows are shown.
         row = _shown(server, facts, f"sum({_MADE}) AS numbers", "/block_numbers")
         numbers = int(row["numbers"])
-        counted, forgotten = forgotten, _forgotten(server, facts)
-    return forgotten * HISTORY_GONE + numbers
-
-
-def _forgotten(server: Server, facts: TableFacts) -> int:
-    """How many ClickHouse partitions were ever forgotten."""
-    return int(block_numbers(server, facts)["forgotten"])
+        counted, now = int(now["forgotten"]), block_numbers(server, facts)
+    return counted * HISTORY_GONE + numbers + int(now["hashes"])
 
 
 #: Of a ZooKeeper node: how many children it was ever given, and how many were removed.
@@ -103,6 +104,8 @@ def block_numbers(server: Server, facts: TableFacts) -> dict[str, Any]:
 
     :raises TerminalError: the table is in an auxiliary ensemble, and `system.zookeeper` shows the
         server's own, where another table may have the path.
+    :returns: how many ClickHouse partitions were ever `forgotten`; and how many `hashes` the window
+        was ever given, where it is not counted by block numbers alone.
     :raises TransientError: the server does not show it.
     """
     if facts.zookeeper_name:
@@ -111,7 +114,12 @@ def block_numbers(server: Server, facts: TableFacts) -> dict[str, Any]:
             "ZooKeeper: its deduplication window cannot be observed",
             "Load into a table whose path is in the server's own ensemble.",
         )
-    return _shown(server, facts, f"{_REMOVED} AS forgotten", "", "AND name = 'block_numbers'")
+    what = (
+        f"sumIf({_REMOVED}, name = 'block_numbers') AS forgotten, "
+        f"sumIf({_MADE}, name = 'deduplication_hashes') AS hashes"
+    )
+    there = "HAVING countIf(name = 'block_numbers') > 0"
+    return _shown(server, facts, what, "", there)
 
 
 def _shown(

@@ -210,7 +210,7 @@ def _block_numbers(parts: Parts, host: Host, sql: str) -> Rows:
 
 
 def _partitions_forgotten(parts: Parts, host: Host, sql: str) -> Rows:
-    return [{"forgotten": 0}]
+    return [{"forgotten": 0, "hashes": 0}]
 
 
 def _log_end(parts: Parts, host: Host, sql: str) -> Rows:
@@ -391,7 +391,7 @@ STATEMENTS = (
     Statement("AS base, ", "server run", _server_run, True),
     Statement("FROM system.processes", "processes", _processes),
     Statement("max(max_block_number)", "window insert counter", _newest_block, True),
-    Statement("AND name = 'block_numbers'", "", _partitions_forgotten, True),
+    Statement("AS forgotten, ", "", _partitions_forgotten, True),
     Statement("AS numbers FROM system.zookeeper", "window insert counter", _block_numbers, True),
     Statement("max(name) AS last", "replicas", _log_end),
     Statement("SELECT 'column' AS what", "structures", _structures, True),
