@@ -96,16 +96,18 @@ def _numbers_handed_out(server: Server, facts: TableFacts) -> int:
 #: Of a ZooKeeper node: how many children it was ever given, and how many were removed.
 _MADE = "intDiv(toInt64(cversion) + toInt64(numChildren) + 1, 2)"
 _REMOVED = "intDiv(toInt64(cversion) - toInt64(numChildren), 2)"
+#: Below a table's path, and what is asked of the nodes there.
+_QUORUM, _GIVEN_UP = "/quorum", "AND name = 'failed_parts'"
 
 
 def block_numbers(server: Server, facts: TableFacts) -> dict[str, Any]:
     """ZooKeeper's node below which the block numbers of a Replicated table are counted. Each that
     lives has one; where nodes cannot be seen, `system.zookeeper` has no rows, and no error.
 
-    :raises TerminalError: the table is in an auxiliary ensemble, and `system.zookeeper` shows the
-        server's own, where another table may have the path.
     :returns: how many ClickHouse partitions were ever `forgotten`; and how many `hashes` the window
         was ever given, where it is not counted by block numbers alone.
+    :raises TerminalError: the table is in an auxiliary ensemble, and `system.zookeeper` shows the
+        server's own, where another table may have the path.
     :raises TransientError: the server does not show it.
     """
     if facts.zookeeper_name:
@@ -142,10 +144,27 @@ def _shown(
     if not rows:
         raise TransientError(
             f"{facts.target} on {facts.url}: ZooKeeper shows no {facts.zookeeper_path}"
-            "/block_numbers, so its deduplication window cannot be observed",
+            f"{below or '/block_numbers'}, so its deduplication window cannot be observed",
             "See system.replicas there. A table in an auxiliary ensemble cannot be loaded.",
         )
     return rows[0]
+
+
+def read_quorums_given_up(server: Server, facts: TableFacts) -> int:
+    """How many parts were ever given up of a table, and of those that views behind it write to,
+    since too few replicas had them for their quorum.
+
+    In one transaction a server lists such a part below a node of ZooKeeper, ends the wait for its
+    quorum and takes what the window knows of its block. Nothing takes a part from the list again,
+    and each that comes raises the node's child version [as sources from 18.16 to 26.9 say].
+
+    :raises ServerError: as `read_insert_counter` does.
+    """
+    return sum(
+        int(_shown(server, each, "toInt64(cversion) AS given_up", _QUORUM, _GIVEN_UP)["given_up"])
+        for _, each in tables_with_windows(facts)
+        if each.replicated
+    )
 
 
 def crowding(server: Server, facts: TableFacts) -> float:

@@ -209,6 +209,11 @@ def _block_numbers(parts: Parts, host: Host, sql: str) -> Rows:
     return [] if table is None else [{"numbers": table.insert_counter}]
 
 
+def _given_up(parts: Parts, host: Host, sql: str) -> Rows:
+    table = _at_path(host, sql)
+    return [] if table is None else [{"given_up": parts.quorums.lost_of[table.path]}]
+
+
 def _partitions_forgotten(parts: Parts, host: Host, sql: str) -> Rows:
     return [{"forgotten": 0, "hashes": 0}]
 
@@ -396,6 +401,7 @@ STATEMENTS = (
     Statement("max(name) AS last", "replicas", _log_end),
     Statement("SELECT 'column' AS what", "structures", _structures, True),
     Statement("SELECT '' AS in_database", "identities", _identities, True),
+    Statement("AND name = 'failed_parts'", "quorums given up", _given_up, True),
     Statement("AS known FROM system.settings", "capabilities", _settings, True),
     Statement("AS altered FROM system.tables", "describe table", _tables, True),
     Statement("SELECT * FROM system.tables", "", _tables),

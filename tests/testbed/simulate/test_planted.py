@@ -23,6 +23,7 @@ BUDGETS = ((60, 1_000), (600, 2_500), (200, 4_000))
 #: are searched again; seeds.py tells which ones are, and what to write here.
 CAUGHT_BY = {
     "sent-again-under-any-spec": 116,
+    "quorums-that-were-given-up-are-believed": 311,
     "what-is-frozen-is-sent": 112,
     "frozen-replicas-are-sent-blocks": 100,
     "settle-before-acknowledgement": 3,
@@ -140,6 +141,7 @@ def _has_replicas(plan: Plan) -> bool:
 #: Bugs that only worlds with such a plan can notice, or hardly another one: no other is searched.
 NOTICED_WITH: tuple[tuple[Iterable[str], Callable[[Plan], bool]], ...] = (
     (("failover-with-another-token", "probe-does-not-wait-for-replicas"), _has_replicas),
+    (("quorums-that-were-given-up-are-believed",), lambda plan: plan.is_quorum),
     (("merged-rows-are-counted",), lambda plan: any(shape.merges for shape in plan.tables)),
     (("windows-of-views-do-not-count",), lambda plan: any(shape.view for shape in plan.tables)),
     (("schemas-are-judged-without-a-look",), lambda plan: bool(plan.registered)),
