@@ -271,14 +271,19 @@ def _structures(parts: Parts, host: Host, sql: str) -> Rows:
         key = ", ".join(LINEAGE_TYPES) if table.shape.replaces else "number"
         keys = {"kind": table.shape.partition_key, "expression": key}
         rows.append({"what": "table", **of, "column_name": "", "column_type": "UTC", **keys})
+        path = {"column_name": "", "column_type": "", "kind": "", "expression": table.path}
+        rows.append({"what": "path", **of, **path})
     return rows
 
 
 def _identities(parts: Parts, host: Host, sql: str) -> Rows:
-    rows: Rows = [{"in_database": "", "of_table": "", "own": "", "zone": "UTC"}]
+    rows: Rows = [{"in_database": "", "of_table": "", "own": "", "zone": "UTC", "path": ""}]
     for name in re.findall(rf"database = 'd' AND name = {_TEXT}", sql):
-        if _named(host, name) is not None:
-            rows.append({"in_database": "d", "of_table": name, "own": "", "zone": ""})
+        table, of = _named(host, name), {"in_database": "d", "of_table": name}
+        if table is not None:
+            rows.append({**of, "own": "", "zone": "", "path": ""})
+            if "system.replicas" in sql:
+                rows.append({**of, "own": "", "zone": "", "path": table.path})
     return rows
 
 
@@ -396,12 +401,12 @@ STATEMENTS = (
     Statement("AS base, ", "server run", _server_run, True),
     Statement("FROM system.processes", "processes", _processes),
     Statement("max(max_block_number)", "window insert counter", _newest_block, True),
+    Statement("AND name = 'failed_parts'", "quorums given up", _given_up, True),
     Statement("AS forgotten, ", "", _partitions_forgotten, True),
     Statement("AS numbers FROM system.zookeeper", "window insert counter", _block_numbers, True),
     Statement("max(name) AS last", "replicas", _log_end),
     Statement("SELECT 'column' AS what", "structures", _structures, True),
     Statement("SELECT '' AS in_database", "identities", _identities, True),
-    Statement("AND name = 'failed_parts'", "quorums given up", _given_up, True),
     Statement("AS known FROM system.settings", "capabilities", _settings, True),
     Statement("AS altered FROM system.tables", "describe table", _tables, True),
     Statement("SELECT * FROM system.tables", "", _tables),
