@@ -10,8 +10,8 @@ a reason to, `read_structures` tells of all tables of a server, in one.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any, get_args
 
 from sluice.clickhouse.http import Server
@@ -442,6 +442,7 @@ class Structure:
     :param columns: in the server's order.
     :param uuid: "" of a Replicated table, and where tables have none.
     :param time_zone: the server's.
+    :param zookeeper_path: of a Replicated table.
     """
 
     columns: tuple[Column, ...]
@@ -449,6 +450,7 @@ class Structure:
     sorting_key: str
     uuid: str = ""
     time_zone: str = ""
+    zookeeper_path: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -456,10 +458,12 @@ class Identities:
     """Which server and which tables answer to their names now.
 
     :param uuids: by "database.table"; "" as in `Structure`. Tables that do not exist are missing.
+    :param zookeeper_paths: the same of the Replicated ones that were asked for.
     """
 
     time_zone: str
     uuids: Mapping[str, str]
+    zookeeper_paths: Mapping[str, str] = field(default_factory=dict)
 
 
 def read_structures(
@@ -481,40 +485,65 @@ def read_structures(
         f"default_expression AS expression FROM system.columns WHERE {one_of(wanted, 'table')} "
         "UNION ALL SELECT 'table' AS what, database AS in_database, name AS of_table, "
         f"{_uuid(server)} AS column_name, {zone_of(server)} AS column_type, partition_key AS kind, "
-        f"sorting_key AS expression FROM system.tables WHERE {one_of(wanted, 'name')}"
+        f"sorting_key AS expression FROM system.tables WHERE {one_of(wanted, 'name')} "
+        # Of ZooKeeper nothing is asked for a path.
+        "UNION ALL SELECT 'path' AS what, database AS in_database, table AS of_table, "
+        "'' AS column_name, '' AS column_type, '' AS kind, zookeeper_path AS expression "
+        f"FROM system.replicas WHERE {one_of(wanted, 'table')}"
     )
     columns: dict[tuple[str, str], list[Column]] = {}
     keys: dict[tuple[str, str], tuple[str, str, str, str]] = {}
+    paths: dict[tuple[str, str], str] = {}
     for row in rows:
         where = (str(row["in_database"]), str(row["of_table"]))
         if row["what"] == "table":
             uuid, zone = known_uuid(str(row["column_name"])), str(row["column_type"])
             keys[where] = (str(row["kind"]), str(row["expression"]), uuid, zone)
+        elif row["what"] == "path":
+            paths[where] = str(row["expression"])
         else:
             # A kind that this version does not know is a difference, and read as an error later.
             column = Column(row["column_name"], row["column_type"], row["kind"], row["expression"])
             columns.setdefault(where, []).append(column)
     return {
-        where: Structure(tuple(columns.get(where, ())), *found) for where, found in keys.items()
+        where: Structure(tuple(columns.get(where, ())), *found, paths.get(where, ""))
+        for where, found in keys.items()
     }
 
 
-def read_identities(server: Server, tables: Iterable[tuple[str, str]]) -> Identities:
+def read_identities(
+    server: Server,
+    tables: Iterable[tuple[str, str]],
+    replicated: Collection[tuple[str, str]] = (),
+) -> Identities:
     """Asked before each block is sent: 2 ms on 26.9.
 
+    :param replicated: those whose path in ZooKeeper is asked for, too.
     :raises ServerError: terminal or transient.
     """
-    rows = server.query(
-        f"SELECT '' AS in_database, '' AS of_table, '' AS own, {zone_of(server)} AS zone UNION ALL "
-        f"SELECT database AS in_database, name AS of_table, {_uuid(server)} AS own, '' AS zone "
+    sql = (
+        f"SELECT '' AS in_database, '' AS of_table, '' AS own, {zone_of(server)} AS zone, "
+        "'' AS path UNION ALL SELECT database AS in_database, name AS of_table, "
+        f"{_uuid(server)} AS own, '' AS zone, '' AS path "
         f"FROM system.tables WHERE {one_of(sorted(set(tables)), 'name')}"
     )
-    zone = next(str(row["zone"]) for row in rows if not row["of_table"])
-    found = [row for row in rows if row["of_table"]]
-    uuids = {
-        f"{row['in_database']}.{row['of_table']}": known_uuid(str(row["own"])) for row in found
-    }
-    return Identities(zone, uuids)
+    if replicated:
+        sql += (
+            " UNION ALL SELECT database AS in_database, table AS of_table, '' AS own, '' AS zone, "
+            f"zookeeper_path AS path FROM system.replicas WHERE {one_of(replicated, 'table')}"
+        )
+    uuids: dict[str, str] = {}
+    paths: dict[str, str] = {}
+    zone = ""
+    for row in server.query(sql):
+        name = f"{row['in_database']}.{row['of_table']}"
+        if not row["of_table"]:
+            zone = str(row["zone"])
+        elif row["path"]:
+            paths[name] = str(row["path"])
+        else:
+            uuids[name] = known_uuid(str(row["own"]))
+    return Identities(zone, uuids, paths)
 
 
 def read_uuids(server: Server, tables: Sequence[tuple[str, str]]) -> tuple[str, ...]:

@@ -124,6 +124,28 @@ def refuse_async_inserts(facts: TableFacts) -> None:
         )
 
 
+class OtherPathError(TerminalError):
+    """A replica that is named in a shard is of another table than the shard's."""
+
+    hint = (
+        "Name only servers whose replicas share one zookeeper_path in a shard, then start the "
+        "driver again."
+    )
+
+
+def refuse_other_path(where: str, now: str, path: str) -> None:
+    """:raises OtherPathError: a name means the table at another path in ZooKeeper.
+
+    :param where: it does, in words.
+    :param path: of the table that blocks are for.
+    """
+    if now != path:
+        raise OtherPathError(
+            f"{where} is the table at {now} in ZooKeeper, and the blocks are for the one at "
+            f"{path}: what is in doubt there is unknown here"
+        )
+
+
 def refuse_other_table(
     facts: TableFacts, table: TableSpec, shard: str, urls: Sequence[str]
 ) -> None:
@@ -142,13 +164,8 @@ def refuse_other_table(
     path = dict(table.zookeeper_paths).get(shard)
     if path is None:
         return
-    if facts.zookeeper_path and facts.zookeeper_path != path:
-        raise TerminalError(
-            f"{where} is the table at {facts.zookeeper_path} in ZooKeeper, and the blocks are for "
-            f"the one at {path}: what is in doubt there is unknown here",
-            "Name only servers whose replicas share one zookeeper_path in a shard, then start the "
-            "driver again.",
-        )
+    if facts.zookeeper_path:
+        refuse_other_path(where, facts.zookeeper_path, path)
     if not facts.replicated:
         raise TerminalError(
             f"{where} is a {facts.engine}, and the blocks are for the Replicated table at {path}",

@@ -53,11 +53,17 @@ def read_insert_counter(server: Server, facts: TableFacts) -> int:
     ZooKeeper counts them: a number is a child that is created and removed again, and the
     parent's child version counts both. Each new part takes one, on whichever replica; a
     deduplicated one takes none; DROP PARTITION and mutations take one too, merges none.
-    Survives whatever becomes of the parts. (The nodes of the window itself count double:
-    an insert first tries, in one transaction, whether its entry can be created.)
+    Survives whatever becomes of the parts.
     FORGET PARTITION removes the parent of a ClickHouse partition's numbers, with all that it
     counted. ZooKeeper counts such removals, too: each adds HISTORY_GONE, since nobody knows then
     how many entries came meanwhile.
+
+    A part that was inserted asynchronously has one number, and an entry for each of the inserts
+    that it was made of. Servers that keep these among all others (`deduplication_hashes`, the
+    default from 26.6) have them counted by ZooKeeper, too, and that is added: it overcounts
+    only. With a ClickHouse Keeper an entry counts once there, with ZooKeeper twice, since there an
+    insert first tries, in one transaction, whether its entry can be created. (So it would with the
+    nodes of older servers, which need not be counted: each part has one.)
 
     Plain MergeTree: the largest block number of all parts, active or not. One counter for
     the whole table numbers the parts of every insert, deduplicated ones included, so it
@@ -77,30 +83,29 @@ def read_insert_counter(server: Server, facts: TableFacts) -> int:
 
 
 def _numbers_handed_out(server: Server, facts: TableFacts) -> int:
-    numbers, counted, forgotten = 0, -1, _forgotten(server, facts)
+    numbers, counted, now = 0, -1, block_numbers(server, facts)
     # One that is forgotten while the numbers are summed up may be in the sum or not.
-    while forgotten != counted:
+    while int(now["forgotten"]) != counted:
         # Summed there, since a profile may limit how many rows are shown.
         row = _shown(server, facts, f"sum({_MADE}) AS numbers", "/block_numbers")
         numbers = int(row["numbers"])
-        counted, forgotten = forgotten, _forgotten(server, facts)
-    return forgotten * HISTORY_GONE + numbers
-
-
-def _forgotten(server: Server, facts: TableFacts) -> int:
-    """How many ClickHouse partitions were ever forgotten."""
-    return int(block_numbers(server, facts)["forgotten"])
+        counted, now = int(now["forgotten"]), block_numbers(server, facts)
+    return counted * HISTORY_GONE + numbers + int(now["hashes"])
 
 
 #: Of a ZooKeeper node: how many children it was ever given, and how many were removed.
 _MADE = "intDiv(toInt64(cversion) + toInt64(numChildren) + 1, 2)"
 _REMOVED = "intDiv(toInt64(cversion) - toInt64(numChildren), 2)"
+#: Below a table's path, and what is asked of the nodes there.
+_QUORUM, _GIVEN_UP = "/quorum", "AND name = 'failed_parts'"
 
 
 def block_numbers(server: Server, facts: TableFacts) -> dict[str, Any]:
     """ZooKeeper's node below which the block numbers of a Replicated table are counted. Each that
     lives has one; where nodes cannot be seen, `system.zookeeper` has no rows, and no error.
 
+    :returns: how many ClickHouse partitions were ever `forgotten`; and how many `hashes` the window
+        was ever given, where it is not counted by block numbers alone.
     :raises TerminalError: the table is in an auxiliary ensemble, and `system.zookeeper` shows the
         server's own, where another table may have the path.
     :raises TransientError: the server does not show it.
@@ -111,7 +116,12 @@ def block_numbers(server: Server, facts: TableFacts) -> dict[str, Any]:
             "ZooKeeper: its deduplication window cannot be observed",
             "Load into a table whose path is in the server's own ensemble.",
         )
-    return _shown(server, facts, f"{_REMOVED} AS forgotten", "", "AND name = 'block_numbers'")
+    what = (
+        f"sumIf({_REMOVED}, name = 'block_numbers') AS forgotten, "
+        f"sumIf({_MADE}, name = 'deduplication_hashes') AS hashes"
+    )
+    there = "HAVING countIf(name = 'block_numbers') > 0"
+    return _shown(server, facts, what, "", there)
 
 
 def _shown(
@@ -134,10 +144,27 @@ def _shown(
     if not rows:
         raise TransientError(
             f"{facts.target} on {facts.url}: ZooKeeper shows no {facts.zookeeper_path}"
-            "/block_numbers, so its deduplication window cannot be observed",
+            f"{below or '/block_numbers'}, so its deduplication window cannot be observed",
             "See system.replicas there. A table in an auxiliary ensemble cannot be loaded.",
         )
     return rows[0]
+
+
+def read_quorums_given_up(server: Server, facts: TableFacts) -> int:
+    """How many parts were ever given up of a table, and of those that views behind it write to,
+    since too few replicas had them for their quorum.
+
+    In one transaction a server lists such a part below a node of ZooKeeper, ends the wait for its
+    quorum and takes what the window knows of its block. Nothing takes a part from the list again,
+    and each that comes raises the node's child version [as sources from 18.16 to 26.9 say].
+
+    :raises ServerError: as `read_insert_counter` does.
+    """
+    return sum(
+        int(_shown(server, each, "toInt64(cversion) AS given_up", _QUORUM, _GIVEN_UP)["given_up"])
+        for _, each in tables_with_windows(facts)
+        if each.replicated
+    )
 
 
 def crowding(server: Server, facts: TableFacts) -> float:

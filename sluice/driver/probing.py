@@ -6,7 +6,7 @@ ours runs on any replica, and the replicas have everything.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -24,6 +24,7 @@ from sluice.clickhouse.probe import (
     why_not_in_sync,
 )
 from sluice.clickhouse.schema import TableFacts, describe_table
+from sluice.clickhouse.topology import refuse_other_path
 from sluice.clickhouse.vanishing import (
     CannotTellError,
     lacking_in_key,
@@ -232,6 +233,27 @@ def require_all_answer(access: ClickHouseAccess, shard: str, what: str) -> None:
         )
 
 
+def require_one_table(access: ClickHouseAccess, urls: Iterable[str], table: TableSpec) -> None:
+    """Who reads rows reads them of one replica, and what the others have counts as there, too.
+
+    :raises OtherPathError: they are replicas of different tables, as where somebody has made one of
+        them anew (H15).
+    """
+    known: tuple[str, str] | None = None
+    for url in urls:
+        path = _path_at(access, url, table)
+        if known is None:
+            known = (url, path) if path else None
+        elif path:
+            where = f"{table.target} on {url}, unlike on {known[0]},"
+            refuse_other_path(where, path, known[1])
+
+
+def _path_at(access: ClickHouseAccess, url: str, table: TableSpec) -> str:
+    with access.connect(url) as server:
+        return describe_table(server, table.database, table.table).zookeeper_path
+
+
 def require_fetched(access: ClickHouseAccess, url: str, table: TableSpec) -> None:
     """:raises StillRunningError: this replica may lack what another one has."""
     with access.connect(url) as server:
@@ -332,6 +354,7 @@ class ClickHouseProber:
             # Nobody inserts any more at any of them; so what one of them has, the others can have.
             for url in urls:
                 self._require_ended(url, probe, table, shard)
+            require_one_table(self._access, urls, table)
             for url in urls:
                 require_fetched(self._access, url, table)
         found: dict[Range, dict[str, _Found]] = {}

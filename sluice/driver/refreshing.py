@@ -16,6 +16,7 @@ from sluice.clickhouse.access import ClickHouseAccess
 from sluice.clickhouse.comparing import Today, definition, why_not_insertable
 from sluice.clickhouse.schema import Structure, TableFacts, read_structures
 from sluice.clickhouse.sql import split_name
+from sluice.clickhouse.topology import refuse_other_path
 from sluice.config import Configuration, TableConfiguration
 from sluice.core.errors import SluiceError, TerminalError, TransientError
 from sluice.core.load_spec import LoadSpec, TableSpec
@@ -49,9 +50,18 @@ class SchemaChangedError(TerminalError):
 
 
 def _refuse_other_structures(first: str, known: _OfShard, url: str, structures: _OfShard) -> None:
-    """:raises TransientError: two replicas have a table with different columns or keys."""
+    """:raises TransientError: two replicas have a table with different columns or keys.
+    :raises OtherPathError: they are replicas of different tables.
+    """
     for name in sorted(known.keys() | structures.keys()):
-        if known.get(name) != structures.get(name):
+        one, other = known.get(name), structures.get(name)
+        if one and other:
+            if other.zookeeper_path and one.zookeeper_path:
+                where = f"{'.'.join(name)} on {url}, unlike on {first},"
+                refuse_other_path(where, other.zookeeper_path, one.zookeeper_path)
+            # Without a session with ZooKeeper a server may say none.
+            other = replace(other, zookeeper_path=one.zookeeper_path)
+        if one != other:
             raise TransientError(
                 f"{'.'.join(name)} is not the same on {first} and on {url}",
                 "An ALTER may be on its way from one to the other (system.replicas on the server "

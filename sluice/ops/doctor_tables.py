@@ -33,6 +33,9 @@ _ROUNDS_IN_WINDOW = 4
 _WINDOW_BLOCKS_WANTED = 10_000
 #: A range in doubt for longer than half a window is probed instead of replayed.
 _WINDOW_SECONDS_WANTED = 24 * 3600
+#: From then on asynchronous inserts into a table that is not replicated take entries of its window,
+#: which its block numbers do not count [as the source says].
+_ENTRIES_UNSEEN_SINCE = (26, 2)
 #: MODIFY SETTING for the MergeTree family.
 _MODIFY_SETTING_SINCE = (19, 14)
 #: Checks of a table that only windows need.
@@ -233,6 +236,13 @@ def _check_async(found: Examination, facts: TableFacts, capabilities: Capabiliti
             f"{facts.target} has the setting async_insert, of its own or from <merge_tree> of the "
             "server's configuration, which overrides that of an insert",
             set_table(facts, capabilities, "async_insert", 0),
+        )
+    if not facts.replicated and capabilities.version >= _ENTRIES_UNSEEN_SINCE:
+        found.ok(
+            "async-insert",
+            "no insert of Sluice's is queued. Nobody else may insert asynchronously (async_insert, "
+            "on by default): each of their inserts takes an entry of the window, and the server "
+            "tells of none",
         )
 
 

@@ -26,7 +26,12 @@ from sluice.core.errors import TransientError
 from sluice.core.load_spec import TableSpec
 from sluice.decode.engine.native import column_head, read_header
 from sluice.decode.keys.hashing import RowKeys
-from sluice.driver.probing import StillRunningError, require_all_answer, require_fetched
+from sluice.driver.probing import (
+    StillRunningError,
+    require_all_answer,
+    require_fetched,
+    require_one_table,
+)
 from sluice.producer.wire import varint
 
 #: Rows in memory at once; a server's block more at most.
@@ -51,6 +56,7 @@ def stored_keys(
     """
     for shard in table.shards:
         require_all_answer(access, shard, f"reading {table.target}")
+        require_one_table(access, access.shards[shard], table)
         for url in access.shards[shard]:
             _wait_for_inserts(access, url)
         with access.connect(_complete_replica(access, shard, table)) as server:

@@ -8,6 +8,7 @@ from sluice.clickhouse.comparing import other_table, other_zone, why_other_hash
 from sluice.clickhouse.http import Server
 from sluice.clickhouse.schema import read_identities, read_structures
 from sluice.clickhouse.sql import split_name
+from sluice.clickhouse.topology import OtherPathError, refuse_other_path
 from sluice.core.dynamic import NewField, why_no_answer
 from sluice.core.load_spec import TableSpec
 from sluice.core.receipts import Outdated, UnknownSchemas
@@ -24,7 +25,7 @@ from sluice.decode.messages.fault import (
     UNKNOWN_SCHEMA,
 )
 from sluice.worker.bundle import Bundle
-from sluice.worker.errors import OutdatedTextError, StructureChangedError
+from sluice.worker.errors import BlockRefusedError, OutdatedTextError, StructureChangedError
 
 #: Unknown schemas that a report names.
 _NUMBERS_SHOWN_MAX = 5
@@ -115,9 +116,14 @@ def require_same_table(
     :param is_first: no other task was ever sent this range.
     :raises OutdatedTextError: it does not, and this is the only task that ever could insert.
     :raises StructureChangedError: it does not, and an earlier attempt may have inserted.
+    :raises BlockRefusedError: this server's table is no replica of the one that the block is for,
+        as where somebody has made it anew (H15).
     """
     look = _why_other_table if tokens else _why_other_hash
-    why = look(server, table, shard, zone_matters)
+    try:
+        why = look(server, table, shard, zone_matters)
+    except OtherPathError as error:
+        raise BlockRefusedError(table.entry, error, is_unstored=is_first) from None
     if why is None:
         return
     if is_first:
@@ -129,9 +135,12 @@ def _why_other_table(
     server: Server, table: TableSpec, shard: str, zone_matters: bool
 ) -> str | None:
     known = {name: uuid for of, name, uuid in table.uuids if of == shard}
-    if not (known or zone_matters):
+    path = dict(table.zookeeper_paths).get(shard)
+    if not (known or zone_matters or path):
         return None
-    now = read_identities(server, [(table.database, table.table), *map(split_name, known)])
+    own = (table.database, table.table)
+    now = read_identities(server, [own, *map(split_name, known)], [own] if path else [])
+    _refuse_other_path(server, table, now.zookeeper_paths.get(table.target), path)
     if zone_matters and now.time_zone != table.time_zone:
         return other_zone(table.time_zone, now.time_zone)
     for name, uuid in known.items():
@@ -143,11 +152,22 @@ def _why_other_table(
     return None
 
 
+def _refuse_other_path(server: Server, table: TableSpec, now: str | None, path: str | None) -> None:
+    """A server that says no path may have no session with ZooKeeper, and refuses the block itself.
+
+    :param path: of the table that the block is for; None: it is not replicated.
+    """
+    if now and path:
+        refuse_other_path(f"{table.target} on {server.url}", now, path)
+
+
 def _why_other_hash(server: Server, table: TableSpec, shard: str, zone_matters: bool) -> str | None:
     where = (table.database, table.table)
     found = read_structures(server, [where]).get(where)
     if found is None:
         return f"{table.target} does not exist"
+    path = dict(table.zookeeper_paths).get(shard)
+    _refuse_other_path(server, table, found.zookeeper_path, path)
     if zone_matters and found.time_zone != table.time_zone:
         return other_zone(table.time_zone, found.time_zone)
     return why_other_hash(table, found.columns, found.sorting_key)

@@ -40,6 +40,12 @@ class ForgottenError(InDoubtError):
     hint = "The driver looks at the windows, and probes the range if need be; no action is needed."
 
 
+class QuorumGivenUpError(InDoubtError):
+    """A server said OK to a block that it may not have, while the quorum of a part was given up."""
+
+    hint = "The same block is sent again; no action is needed."
+
+
 class ReplicasFrozenError(TransientError):
     """No replica of a shard may be sent blocks."""
 

@@ -30,7 +30,12 @@ from sluice.clickhouse.sql import OF_RANGE, range_parameters
 from sluice.clickhouse.statements import wait_for_earlier
 from sluice.clickhouse.topology import refuse_other_table
 from sluice.clickhouse.vanishing import require_all_rows, seeing_all, tokens_went_until_ms
-from sluice.clickhouse.window import read_insert_counter, read_server_run, tables_with_windows
+from sluice.clickhouse.window import (
+    read_insert_counter,
+    read_quorums_given_up,
+    read_server_run,
+    tables_with_windows,
+)
 from sluice.core.budget import (
     TargetShard,
     WindowState,
@@ -53,6 +58,7 @@ from sluice.worker.errors import (
     ForgottenError,
     NeedsReservationError,
     OutdatedTextError,
+    QuorumGivenUpError,
     ReplicasFrozenError,
 )
 from sluice.worker.failover import FailoverAttempt, offer_block
@@ -187,7 +193,7 @@ def _insert_into(
     is_first = bundle.is_first and attempt.is_clean
     if not is_first:
         wait_for_earlier(server, token, block.seconds, lease.check)
-    _look(block, url, attempt)
+    looked = _look(block, url, attempt)
     is_known = not table.is_replacing  # whether a window knows the block again (R22)
     quorum = quorum_of(environment, table, shard)
     profile = cache.profile(environment, url, quorum, deduplicates=is_known)
@@ -216,14 +222,18 @@ def _insert_into(
         require_same_table(server, table, shard, **told)
         return mine.before_sending(min(seconds, lease.check(server.clock_ms())))
 
+    repeated = None if is_first or not is_known else looked
+    given_up = read_quorums_given_up(server, repeated) if repeated and quorum > 1 else 0
     try:
         reply = insert_surely(server, plan, check, seconds)
     except RefusedValuesError as refused:
         raise _final(refused, server, table, bundle, attempt) from None
     except TerminalServerError as error:
         raise _refused_block(error, server, table, profile, bundle.reservation, attempt) from error
-    if is_known and not is_first:
+    if repeated is not None:
         _require_same_run(server, bundle, shard, f"{table.target} on {url} has the block")
+        if quorum > 1:
+            _require_quorum(server, repeated, given_up)
     took_ms = int(reply.seconds * 1000)
     return block.receipt(url, token, insert_ms=took_ms, acknowledged_at_ms=now_ms())
 
@@ -348,10 +358,11 @@ def quorum_of(environment: TaskEnvironment, table: TableSpec, shard: str) -> int
     return max(dict(table.quorums).get(shard, 1), environment.clickhouse.quorum_of(shard))
 
 
-def _look(block: ShardBlock, url: str, attempt: FailoverAttempt) -> None:
+def _look(block: ShardBlock, url: str, attempt: FailoverAttempt) -> TableFacts | None:
     """Before the first insert of a load spec at a replica, and before each that may not be the
     first of its block.
 
+    :returns: what the table is; None where nobody has to look.
     :raises BlockRefusedError: this replica's table is not what the block is for.
     :raises ForgottenError: it may not remember the block any more.
     """
@@ -360,7 +371,7 @@ def _look(block: ShardBlock, url: str, attempt: FailoverAttempt) -> None:
     key = (url, bundle.spec, table.entry, shard)
     is_first = bundle.is_first and attempt.is_clean
     if key in cache.checked and (is_first or table.is_replacing):
-        return
+        return None
     server = cache.server(environment, url)
     server.ping()  # a server that is frozen is found out in seconds
     try:
@@ -374,6 +385,7 @@ def _look(block: ShardBlock, url: str, attempt: FailoverAttempt) -> None:
         doubt = f": {attempt.doubt}" if attempt.doubt else ""
         _require_remembered(server, facts, bundle, TargetShard(table.entry, shard), doubt)
     cache.checked[key] = zone_matters(table, facts, tokens=True)
+    return facts
 
 
 def _require_remembered(
@@ -413,6 +425,21 @@ def _require_same_run(server: Server, bundle: Bundle, shard: str, where: str) ->
     before = bundle.servers.get(shard)
     if before is not None and not is_same_run(before, read_server_run(server)):
         raise ForgottenError(f"{where}, and that server was started again meanwhile")
+
+
+def _require_quorum(server: Server, facts: TableFacts, given_up: int) -> None:
+    """Of a block that it knows and does not have, a server says OK as soon as nobody waits for the
+    quorum any more, whether that was reached or given up (H26). What was given up no window knows:
+    if it was before the insert, the block was a new one to the server, whose own check is good.
+
+    :param given_up: how many quorums were before the insert.
+    :raises QuorumGivenUpError: one was meanwhile.
+    """
+    if read_quorums_given_up(server, facts) != given_up:
+        raise QuorumGivenUpError(
+            f"{facts.target} on {server.url} acknowledged a block that was sent before, and the "
+            "replicas gave a part up meanwhile, which too few of them had: it may be this block's"
+        )
 
 
 def _reserved(settings: Mapping[str, str], reservation: int) -> Mapping[str, str]:

@@ -196,6 +196,30 @@ def test_a_forgotten_partition_hides_no_entries(
     assert still_remembered(WindowState(20, after + 2), after)
 
 
+def test_entries_that_share_a_block_number_are_counted(
+    old: Server, second: Server, replicated: str, zookeeper_port: int
+) -> None:
+    """Of a part that was inserted asynchronously, newer servers keep an entry for each insert in
+    one window with all others. This one has no such window: what it would have is written here."""
+    engine = f"ReplicatedMergeTree('/{replicated}/t', '{{replica}}')"
+    for each in (old, second):
+        create(each, replicated, engine, " SETTINGS replicated_deduplication_window = 20")
+    insert(old, f"{replicated}.t", COLUMNS, block(0, 5), "a")
+    facts = describe_table(old, replicated, "t")
+    before = read_insert_counter(old, facts)
+    assert before == 5
+    with zookeeper_at(zookeeper_port) as zookeeper:
+        hashes = f"/{replicated}/t/deduplication_hashes"
+        zookeeper.create(hashes)
+        for number in range(30):
+            zookeeper.create(f"{hashes}/{number}")
+        for number in range(25):
+            zookeeper.delete(f"{hashes}/{number}")  # what the window has no room for
+    after = read_insert_counter(second, facts)
+    assert after == before + 30
+    assert not still_remembered(WindowState(20, after), before)
+
+
 @contextmanager
 def zookeeper_at(port: int) -> Iterator[KazooClient]:
     client = KazooClient(f"127.0.0.1:{port}")

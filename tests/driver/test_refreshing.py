@@ -11,12 +11,19 @@ import pytest
 
 from sluice.clickhouse.comparing import Today, why_not_executable
 from sluice.clickhouse.http import Server
+from sluice.clickhouse.schema import Structure
+from sluice.clickhouse.topology import OtherPathError
 from sluice.config import Configuration
 from sluice.core.errors import TerminalError, TransientError
 from sluice.core.load_spec import Column, LoadSpec
 from sluice.driver import refreshing
 from sluice.driver.ports import SchemaRead
-from sluice.driver.refreshing import SchemaChangedError, SchemaReader, refreshed
+from sluice.driver.refreshing import (
+    SchemaChangedError,
+    SchemaReader,
+    _refuse_other_structures,
+    refreshed,
+)
 from sluice.driver.specs import build_spec, read_spec
 from tests.driver.test_specs import COLUMNS, LINEAGE, configuration_of, facts_of, today_of
 from tests.support.world import wait_for
@@ -381,3 +388,14 @@ def test_replicas_that_differ_are_waited_for(tmp_path: Path, old: Server, second
     finally:
         for server in (old, second):
             server.execute(f"DROP DATABASE {name}")
+
+
+def test_replicas_of_different_tables_are_named_with_both_paths() -> None:
+    """One that was made anew under another path has the same columns."""
+    name = ("shop", "orders")
+    first, other = (Structure((), "", "id", zookeeper_path=path) for path in ("/t/1", "/t/2"))
+    _refuse_other_structures("http://a", {name: first}, "http://b", {name: first})
+    silent = replace(first, zookeeper_path="")
+    _refuse_other_structures("http://a", {name: first}, "http://b", {name: silent})
+    with pytest.raises(OtherPathError, match=r"shop\.orders on http://b, .*at /t/2 .*at /t/1"):
+        _refuse_other_structures("http://a", {name: first}, "http://b", {name: other})

@@ -238,6 +238,9 @@ CONTENT_OF_STAGED = (
     "staging: stored block dropped",
 )
 
+#: What servers do that wait for a quorum of a part which another one has.
+CONTENT_OF_QUORUMS = ("OK to a repeat whose quorum was given up",)
+
 #: What a person does, in worlds that have one.
 CONTENT_OF_FREEZES = ("frozen by a person", "resumed by a person")
 
@@ -252,7 +255,7 @@ ALL_KINDS = tuple(
     dict.fromkeys(
         [
             *(*_OF_ALL_WORLDS, *OF_CLAIMS, *CONTENT_OF_CLAIMS, *CONTENT_OF_REPLACING),
-            *(*STATEMENT, *CONTENT_OF_STAGED, *CONTENT_OF_FREEZES),
+            *(*STATEMENT, *CONTENT_OF_STAGED, *CONTENT_OF_QUORUMS, *CONTENT_OF_FREEZES),
         ]
     )
 )
@@ -263,6 +266,7 @@ RARE = frozenset(
     {
         "shards left with different columns",
         "part lost before its quorum came",
+        "OK to a repeat whose quorum was given up",
         "ledger lost",
         # Once in some fifty seeds.
         "an insert lock does not come in time",

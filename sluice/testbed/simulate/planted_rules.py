@@ -141,6 +141,12 @@ def probe_ignores_running_inserts() -> AbstractContextManager[None]:
     )
 
 
+@RULE_BUGS.plant
+def quorums_that_were_given_up_are_believed() -> AbstractContextManager[None]:
+    """An OK to a repeat means that the quorum was reached."""
+    return patched((inserting, "_require_quorum", lambda *_: None))
+
+
 @RULE_BUGS.instead_of(probing.ClickHouseProber, "_look")
 def probe_looks_into_one_shard(real: Any, self: Any, probe: Any, table: Any, since_ms: int) -> None:
     """What lies in other shards counts as missing."""

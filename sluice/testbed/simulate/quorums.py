@@ -4,6 +4,7 @@ locks of tables whose servers take one quorum insert at a time, and who loses th
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass
 
 from sluice.locks.port import LockLostError, LocksAwayError, LockWaitError
@@ -33,8 +34,9 @@ class Quorums:
     def __init__(self, world: World) -> None:
         self._world = world
         self._open: list[_Open] = []
-        #: How many parts of all tables were lost.
+        #: How many parts of all tables were lost, and of each, by its path.
         self.lost = 0
+        self.lost_of = Counter[str]()
 
     def is_open(self, table: Table) -> bool:
         """Whether an insert into this table waits for its quorum."""
@@ -44,6 +46,12 @@ class Quorums:
         """Whether a part of this block waits for its quorum."""
         rows = set(block.rows)
         return any(each.table is table and rows & set(each.part.rows) for each in self._open)
+
+    def has(self, table: Table, block: Block, host: Host) -> bool:
+        """Whether a server has all parts of this block that wait for their quorum."""
+        rows = set(block.rows)
+        open_of = [e for e in self._open if e.table is table and rows & set(e.part.rows)]
+        return all(each.holder is host for each in open_of)
 
     def fetch_later(
         self, table: Table, host: Host, holder: Host, parts: list[Part], quorum: int
@@ -89,6 +97,7 @@ class Quorums:
                 self._open.remove(each)
                 each.table.lose(each.part)
                 self.lost += 1
+                self.lost_of[each.table.path] += 1
 
 
 #: Who is gone loses its lock after so long.

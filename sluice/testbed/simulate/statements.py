@@ -209,8 +209,13 @@ def _block_numbers(parts: Parts, host: Host, sql: str) -> Rows:
     return [] if table is None else [{"numbers": table.insert_counter}]
 
 
+def _given_up(parts: Parts, host: Host, sql: str) -> Rows:
+    table = _at_path(host, sql)
+    return [] if table is None else [{"given_up": parts.quorums.lost_of[table.path]}]
+
+
 def _partitions_forgotten(parts: Parts, host: Host, sql: str) -> Rows:
-    return [{"forgotten": 0}]
+    return [{"forgotten": 0, "hashes": 0}]
 
 
 def _log_end(parts: Parts, host: Host, sql: str) -> Rows:
@@ -266,14 +271,19 @@ def _structures(parts: Parts, host: Host, sql: str) -> Rows:
         key = ", ".join(LINEAGE_TYPES) if table.shape.replaces else "number"
         keys = {"kind": table.shape.partition_key, "expression": key}
         rows.append({"what": "table", **of, "column_name": "", "column_type": "UTC", **keys})
+        path = {"column_name": "", "column_type": "", "kind": "", "expression": table.path}
+        rows.append({"what": "path", **of, **path})
     return rows
 
 
 def _identities(parts: Parts, host: Host, sql: str) -> Rows:
-    rows: Rows = [{"in_database": "", "of_table": "", "own": "", "zone": "UTC"}]
+    rows: Rows = [{"in_database": "", "of_table": "", "own": "", "zone": "UTC", "path": ""}]
     for name in re.findall(rf"database = 'd' AND name = {_TEXT}", sql):
-        if _named(host, name) is not None:
-            rows.append({"in_database": "d", "of_table": name, "own": "", "zone": ""})
+        table, of = _named(host, name), {"in_database": "d", "of_table": name}
+        if table is not None:
+            rows.append({**of, "own": "", "zone": "", "path": ""})
+            if "system.replicas" in sql:
+                rows.append({**of, "own": "", "zone": "", "path": table.path})
     return rows
 
 
@@ -391,7 +401,8 @@ STATEMENTS = (
     Statement("AS base, ", "server run", _server_run, True),
     Statement("FROM system.processes", "processes", _processes),
     Statement("max(max_block_number)", "window insert counter", _newest_block, True),
-    Statement("AND name = 'block_numbers'", "", _partitions_forgotten, True),
+    Statement("AND name = 'failed_parts'", "quorums given up", _given_up, True),
+    Statement("AS forgotten, ", "", _partitions_forgotten, True),
     Statement("AS numbers FROM system.zookeeper", "window insert counter", _block_numbers, True),
     Statement("max(name) AS last", "replicas", _log_end),
     Statement("SELECT 'column' AS what", "structures", _structures, True),

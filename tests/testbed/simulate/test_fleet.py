@@ -32,9 +32,9 @@ CAUGHT_BY = {
     "own-id-initialised-by-a-take-over": 1,
     "an-heir-that-was-fenced-tries-again": 26,
     "half-a-window-beside-others": 1,
-    "a-floor-that-is-not-counted": 2,
+    "a-floor-that-is-not-counted": 3,
     "a-floor-that-is-forgotten": 2,
-    "late-inserts-have-no-floor": 43,
+    "late-inserts-have-no-floor": 90,
 }
 SEARCHED = 300
 
