@@ -111,7 +111,8 @@ class RoundPlanner:
         """
         windows = self._windows.current()
         self._planner.see_windows(windows)
-        self._holds.forget(now_ms, min((w.read_started_ms for w in windows.values()), default=0))
+        read_ms = {each.key: window.read_started_ms for each, window in windows.items()}
+        self._holds.forget(now_ms, read_ms)
         budget = Budget(windows, self._holds, under_way, now_ms)
         updates: list[RecordUpdate] = []
         ready: list[PartitionState] = []

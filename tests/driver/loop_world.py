@@ -234,7 +234,8 @@ class World(Inbox, Sources):
     def current(self) -> Mapping[TargetShard, ShardWindow]:
         if self.now - self._windows_at >= MARK_EVERY_MS or self.now < self._windows_at:
             self._windows_at = self.now
-            self._windows = {
+            unread = {at: each for at, each in self._windows.items() if self.outage(at)}
+            self._windows = unread | {
                 target_shard: ShardWindow(
                     table.read(target_shard),
                     self.now,
@@ -244,6 +245,7 @@ class World(Inbox, Sources):
                     lost_until_ms=table.lost_until_ms,
                 )
                 for target_shard, table in self.tables.items()
+                if self.outage(target_shard) is None
             }
         return self._windows
 

@@ -331,6 +331,18 @@ def test_hours_leave_nothing_behind() -> None:
     assert len(loop.holds.ended) <= 1
 
 
+def test_a_table_that_is_gone_for_hours_keeps_nothing_of_the_others() -> None:
+    world = World([P0, OTHER], (table_spec("t", ("a",)), table_spec("u", ("b",))))
+    loop = world.loop()
+    world.at(5_000, lambda: world.gone.update(u="somebody dropped it"))
+    for second in range(10, 200):
+        world.at(second * 1000, lambda: world.ends.update({P0: world.ends[P0] + 10}))
+    world.at(210_000, loop.stopping.set)
+    loop.run(None, 5.0)
+    assert world.rows_of(P0) == [1] * 1900
+    assert len(loop.holds.ended) <= 2
+
+
 def test_an_idle_partition_is_settled_again_before_its_offset_expires(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
