@@ -43,7 +43,10 @@ class IntentLog(Protocol):
         """Partitions whose committed record is not the expected one (R5)."""
 
     def record(self, commit: Commit, expected: Mapping[TopicPartition, Record]) -> None:
-        """Commit one transaction; returns only when it is known to be committed."""
+        """Commit one transaction; returns only when it is known to be committed.
+
+        :raises InDoubtError: nobody knows, and the driver is to stop.
+        """
 
     def adopt(self, sources: Iterable[TopicPartition]) -> None:
         """These are this owner's, too, although it has not recorded them here."""
