@@ -284,11 +284,11 @@ class ConnectorLoop:
     def _gather(self, timeout_seconds: float) -> None:
         for event in self._parts.inbox.take(timeout_seconds):
             match event:
-                case SchemaRead(started_ms):
+                case SchemaRead(at_ms, unread=unread):
                     before = self.planner.spec
                     specs = self._schema.take(event, self._environment.specs)
                     self._environment = replace(self._environment, specs=specs)
-                    if self.freezing.saw_tables(started_ms) or self.planner.spec is not before:
+                    if self.freezing.saw_tables(at_ms, unread) or self.planner.spec is not before:
                         self._use(self._environment.clickhouse)
                 case ConfigurationRead():
                     specs = self._schema.configured(event, self._environment.specs)
@@ -386,5 +386,5 @@ def _waits(loop: ConnectorLoop, parts: LoopParts, is_answered: bool, failures: i
     """See `ConnectorLoop.waits`."""
     windows, tables = parts.windows, loop.planner.spec.tables
     outages = {target_shard: windows.outage(target_shard) for target_shard in windows.current()}
-    frozen = {table.entry: bool(loop.freezing.hold([table.entry])) for table in tables}
+    frozen = {table.entry: bool(loop.freezing.frozen([table.entry])) for table in tables}
     return Waits(outages, not is_answered, failures, parts.parking.parked, frozen)

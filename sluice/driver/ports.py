@@ -198,6 +198,7 @@ class SchemaRead:
     :param altered: the same of table entries that may be parked.
     :param asked: a person asked for it: what was refused may be tried again.
     :param version: of the configuration that it was read for.
+    :param unread: shards that could not be read: what is said of tables there is from before.
     """
 
     started_ms: int
@@ -207,6 +208,7 @@ class SchemaRead:
     altered: Mapping[str, SluiceError] = field(default_factory=dict)
     asked: bool = False
     version: int = 0
+    unread: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
 from dataclasses import replace
 
 import pytest
@@ -13,15 +12,12 @@ from sluice.clickhouse.reactions import build_error, reaction_to
 from sluice.core.budget import TargetShard
 from sluice.core.errors import InDoubtError, OwnerChangedError, TransientError
 from sluice.core.lease import LeaseOverError, has_expired
-from sluice.core.ledger import Commit
 from sluice.core.planning import Limits
 from sluice.core.ranges import TopicPartition
 from sluice.core.receipts import DeadLetter, Failed, Loaded, NeedsReservation, TooHeavy
-from sluice.core.records import Record
 from sluice.driver.dispatching import PATIENCE_MS
 from sluice.driver.ports import ClusterRead
 from sluice.driver.record_updates import RecordPlanner
-from sluice.kafka.recorder import StopRequestedError
 from sluice.spark.jobs import JobLostError
 from sluice.worker.assignment import Assignment
 from tests.driver.loop_world import START_MS, Answer, World, kinds, run, table_spec
@@ -333,37 +329,6 @@ def test_hours_leave_nothing_behind() -> None:
     assert world.rows_of(P0) == [1] * 290
     assert loop.holds.late_inserts == []
     assert len(loop.holds.ended) <= 1
-
-
-def test_a_driver_that_stops_and_does_not_know_whether_it_recorded_goes_on_with_nothing(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """Its own record would be a foreign commit to it (H6)."""
-    world = World([P0])
-    world.ends[P0] = 10
-    loop, record = world.loop(), world.record
-
-    def unknown(commit: Commit, expected: Mapping[TopicPartition, Record]) -> None:
-        record(commit, expected)
-        loop.stopping.set()
-        raise StopRequestedError("asked to stop while Kafka did not answer")
-
-    monkeypatch.setattr(world, "record", unknown)
-    with pytest.raises(StopRequestedError):
-        run(world, loop)
-    assert loop.states[P0].stopped is None
-
-
-def test_a_table_that_is_gone_for_hours_keeps_nothing_of_the_others() -> None:
-    world = World([P0, OTHER], (table_spec("t", ("a",)), table_spec("u", ("b",))))
-    loop = world.loop()
-    world.at(5_000, lambda: world.gone.update(u="somebody dropped it"))
-    for second in range(10, 200):
-        world.at(second * 1000, lambda: world.ends.update({P0: world.ends[P0] + 10}))
-    world.at(210_000, loop.stopping.set)
-    loop.run(None, 5.0)
-    assert world.rows_of(P0) == [1] * 1900
-    assert len(loop.holds.ended) <= 2
 
 
 def test_an_idle_partition_is_settled_again_before_its_offset_expires(
