@@ -28,9 +28,13 @@ Answer = Loaded | TooHeavy | NeedsReservation | Outdated
 
 @value
 class Answered:
-    """A task said something of the range that the next record takes in."""
+    """A task said something of the range that the next record takes in.
+
+    :param weight: about what its dead letters and parked messages take in a transaction.
+    """
 
     answer: Answer
+    weight: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +56,12 @@ class Probing(ToProbe):
 class Probed(ToProbe):
     """What the probe found is not recorded yet. It may well be what an earlier probe found, and is
     recorded again all the same: under insert counters of now, and under a load spec that can be
-    executed."""
+    executed.
+
+    :param found: what is missing. Until it is recorded, the background stays that of the record.
+    """
+
+    found: Background = field(default_factory=Background)
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,6 +174,11 @@ class PartitionState:
         return answer if isinstance(answer, Loaded) else None
 
     @property
+    def weight(self) -> int:
+        """Of what the next record settles; see `Answered`."""
+        return self.stage.weight if isinstance(self.stage, Answered) else 0
+
+    @property
     def outdated(self) -> Outdated | None:
         """Why a task refused the recorded load spec; see `core.receipts.Outdated`."""
         match self.stage:
@@ -212,6 +226,11 @@ class PartitionState:
         )
 
     @property
+    def found(self) -> Background:
+        """What the last probe found, recorded or not."""
+        return self.stage.found if isinstance(self.stage, Probed) else self.background
+
+    @property
     def has_to_be_probed(self) -> bool:
         """Until a probe has found what is missing nothing of the range is sent."""
         return isinstance(self.stage, ToProbe) and not isinstance(self.stage, Probed)
@@ -224,7 +243,8 @@ class PartitionState:
 
     def answered(self, answer: Answer) -> None:
         """A task came back with an answer for the next record."""
-        self.become(Answered(answer))
+        letters = (*answer.dead_letters, *answer.copies) if isinstance(answer, Loaded) else ()
+        self.become(Answered(answer, sum(letter.weight for letter in letters)))
 
     def probe(self) -> None:
         """Have the range looked for; why its load spec is not executed stays known."""
