@@ -64,9 +64,11 @@ class Unrepeatable:
         """Whether only a later reading can tell."""
         return (state.record.spec, state.source.topic) in self._disputed
 
-    def read(self, judged: Collection[tuple[str, str]] | None, started_ms: int) -> None:
+    def read(self, judged: Collection[tuple[str, str]] | None, by: SchemaRead) -> None:
         """A reading found these; None: what the one before it found."""
-        over = {each for each, ms in self._disputed.items() if started_ms >= ms}
+        # Where it is not of all shards, what is disputed may be in the others.
+        began_ms = 0 if by.unread else by.started_ms
+        over = {each for each, ms in self._disputed.items() if began_ms >= ms}
         left = {each: ms for each, ms in self._disputed.items() if each not in over}
         if judged is None:
             self._found |= over
@@ -117,11 +119,9 @@ class SchemaChanges:
         self._version, self._see_specs = version, see_specs
         self._parking = parking
         self._barred: Mapping[str, SluiceError] = {}
-        self._states = states
-        self._planner = planner
-        self._specs = specs
+        self._states, self._planner, self._specs = states, planner, specs
         self._is_read = is_read
-        self._read_ms = 0
+        self._read_ms, self._unread = 0, frozenset[str]()
         #: Whether a block is known again by its token alone; not before it is known.
         self._has_tokens = False
         self._today: Today | None = None
@@ -142,16 +142,16 @@ class SchemaChanges:
         """
         if read.version != self._version:
             return canonical
-        self._read_ms = read.started_ms
+        self._read_ms, self._unread = read.started_ms, read.unread
         self._barred = read.barred
         self._parking.take(read.altered, asked=read.asked)
         if read.today is None:
-            self.unrepeatable.read(None, read.started_ms)
+            self.unrepeatable.read(None, read)
             return self._change(self._parking.applied(read.spec), canonical)
         self._today, self._has_tokens = read.today, read.today.tokens
         canonical = self._change(self._parking.applied(read.spec), canonical)
         judged = self._judged(self._states.values(), read.today)
-        self.unrepeatable.read(set(judged), read.started_ms)
+        self.unrepeatable.read(set(judged), read)
         return self._needed(canonical)
 
     def _judged(self, states: Iterable[PartitionState], today: Today) -> Iterator[tuple[str, str]]:
@@ -272,7 +272,9 @@ class SchemaChanges:
         if not self._is_read or open_fields(facts):
             return facts
         are_columns_coming = not self._has_tokens and self._are_columns_coming()
-        is_fresh = self._read_ms >= self._read_since_ms(state, now_ms)
+        tables = self.spec_of(state).tables_of(state.source.topic) if self._unread else ()
+        is_read = self._unread.isdisjoint(shard for table in tables for shard in table.shards)
+        is_fresh = is_read and self._read_ms >= self._read_since_ms(state, now_ms)
         return replace(facts, is_fresh=is_fresh, are_columns_coming=are_columns_coming)
 
     def _spec_facts(self, state: PartitionState) -> Facts:

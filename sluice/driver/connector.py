@@ -730,7 +730,8 @@ class _Applied:
         clickhouse = assembly.configuration.clickhouse
         assembly.configuration = replace(configuration, clickhouse=clickhouse)
         with self._lock:
-            self._coming = None
+            # Another one may come by now, and its tables be watched.
+            self._coming = None if self._coming is spec else self._coming
         self._finder.use(configuration, assembly._told_apart)
         if assembly.schema is not None and assembly.watch is not None:
             assembly.schema.change(configuration, spec, version.number)

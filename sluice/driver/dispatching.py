@@ -36,7 +36,7 @@ class HungJobs:
     def __init__(self, loop: str) -> None:
         self._loop = loop
         self._patience_ms = PATIENCE_MS
-        #: With the end of the last lease, and when it was ended, if it was.
+        #: With the end of the last lease, or when it was last ended.
         self._out: dict[int, tuple[Job, int]] = {}
         self._ended: set[int] = set()
 
@@ -59,18 +59,20 @@ class HungJobs:
         """Jobs that are to be ended now: no insert of theirs can begin or be on its way."""
         due = [
             job
-            for key, (job, deadline_ms) in self._out.items()
-            if key not in self._ended and has_expired(deadline_ms + self._patience_ms, now_ms)
+            for job, deadline_ms in self._out.values()
+            if has_expired(deadline_ms + self._patience_ms, now_ms)
         ]
+        is_new = any(id(job) not in self._ended for job in due)
         for job in due:
             self._ended.add(id(job))
+            self._out[id(job)] = job, now_ms  # if that does not end it, it is told so again
             _logger.warning(
-                "connector %s: %s does not come back although its lease is over: a worker hangs. "
-                "Spark is told to end it, and its ranges are sent again",
+                "connector %s: %s does not come back although its lease is over: a worker hangs, "
+                "or Spark has not begun it. It is ended, and its ranges are sent again",
                 self._loop,
                 job.description,
             )
-        if due:
+        if is_new:
             self._patience_ms = min(2 * self._patience_ms, PATIENCE_MS_MAX)
         return due
 

@@ -8,11 +8,11 @@ blocks; the partitions whose blocks nobody else can take stand still.
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from sluice.clickhouse.access import ClickHouseAccess
-from sluice.core.decided import Frozen, Standing, closed_shards, holding
+from sluice.core.decided import Frozen, Standing, Subject, closed_shards, holding
 from sluice.core.load_spec import TableSpec
 from sluice.driver.changes import SchemaChanges
 from sluice.driver.effects import Effect, ReadTables
@@ -65,12 +65,31 @@ class Freezing:
         self._find_replicas()
         return [ReadTables()] if self._resumed else []
 
-    def saw_tables(self, started_ms: int) -> bool:
-        """The tables were read; gives whether something goes on now."""
-        before = len(self._resumed)
-        self._resumed = {each: at for each, at in self._resumed.items() if at > started_ms}
+    def saw_tables(self, started_ms: int, unread: Collection[str] = ()) -> bool:
+        """The tables were read; gives whether something goes on now.
+
+        :param unread: in all shards but these, which hold back only what is there.
+        """
+        before = self._resumed
+        self._resumed = {}
+        for each, at in before.items():
+            over = [each] if at > started_ms else self._unseen(each, unread)
+            self._resumed |= dict.fromkeys(over, at)
         self._find_replicas()
-        return len(self._resumed) < before
+        return self._resumed != before
+
+    def _unseen(self, resumed: Frozen, unread: Collection[str]) -> Iterator[Frozen]:
+        """What of it waits for another look."""
+        if resumed.hosts:
+            urls = (url for shard in unread for url in self._shards.get(shard, ()))
+            if any(map(resumed.covers, urls)):
+                yield resumed
+            return
+        subject = resumed.subject
+        for table in self._planner.spec.tables if unread else ():
+            is_meant = subject.what != "table" or subject.name == table.entry
+            if is_meant and not {*unread}.isdisjoint(table.shards):
+                yield replace(resumed, subject=Subject("table", table.entry))
 
     def use(self, access: ClickHouseAccess) -> ClickHouseAccess:
         """These are the replicas of each shard from now on; gives how blocks may go there."""
@@ -128,7 +147,20 @@ class Freezing:
 
     def why(self, url: str) -> str:
         """Why a replica is sent no blocks, in words; "" if it is sent some."""
-        return next((each.line() for each in self._held if each.covers(url)), "")
+        return next((self.line(each) for each in self._held if each.covers(url)), "")
+
+    def line(self, held: Frozen) -> str:
+        """What it waits for, in words."""
+        if held in self.standing:
+            return held.line()
+        return (
+            f"{held.subject} is resumed, and waits until its tables are read again; the log says "
+            "what cannot be read"
+        )
+
+    def frozen(self, entries: Iterable[str]) -> Standing:
+        """What a person keeps frozen of these table entries; what is resumed is not."""
+        return tuple(each for each in self.hold(entries) if each in self.standing)
 
     def asks(self, members: list[PartitionState], now_ms: int) -> list[Effect]:
         """What a range that is held may ask for. What is resumed waits for a look at the tables,

@@ -19,7 +19,7 @@ from functools import partial
 from typing import Protocol
 
 from sluice.clickhouse.access import ClickHouseAccess
-from sluice.core.budget import TargetShard
+from sluice.core.budget import TargetShard, own_target_shards
 from sluice.core.flights import InFlight
 from sluice.core.load_spec import LoadSpec
 from sluice.core.ranges import TopicPartition
@@ -107,8 +107,7 @@ class ConnectorLoop:
         self.name = name
         self.states = {state.source: state for state in states}
         self.counters, self.stopping = Counters(), threading.Event()
-        self._parts, self._environment = parts, environment
-        self.holds = holds
+        self._parts, self._environment, self.holds = parts, environment, holds
         self._reports = ReportHandler(
             *(name, self.states, planner, self.counters, parts.now_ms),
             *(parts.dead_letter_limit, parts.parking, parts.schema_patience_ms),
@@ -126,7 +125,7 @@ class ConnectorLoop:
         self._pending = Pending(self.states, planner, parts.offsets.leader_of, self.freezing)
         self._use(environment.clickhouse)
         self._round_planner = RoundPlanner(
-            *(self.states, planner, holds, parts.windows, parts.jobs),
+            *(self.states, planner, holds, parts.windows, parts.jobs, parts.transaction_size),
             *(self._schema, self._flights, parts.offsets.leader_of, self._pending, self.freezing),
         )
         self._topics = TopicObserver(
@@ -272,6 +271,7 @@ class ConnectorLoop:
                 case LetGo(source):
                     del self.states[source]
                     self._pending.forget(source)
+                    self.dead_letters.windows.pop(source, None)
                 case ReadTables():
                     if self._parts.read_schema is not None:
                         self._parts.read_schema()
@@ -284,11 +284,11 @@ class ConnectorLoop:
     def _gather(self, timeout_seconds: float) -> None:
         for event in self._parts.inbox.take(timeout_seconds):
             match event:
-                case SchemaRead(started_ms):
+                case SchemaRead(at_ms, unread=unread):
                     before = self.planner.spec
                     specs = self._schema.take(event, self._environment.specs)
                     self._environment = replace(self._environment, specs=specs)
-                    if self.freezing.saw_tables(started_ms) or self.planner.spec is not before:
+                    if self.freezing.saw_tables(at_ms, unread) or self.planner.spec is not before:
                         self._use(self._environment.clickhouse)
                 case ConfigurationRead():
                     specs = self._schema.configured(event, self._environment.specs)
@@ -385,6 +385,8 @@ class ConnectorLoop:
 def _waits(loop: ConnectorLoop, parts: LoopParts, is_answered: bool, failures: int) -> Waits:
     """See `ConnectorLoop.waits`."""
     windows, tables = parts.windows, loop.planner.spec.tables
-    outages = {target_shard: windows.outage(target_shard) for target_shard in windows.current()}
-    frozen = {table.entry: bool(loop.freezing.hold([table.entry])) for table in tables}
+    # Also where nothing was ever read.
+    watched = {*windows.current(), *(each for table in tables for each in own_target_shards(table))}
+    outages = {target_shard: windows.outage(target_shard) for target_shard in watched}
+    frozen = {table.entry: bool(loop.freezing.frozen([table.entry])) for table in tables}
     return Waits(outages, not is_answered, failures, parts.parking.parked, frozen)

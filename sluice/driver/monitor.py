@@ -153,9 +153,12 @@ class WindowMonitor(Background):
                 try:
                     if target_shard.shard in down:
                         raise down[target_shard.shard]
-                    windows |= self._read_target_shard(
+                    found = self._read_target_shard(
                         servers[target_shard.shard], target_shard, (database, table), runs
                     )
+                    windows |= found
+                    # At once: where others take long, it would be too old to repeat on at the end.
+                    self._windows = {**self._windows, **found}
                 except TransientError as error:
                     outages[target_shard] = down[target_shard.shard] = error
                 except SluiceError as error:

@@ -233,6 +233,7 @@ class TopicObserver:
                     end,
                 )
             state.held_back_at = state.stable_end
+        _see_stopped(self._states, self._offsets, now_ms)
 
     def _look_at_topics(self, new: list[TopicPartition]) -> Iterator[Effect]:
         """All of them by one request: a thousand, one after the other, held a round for seconds.
@@ -331,6 +332,17 @@ class TopicObserver:
                     if state.stable_end > state.settled
                     else "",
                 )
+
+
+def _see_stopped(
+    states: Mapping[TopicPartition, PartitionState], offsets: SourceOffsets, now_ms: int
+) -> None:
+    """What comes to partitions that stopped is told, so that their lag is; nothing follows."""
+    stopped = [source for source, state in states.items() if state.stopped is not None]
+    with suppress(SluiceError):  # their topic may be gone
+        told = offsets.stable_ends(stopped, partial=True) if stopped else {}
+        for source, end in told.items():
+            states[source].see_end(EpochOffset(end, EPOCH_UNKNOWN), now_ms)
 
 
 def _stop_going(state: PartitionState, error: SluiceError) -> Iterator[Effect]:

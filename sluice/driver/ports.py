@@ -43,7 +43,10 @@ class IntentLog(Protocol):
         """Partitions whose committed record is not the expected one (R5)."""
 
     def record(self, commit: Commit, expected: Mapping[TopicPartition, Record]) -> None:
-        """Commit one transaction; returns only when it is known to be committed."""
+        """Commit one transaction; returns only when it is known to be committed.
+
+        :raises InDoubtError: nobody knows, and the driver is to stop.
+        """
 
     def adopt(self, sources: Iterable[TopicPartition]) -> None:
         """These are this owner's, too, although it has not recorded them here."""
@@ -195,6 +198,7 @@ class SchemaRead:
     :param altered: the same of table entries that may be parked.
     :param asked: a person asked for it: what was refused may be tried again.
     :param version: of the configuration that it was read for.
+    :param unread: shards that could not be read: what is said of tables there is from before.
     """
 
     started_ms: int
@@ -204,6 +208,7 @@ class SchemaRead:
     altered: Mapping[str, SluiceError] = field(default_factory=dict)
     asked: bool = False
     version: int = 0
+    unread: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)

@@ -73,7 +73,7 @@ class ProbedRanges:
     def record(self, state: PartitionState, budget: Budget, now_ms: int) -> RecordUpdate | None:
         """What a probe found of a range. Of one of which it found nothing `load_absent` tells."""
         spec = self._spec_of(state)
-        waits = why_not_parked(spec, state.block_range, state.background.stored)
+        waits = why_not_parked(spec, state.block_range, state.found.stored)
         if waits is not None:
             _logger.warning("%s", waits)
             state.probe()
@@ -109,7 +109,7 @@ class ProbedRanges:
         except WindowTooSmallError as error:
             self._stop(state, error)
             return None
-        background = from_now_on(state.background, target_shards, budget.windows, now_ms)
+        background = from_now_on(state.found, target_shards, budget.windows, now_ms)
         return self._planner.probed(state, spec.digest(), background, now_ms, reservation)
 
     def _together(self) -> list[list[PartitionState]]:
@@ -155,7 +155,7 @@ class ProbedRanges:
                 self._planner.probed(
                     state,
                     digest,
-                    from_now_on(state.background, target_shards, budget.windows, now_ms),
+                    from_now_on(state.found, target_shards, budget.windows, now_ms),
                     now_ms,
                     reservation,
                     attempt,
@@ -182,7 +182,7 @@ class ProbedRanges:
 def found_nothing(state: PartitionState, spec: LoadSpec) -> bool:
     """Whether a probe found no row of a range in any table of this load spec."""
     whole = ((state.record.begin, state.record.end),)
-    rest, stored = state.background.rest, state.background.stored
+    rest, stored = state.found.rest, state.found.stored
     tables = spec.tables_of(state.source.topic)
     if any(table.is_staged for table in tables):
         return False  # nobody looked there

@@ -349,8 +349,10 @@ class ClickHouseProber:
         for shard in table.shards:
             require_all_answer(self._access, shard, f"the probe of {probe}")
         for shard in table.shards:
-            gone = [u for u in sorted(self._gone.get(shard, ())) if self._still_serves(u, table)]
-            urls = [*self._access.shards[shard], *gone]
+            # In this order: `use` tells who is gone before it tells who is there.
+            there = self._access.shards[shard]
+            gone = sorted(self._gone.get(shard, frozenset()).difference(there))
+            urls = [*there, *(url for url in gone if self._still_serves(url, table))]
             # Nobody inserts any more at any of them; so what one of them has, the others can have.
             for url in urls:
                 self._require_ended(url, probe, table, shard)

@@ -51,6 +51,7 @@ class RecordUpdate:
 
     :param dispatch: whether its range is to be loaded after the commit.
     :param settles: the bundle of the range that it settles, "" of one alone or of none.
+    :param weight: about what its dead letters take in a transaction.
     """
 
     source: TopicPartition
@@ -60,6 +61,7 @@ class RecordUpdate:
     entries: tuple[LedgerEntry, ...] = ()
     dead_letters: tuple[DeadLetter, ...] = ()
     settles: str = ""
+    weight: int = 0
 
     def numbered(self, batch: int) -> Record:
         """The record as part of this batch."""
@@ -518,12 +520,12 @@ class RecordPlanner:
 
 def settling(
     state: PartitionState, now_ms: int
-) -> tuple[tuple[LedgerEntry, ...], tuple[DeadLetter, ...], str]:
-    """Ledger entries and dead letters of a loaded range that this update settles, and its
-    bundle."""
+) -> tuple[tuple[LedgerEntry, ...], tuple[DeadLetter, ...], str, int]:
+    """Ledger entries and dead letters of a loaded range that this update settles, its bundle, and
+    what those weigh."""
     loaded = state.loaded
     if loaded is None:
-        return (), (), ""
+        return (), (), "", 0
     batch, attempt = state.record.batch, state.record.attempt
     entries = [receipt_entry(state.block_range, batch, attempt, r) for r in loaded.receipts]
     entries.append(settled_entry(state.block_range, batch, attempt, loaded))
@@ -534,7 +536,8 @@ def settling(
                 state.block_range, late.deadline_ms, late.insert_counters, late.claimed_in
             )
         )
-    return tuple(entries), loaded.dead_letters + loaded.copies, state.record.bundle
+    letters = loaded.dead_letters + loaded.copies if loaded.copies else loaded.dead_letters
+    return tuple(entries), letters, state.record.bundle, state.weight
 
 
 def refresh(state: PartitionState) -> RecordUpdate:
@@ -630,7 +633,7 @@ def bounded(updates: list[RecordUpdate], bytes_max: int) -> list[RecordUpdate]:
     taken: list[RecordUpdate] = []
     size = 0
     for group in groups.values():
-        weight = sum(letter.weight for update in group for letter in update.dead_letters)
+        weight = sum(update.weight for update in group)
         if size and weight and size + weight > bytes_max:
             continue
         size += weight

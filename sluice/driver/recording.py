@@ -225,7 +225,7 @@ class RoundRecorder:
                 tables = self._schema.spec_of(state).tables_of(state.source.topic)
                 self._counters.account([table.entry for table in tables], state.loaded)
             _logger.debug("%s is settled: %d rows", state.block_range, state.loaded.rows)
-            self._holds.end(now_ms, state.background.insert_counters, state.record)
+            self._holds.end(state, now_ms)
             if not has_expired(state.late_insert_until_ms, now_ms):
                 self._holds.late_inserts.append(state.late_insert)
                 state.held_until_ms = max(state.held_until_ms, state.late_insert_until_ms)

@@ -208,6 +208,7 @@ class SchemaReader(Background):
         self._examine = examine
         self._put = put
         self._before: _Structures | None = None
+        self._today: Today | None = None
         self._barred: Mapping[str, SluiceError] = {}
         self._altered: Mapping[str, SluiceError] = {}
         self._grower = Grower(self._access, configuration.parkable)
@@ -276,15 +277,16 @@ class SchemaReader(Background):
             self._grower.forget_refusals()
         try:
             grown = self._grower.grow(self._spec)
-            structures = self._structures()
+            structures, unread = self._structures()
             today = None
             self._spec = grown
             # A person who asks has seen what was altered, and means it.
             meant = frozenset(self._altered) if asked else frozenset[str]()
             if structures != self._before or meant:
-                today = read_today(self._configuration, [self._spec, *self._recorded])
-                # What is not taken up is looked at again by the next reading.
-                self._before = structures if self._take(today, meant) else None
+                today = self._read_today(unread)
+                # What is not taken up, or not whole, is looked at again by the next reading.
+                is_whole = self._take(today, meant) and not unread
+                self._today, self._before = today, structures if is_whole else None
         except SluiceError as error:
             self._is_asked |= asked
             self._say_failure(error)
@@ -293,14 +295,17 @@ class SchemaReader(Background):
             self._is_asked |= asked
             _logger.exception("reading the tables' columns ends on a bug")
             return False
-        if self._failed and self._before is not None:
+        if unread:
+            self._say_failure(next(iter(unread.values())))
+        elif self._failed and self._before is not None:
             _logger.warning("the tables' columns can be read again")
             self._failed = ""
         barred = {**self._barred, **self._grower.barred}
         altered = {**self._altered, **self._grower.altered}
         version = self._version
-        self._put(SchemaRead(started_ms, today, self._spec, barred, altered, asked, version))
-        return True
+        told = self._spec, barred, altered, asked, version, frozenset(unread)
+        self._put(SchemaRead(started_ms, today, *told))
+        return not unread
 
     def _go_over(self) -> None:
         """To what was applied meanwhile."""
@@ -316,11 +321,12 @@ class SchemaReader(Background):
         self._barred, self._altered = {}, {}
         self._grower.park(configuration.parkable)
 
-    def _structures(self) -> _Structures:
-        """Of all tables, in all shards that any of them needs.
+    def _structures(self) -> tuple[_Structures, Mapping[str, SluiceError]]:
+        """Of all tables, in all shards that any of them needs; and why some were not read, of which
+        they are those of before: no replica answers, or they do not say the same. An ALTER reaches
+        them one after the other, and what one that is behind says is past.
 
-        :raises TransientError: no replica of a shard answers, or they do not say the same: an
-            ALTER reaches them one after the other, and what one that is behind says is past.
+        :raises SluiceError: none was.
         """
         known = {table for spec in (self._spec, *self._recorded) for table in spec.tables}
         names = {(table.database, table.table) for table in known}
@@ -329,12 +335,48 @@ class SchemaReader(Background):
         tables = sorted(names)
         needed = {shard for table in known for shard in table.shards}
         found: _Structures = {}
+        unread: dict[str, SluiceError] = {}
         for shard in sorted(needed & self._access.shards.keys()):
-            said = on_replicas(self._access, shard, lambda server: read_structures(server, tables))
-            (first, found[shard]), *others = said.items()
-            for url, structures in others:
-                _refuse_other_structures(first, found[shard], url, structures)
+            try:
+                found[shard] = self._structures_in(shard, tables)
+            except SluiceError as error:
+                unread[shard] = error
+        if unread and not found:
+            raise next(iter(unread.values()))
+        before = self._before or {}
+        return found | {shard: before[shard] for shard in unread if shard in before}, unread
+
+    def _structures_in(self, shard: str, tables: list[tuple[str, str]]) -> _OfShard:
+        said = on_replicas(self._access, shard, lambda server: read_structures(server, tables))
+        (first, found), *others = said.items()
+        for url, structures in others:
+            _refuse_other_structures(first, found, url, structures)
         return found
+
+    def _read_today(self, unread: Mapping[str, SluiceError]) -> Today:
+        """What the tables are now. Of those in a shard that was not read it is what they were: what
+        was found of them may not be forgotten.
+
+        :raises SluiceError: they cannot be read.
+        """
+        specs, before = [self._spec, *self._recorded], self._today
+        if not unread:
+            return read_today(self._configuration, specs)
+        tables = {table for spec in specs for table in spec.tables}
+        left = {table.target for table in tables if unread.keys() & {*table.shards}}
+        if before is None or left.issuperset(table.target for table in tables):
+            raise next(iter(unread.values()))
+        now = read_today(self._configuration, specs, unread)
+        return replace(
+            now,
+            tables={
+                **{name: before.tables[name] for name in left & {*before.tables}},
+                **now.tables,
+            },
+            tokens=now.tokens and before.tokens,
+            paths={**before.paths, **now.paths},
+            uuids={**before.uuids, **now.uuids},
+        )
 
     def _take(self, today: Today, meant: Collection[str]) -> bool:
         """Judge what was read; False if the new load spec was refused.

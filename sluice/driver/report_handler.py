@@ -389,7 +389,9 @@ class ReportHandler:
         self._counters.failures[kind] = self._counters.failures.get(kind, 0) + 1
 
     def _take_probe(self, found: ProbeFound) -> list[Effect]:
-        state = self._states[found.source]
+        state = self._states.get(found.source)
+        if state is None or not state.is_looked_for:
+            return []  # it was let go meanwhile, or taken over anew
         now_ms = self._now_ms()
         if state.stopped is not None:
             state.become(Stopped(state.stopped))
@@ -402,13 +404,9 @@ class ReportHandler:
             if state.has_to_be_probed:
                 state.probe()
             return self._failed(state, error, now_ms)
-        state.become(Probed(state.outdated))
-        state.background = Background(
-            since_ms=now_ms,
-            rest=found.rest,
-            bytes_max=state.background.bytes_max,
-            stored=found.stored,
-        )
+        bytes_max = state.background.bytes_max
+        background = Background({}, now_ms, found.rest, bytes_max, stored=found.stored)
+        state.become(Probed(state.outdated, background))
         missing = sum(end - begin for rest in found.rest.values() for begin, end in rest)
         rows = sum(end - begin for rows in found.stored.values() for _, begin, end in rows)
         _logger.warning(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 
 from sluice.core.budget import TargetShard
@@ -13,6 +13,7 @@ from sluice.core.load_spec import LoadSpec
 from sluice.core.planning import in_fair_order
 from sluice.core.ranges import TopicPartition
 from sluice.core.receipts import NeedsReservation, TooHeavy
+from sluice.core.transaction_size import TransactionSize
 from sluice.driver.bundling import (
     NewRanges,
     again_together,
@@ -44,6 +45,9 @@ from sluice.driver.stopped import not_to_be_cut, unprobable
 
 _logger = logging.getLogger("sluice.loop")
 
+#: No new range is begun while what is loaded waits for more than so many transactions.
+LOADED_SHARE = 2
+
 
 @dataclass(frozen=True, slots=True)
 class Round:
@@ -63,6 +67,7 @@ class RoundPlanner:
 
     :param states: the loop's own mapping; partitions may join it later.
     :param jobs: ranges for twice as many tasks as it can run at once may be under way.
+    :param size: how much one transaction may settle.
     :param schema: knows what the tables are now.
     :param flights: how many ranges each replica is given.
     :param leader_of: the id of the broker that leads a partition, -1 where it is not known.
@@ -77,6 +82,7 @@ class RoundPlanner:
         holds: Holds,
         windows: Windows,
         jobs: Jobs,
+        size: TransactionSize,
         schema: SchemaChanges,
         flights: InFlight,
         leader_of: Callable[[TopicPartition], int],
@@ -85,7 +91,7 @@ class RoundPlanner:
     ) -> None:
         self._states, self._pending, self._freezing = states, pending, freezing
         self._planner, self._schema, self._holds = planner, schema, holds
-        self._windows, self._flights, self._jobs = windows, flights, jobs
+        self._windows, self._flights, self._jobs, self._size = windows, flights, jobs, size
         self._leader_of, self._is_disputed = leader_of, schema.unrepeatable.is_disputed
         #: Of the round that is being decided.
         self._effects: list[Effect] = []
@@ -111,7 +117,8 @@ class RoundPlanner:
         """
         windows = self._windows.current()
         self._planner.see_windows(windows)
-        self._holds.forget(now_ms, min((w.read_started_ms for w in windows.values()), default=0))
+        read_ms = {each.key: window.read_started_ms for each, window in windows.items()}
+        self._holds.forget(now_ms, read_ms)
         budget = Budget(windows, self._holds, under_way, now_ms)
         updates: list[RecordUpdate] = []
         ready: list[PartitionState] = []
@@ -152,13 +159,11 @@ class RoundPlanner:
             is_old = any(now_ms - s.committed_at_ms > RESETTLE_MS for s in members)
             if is_old and not any(state.source in planned for state in members):
                 updates += [refresh(state) for state in members]
-        updates += [] if stopping else self._intend(out, budget, now_ms, flush=flush)
-        planned = {update.source for update in updates}
-        stale_ms = now_ms - RESETTLE_MS
-        for state in idle:
-            is_old, to = state.committed_at_ms < stale_ms, state.goes_to(now_ms)
-            if (is_old or state.loaded is not None or to) and state.source not in planned:
-                updates.append(settle(state, to or planner.owner, planner.batch, now_ms))
+        # Dead letters and parked messages are held until a transaction takes them.
+        is_full = sum(s.weight for s in idle) > LOADED_SHARE * self._size.bytes_max
+        if not (stopping or is_full):
+            updates += self._intend(out, budget, now_ms, flush=flush)
+        updates += _settled(idle, {update.source for update in updates}, planner, now_ms)
         return Round(updates, ready, self._effects)
 
     def _stop(self, state: PartitionState, error: SluiceError) -> None:
@@ -357,6 +362,17 @@ class RoundPlanner:
 
     def _outage(self, target_shards: list[TargetShard]) -> bool:
         return any(self._windows.outage(target_shard) for target_shard in target_shards)
+
+
+def _settled(
+    idle: list[PartitionState], planned: set[TopicPartition], planner: RecordPlanner, now_ms: int
+) -> Iterator[RecordUpdate]:
+    """Those of which nothing else is planned, and something is to be recorded all the same."""
+    stale_ms = now_ms - RESETTLE_MS
+    for state in idle:
+        is_old, to = state.committed_at_ms < stale_ms, state.goes_to(now_ms)
+        if (is_old or state.loaded is not None or to) and state.source not in planned:
+            yield settle(state, to or planner.owner, planner.batch, now_ms)
 
 
 def _entries_again(

@@ -153,6 +153,8 @@ class Sharing:
 
     def _held(self) -> dict[TopicPartition, Record | None]:
         return {
-            source: None if state.stopped is None or state.out else state.record
+            source: state.record
+            if state.stopped and not (state.out or state.is_looked_for)
+            else None
             for source, state in self._states.items()
         }

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from sluice.claims.stores import StoreAccess
@@ -362,9 +362,12 @@ def read_spec(configuration: Configuration, connector_name: str) -> LoadSpec:
     )
 
 
-def read_today(configuration: Configuration, recorded: Iterable[LoadSpec]) -> Today:
+def read_today(
+    configuration: Configuration, recorded: Iterable[LoadSpec], unread: Collection[str] = ()
+) -> Today:
     """Read every table that the recorded load specs name, also those no longer configured.
 
+    :param unread: shards that cannot be read: tables that are there, too, are left out.
     :raises TerminalError: shards that differ.
     :raises TransientError: no replica of a shard answers.
     """
@@ -372,7 +375,8 @@ def read_today(configuration: Configuration, recorded: Iterable[LoadSpec]) -> To
     for spec in recorded:
         for table in spec.tables:
             shards.setdefault((table.database, table.table), set()).update(table.shards)
-    return _read(access_of(configuration), shards, strict=False)
+    read = {name: of for name, of in shards.items() if of.isdisjoint(unread)}
+    return _read(access_of(configuration), read, strict=False)
 
 
 def _read(access: ClickHouseAccess, shards: Mapping[_Name, set[str]], *, strict: bool) -> Today:

@@ -28,9 +28,13 @@ Answer = Loaded | TooHeavy | NeedsReservation | Outdated
 
 @value
 class Answered:
-    """A task said something of the range that the next record takes in."""
+    """A task said something of the range that the next record takes in.
+
+    :param weight: about what its dead letters and parked messages take in a transaction.
+    """
 
     answer: Answer
+    weight: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +56,12 @@ class Probing(ToProbe):
 class Probed(ToProbe):
     """What the probe found is not recorded yet. It may well be what an earlier probe found, and is
     recorded again all the same: under insert counters of now, and under a load spec that can be
-    executed."""
+    executed.
+
+    :param found: what is missing. Until it is recorded, the background stays that of the record.
+    """
+
+    found: Background = field(default_factory=Background)
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,6 +174,11 @@ class PartitionState:
         return answer if isinstance(answer, Loaded) else None
 
     @property
+    def weight(self) -> int:
+        """Of what the next record settles; see `Answered`."""
+        return self.stage.weight if isinstance(self.stage, Answered) else 0
+
+    @property
     def outdated(self) -> Outdated | None:
         """Why a task refused the recorded load spec; see `core.receipts.Outdated`."""
         match self.stage:
@@ -212,6 +226,11 @@ class PartitionState:
         )
 
     @property
+    def found(self) -> Background:
+        """What the last probe found, recorded or not."""
+        return self.stage.found if isinstance(self.stage, Probed) else self.background
+
+    @property
     def has_to_be_probed(self) -> bool:
         """Until a probe has found what is missing nothing of the range is sent."""
         return isinstance(self.stage, ToProbe) and not isinstance(self.stage, Probed)
@@ -224,7 +243,8 @@ class PartitionState:
 
     def answered(self, answer: Answer) -> None:
         """A task came back with an answer for the next record."""
-        self.become(Answered(answer))
+        letters = (*answer.dead_letters, *answer.copies) if isinstance(answer, Loaded) else ()
+        self.become(Answered(answer, sum(letter.weight for letter in letters)))
 
     def probe(self) -> None:
         """Have the range looked for; why its load spec is not executed stays known."""
@@ -358,7 +378,8 @@ class Holds:
     """Everything that holds on to a window: R10's bookkeeping for one connector."""
 
     late_inserts: list[PossibleLateInsert] = field(default_factory=list)
-    ended: list[tuple[int, InsertCounters, Record]] = field(default_factory=list)
+    #: By range, or by bundle, whose members are one hold: when it ended.
+    ended: dict[Range | str, tuple[int, InsertCounters, int]] = field(default_factory=dict)
 
     def add_late_inserts(self, found: Iterable[PossibleLateInsert]) -> None:
         """Take in what a take-over found; what is known already counts once."""
@@ -366,29 +387,38 @@ class Holds:
             if late_insert not in self.late_inserts:
                 self.late_inserts.append(late_insert)
 
-    def end(self, now_ms: int, insert_counters: InsertCounters, record: Record) -> None:
-        """A hold ended, with this record; its entries may be missing in insert counters that were
-        read before. The members of a bundle are one hold."""
-        is_known = record.bundle and any(record.bundle == each.bundle for *_, each in self.ended)
-        if not is_known:
-            self.ended.append((now_ms, insert_counters, record))
+    def end(self, state: PartitionState, now_ms: int) -> None:
+        """The hold of a range that is loaded ended; its entries may be missing in insert counters
+        that were read before. The members of a bundle are one hold."""
+        record, insert_counters = state.record, state.background.insert_counters
+        each = record.bundle or state.block_range
+        self.ended.setdefault(each, (now_ms, insert_counters, record.reservation))
 
     def clock_went_back(self, now_ms: int) -> None:
         """What has ended counts as having ended now."""
-        self.ended = [
-            (min(at, now_ms), insert_counters, record) for at, insert_counters, record in self.ended
-        ]
+        self.ended = {
+            each: (min(at, now_ms), insert_counters, reservation)
+            for each, (at, insert_counters, reservation) in self.ended.items()
+        }
 
-    def forget(self, now_ms: int, read_started_ms: int) -> None:
-        """Drop what no longer counts."""
+    def forget(self, now_ms: int, read_ms: Mapping[str, int]) -> None:
+        """Drop what no longer counts: of what ended, what each window that it was held of was read
+        after. So a window that cannot be read keeps nothing that is of other ones.
+
+        :param read_ms: when the last reading of each window began, by its key.
+        """
         self.late_inserts = [s for s in self.late_inserts if not has_expired(s.deadline_ms, now_ms)]
-        self.ended = [item for item in self.ended if item[0] >= read_started_ms]
+        self.ended = {
+            each: (at, insert_counters, reservation)
+            for each, (at, insert_counters, reservation) in self.ended.items()
+            if any(at >= read_ms.get(key, at + 1) for key in insert_counters)
+        }
 
     def ended_since(self, target_shard: TargetShard, read_started_ms: int) -> int:
         """Reservations that ended after an insert counter's reading began."""
         return sum(
-            record.reservation
-            for at, insert_counters, record in self.ended
+            reservation
+            for at, insert_counters, reservation in self.ended.values()
             if at >= read_started_ms and target_shard.key in insert_counters
         )
 

@@ -22,6 +22,7 @@ import confluent_kafka as ck
 
 from sluice.core.errors import (
     ForeignHandsError,
+    InDoubtError,
     OwnerChangedError,
     SluiceError,
     TransientError,
@@ -59,8 +60,9 @@ _Answer = TypeVar("_Answer")
 _Passing = tuple[type[SluiceError], ...]
 
 
-class StopRequestedError(TransientError):
-    """The driver was asked to stop while Kafka was away."""
+class StopRequestedError(InDoubtError):
+    """The driver was asked to stop while Kafka was away: what was under way may be committed, and
+    nobody may go on as if it were not."""
 
     hint = "The intents stay in doubt; the next start resolves them."
 
@@ -279,6 +281,7 @@ class Recorder:
 
         :param expected: the records that this one replaces.
         :raises TransientError: it is known not to be committed; may be repeated.
+        :raises StopRequestedError: it is to stop, and does not know.
         :raises OwnerChangedError: another owner wrote; or this one, a member of a fleet, was
             fenced: whoever did that may have written its id off (R24).
         """

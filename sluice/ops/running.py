@@ -20,7 +20,7 @@ from typing import Literal, get_args
 from sluice.config import load
 from sluice.config.applied import document_of
 from sluice.core.budget import BOUNDLESS, TargetShard, room
-from sluice.core.decided import Version
+from sluice.core.decided import Frozen, Version
 from sluice.core.errors import ConfigurationError
 from sluice.core.ranges import TopicPartition
 from sluice.driver.connector import ConnectorRun
@@ -365,7 +365,7 @@ class Look:
         is_sought = isinstance(state.stage, ToProbe)
         standing = self.loop.freezing.hold(entries, is_sought=is_sought)
         if standing:
-            return "frozen", standing[0].line()
+            return _held(self.loop, standing[0])
         is_waiting = state.record.in_doubt or state.waiting_since_ms is not None
         outage = next((self._outages[entry] for entry in entries if entry in self._outages), None)
         if is_waiting and outage is not None:
@@ -484,7 +484,11 @@ def _of_loop(look: Look, member: FleetMember | None) -> tuple[Verdict, str] | No
     if not loop.states:
         return _without_partitions(member)
     whole = loop.freezing.hold(())
-    return ("frozen", whole[0].line()) if whole else None
+    return _held(loop, whole[0]) if whole else None
+
+
+def _held(loop: ConnectorLoop, by: Frozen) -> tuple[Verdict, str]:
+    return "frozen" if by in loop.freezing.standing else "waits", loop.freezing.line(by)
 
 
 def _without_partitions(member: FleetMember | None) -> tuple[Verdict, str]:
@@ -514,7 +518,7 @@ def _tables(look: Look, partitions: Sequence[PartitionNow], rates: Rates) -> Ite
         verdict, reason = _worst(own, amounts)
         if is_parked and verdict in HEALTHY:
             verdict, reason = "parked", "is parked: its messages go to the parking topic"
-        frozen = loop.freezing.hold([table.entry])
+        frozen = loop.freezing.frozen([table.entry])
         yield TableNow(
             name=table.entry,
             target=target,

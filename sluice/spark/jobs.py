@@ -100,8 +100,9 @@ class SparkJobs:
         self._context = context
         self._pool = ThreadPoolExecutor(JOBS_MAX, thread_name_prefix="spark-job")
         self._closed = threading.Event()
-        #: Spark's names of the jobs that are out, by identity.
-        self._groups: dict[int, str] = {}
+        #: Spark's names of the jobs that are out, by identity; "" before it has begun one, None
+        #: where that is not to be begun.
+        self._groups: dict[int, str | None] = {}
         self.slots = self._slots_now()
         #: Whether Spark ends executors that have nothing to do.
         self._is_dynamic = context.getConf().get("spark.dynamicAllocation.enabled") == "true"
@@ -111,13 +112,16 @@ class SparkJobs:
         self, job: Job, environment: TaskEnvironment, finished: Callable[[JobResult], None]
     ) -> None:
         """Start a job; `finished` is called from another thread when it has ended."""
+        self._groups[id(job)] = ""
         self._pool.submit(self._run, job, environment, finished)
 
     def cancel(self, job: Job) -> None:
         """End a job whose tasks do not come back, as those of a worker that hangs: Spark forgets
         them, and ends the worker after some seconds. The job then comes back as lost."""
         group = self._groups.get(id(job))
-        if group is not None:
+        if group == "":
+            self._groups[id(job)] = None
+        elif group is not None:
             # Not in the loop's thread: Spark may hang as well.
             cancel = self._context.cancelJobGroup
             threading.Thread(target=cancel, args=(group,), name="spark-cancel", daemon=True).start()
@@ -183,6 +187,8 @@ class SparkJobs:
 
     def _reports(self, job: Job, environment: TaskEnvironment) -> tuple[TaskReport, ...]:
         context = self._context
+        if self._groups.get(id(job), "") is None:
+            raise JobLostError("it was ended before it began")
         group = self._groups[id(job)] = f"sluice-{uuid.uuid4().hex}"
         context.setJobGroup(group, job.description, interruptOnCancel=True)
         # What the password is read from may be on the driver's machine only.

@@ -163,8 +163,7 @@ class World(Inbox, Sources):
         self.environments: list[TaskEnvironment] = []
         self.probes, self.probed_in_parts = list[tuple[int, Range]](), list[Collection[str]]()
         self.outages, self.gone = dict[str, str](), dict[str, str]()
-        self.unreadable: set[TopicPartition] = set()
-        self.log_begins: dict[TopicPartition, int] = {}
+        self.unreadable, self.log_begins = set[TopicPartition](), dict[TopicPartition, int]()
         self.script: Script = lambda world, assignment: world.load(assignment)
         self.task_attempt = self.topic_requests = 0
         #: How long the ledger is read for partitions that appear.
@@ -177,8 +176,7 @@ class World(Inbox, Sources):
         self.want_columns: Callable[[Wanted], None] | None = None
         self.inflight_inserts_max, self.schema_patience_ms = INFLIGHT_INSERTS_MAX, PATIENCE_MS
         self.shards: dict[str, tuple[str, ...]] = {"s1": ("http://h",)}
-        self.leaders: dict[TopicPartition, int] = {}
-        self.cut_at: dict[TopicPartition, int] = {}
+        self.leaders, self.cut_at = dict[TopicPartition, int](), dict[TopicPartition, int]()
         self.asked_epochs: list[dict[TopicPartition, EpochOffset]] = []
         self._events: list[tuple[int, int, Callable[[], None]]] = []
         self._sequence = self._windows_at = 0
@@ -234,7 +232,8 @@ class World(Inbox, Sources):
     def current(self) -> Mapping[TargetShard, ShardWindow]:
         if self.now - self._windows_at >= MARK_EVERY_MS or self.now < self._windows_at:
             self._windows_at = self.now
-            self._windows = {
+            unread = {at: each for at, each in self._windows.items() if self.outage(at)}
+            self._windows = unread | {
                 target_shard: ShardWindow(
                     table.read(target_shard),
                     self.now,
@@ -244,6 +243,7 @@ class World(Inbox, Sources):
                     lost_until_ms=table.lost_until_ms,
                 )
                 for target_shard, table in self.tables.items()
+                if self.outage(target_shard) is None
             }
         return self._windows
 

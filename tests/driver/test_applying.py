@@ -5,6 +5,9 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -15,9 +18,11 @@ from sluice.core.ranges import TopicPartition
 from sluice.core.receipts import Failed
 from sluice.driver import applying
 from sluice.driver.applying import Applying
+from sluice.driver.connector import _Applied
 from sluice.driver.ports import ConfigurationRead, SchemaRead
 from sluice.worker.assignment import Assignment
 from tests.driver.loop_world import Answer, World, kinds, table_spec
+from tests.driver.test_specs import configuration_of
 
 KEPT, GONE = TopicPartition("a", 0), TopicPartition("b", 0)
 
@@ -117,3 +122,32 @@ def test_what_cannot_be_taken_up_is_answered_and_the_next_one_is_tried(
     assert said == [(1, "no shard is named s9"), (2, "")]
     assert "not taken up is version 1, applied by alice" in caplog.text
     assert caplog.text.count("the server is away") == 1
+
+
+def test_a_version_that_is_taken_up_leaves_the_windows_of_the_next_one_watched(
+    tmp_path: Path,
+) -> None:
+    """Two are applied within seconds: the second is prepared before the first is taken."""
+    configuration, second = configuration_of(tmp_path), World([KEPT]).spec
+    first, watched = replace(second, connector="d"), list[list[LoadSpec]]()
+    run = SimpleNamespace(connector=SimpleNamespace(name="c"), use=lambda *_: None)
+    assembly: Any = SimpleNamespace(
+        run=run,
+        configuration=configuration,
+        spec=None,
+        heir=None,
+        claims=None,
+        schema=None,
+        monitor=SimpleNamespace(only=watched.append),
+        _told_apart=None,
+    )
+    applied: Any = _Applied(assembly)
+    applied._coming = second
+    applied._finder = SimpleNamespace(use=lambda *_: None)
+    applied._applying = SimpleNamespace(taken=lambda _: None)
+    applied._taken(SimpleNamespace(number=2), configuration, first)
+    applied.see_specs([])
+    assert watched == [[first, second]]
+    applied._taken(SimpleNamespace(number=3), configuration, second)
+    applied.see_specs([])
+    assert watched[1:] == [[second]]

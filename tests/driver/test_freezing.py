@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from functools import partial
+
 from sluice.core.decided import Decided, Frozen, Standing, Subject
 from sluice.core.errors import TerminalError, TransientError
 from sluice.core.ranges import TopicPartition
@@ -11,6 +14,7 @@ from sluice.driver.parking import Parking
 from sluice.driver.ports import DecisionsRead, SchemaRead
 from sluice.driver.record_updates import RESETTLE_MS
 from sluice.driver.state import Probed, Probing, ToProbe
+from sluice.ops.running import Lags, Look
 from sluice.spark.jobs import JobLostError
 from sluice.worker.assignment import Assignment
 from tests.driver.loop_world import START_MS, Answer, World, kinds, run, table_spec
@@ -195,8 +199,46 @@ def test_what_is_resumed_waits_for_a_look_at_the_tables() -> None:
     assert not freezing.saw_tables(999)
     assert freezing.saw_tables(1_000) and not freezing.is_any
     freezing.take(frozen(Subject("table", "t")), 2_000)
-    assert freezing.hold(["u"]) == ()
+    assert freezing.hold(["u"]) == freezing.frozen(["u"]) == ()
     (held,) = freezing.hold(["t", "u"])
     assert held.line() == (
         "table t is frozen by alice since 2027-01-15T08:00:00Z: a disk is changed"
     )
+
+
+def test_a_shard_that_cannot_be_read_holds_only_its_own_tables_when_all_is_resumed() -> None:
+    """And nobody is told that a person still keeps them frozen."""
+    elsewhere = replace(table_spec("u", ("b",)), shards=("s2",))
+    world = World([P0, OTHER], (table_spec("t", ("a",)), elsewhere))
+    world.shards = {"s1": ("http://h",), "s2": ("http://i",)}
+    world.ends.update({P0: 10, OTHER: 10})
+    world.frozen = frozen(WHOLE)
+    world.read_schema = lambda: None
+    loop = world.loop()
+    look = partial(SchemaRead, today=None, spec=world.spec, barred={})
+    world.at(1_000, lambda: world.put(DecisionsRead(Decided())))
+    world.at(2_000, lambda: world.put(look(world.now, unread=frozenset({"s2"}))))
+    run_until(world, 10_000, loop)
+    assert world.rows_of(P0) == [1] * 10 and not world.own["u"].rows
+    (held,) = loop.freezing.hold(["u"])
+    assert "table u is resumed, and waits until its tables are read" in loop.freezing.line(held)
+    assert loop.waits.frozen == {"t": False, "u": False}
+    verdicts = {each.topic: each.verdict for each in Look(loop, Lags(), world.now).partitions()}
+    assert verdicts == {"a": "idle", "b": "waits"}
+    world.put(look(world.now))
+    loop.stopping.clear()
+    run(world, loop)
+    assert world.rows_of(OTHER, "u") == [1] * 10
+
+
+def test_a_replica_that_is_resumed_waits_for_its_own_shard() -> None:
+    world = two_tables()
+    world.shards = {"s1": ("http://h:8123",), "s2": ("http://i:8123",)}
+    place = Frozen(Subject("replica", "i:8123"), "alice", "a disk", START_MS, ("i:8123",))
+    world.frozen = (place,)
+    world.read_schema = lambda: None
+    freezing = world.loop().freezing
+    assert freezing.why("http://i:8123") == place.line()
+    freezing.take((), 1_000)
+    assert not freezing.saw_tables(1_000, {"s2"}) and "is resumed" in freezing.why("http://i:8123")
+    assert freezing.saw_tables(1_001, {"s1"}) and not freezing.is_any

@@ -128,7 +128,7 @@ def test_a_settled_range_is_empty_at_its_end_and_says_what_it_was(world: World) 
         (10, 20, 4)
     }
     assert step.dead_letters == (letter(),)
-    assert settling(replace(state, stage=AsRecorded()), NOW) == ((), (), "")
+    assert settling(replace(state, stage=AsRecorded()), NOW) == ((), (), "", 0)
 
 
 @pytest.mark.parametrize(
@@ -161,7 +161,8 @@ def test_dead_letters_of_one_transaction_are_bounded(world: World) -> None:
     def step(partition: int, dead_letters: int) -> RecordUpdate:
         source = TopicPartition("a", partition)
         many = (letter(b""),) * dead_letters
-        return RecordUpdate(source, record, Background(), False, (), many)
+        weight = sum(one.weight for one in many)
+        return RecordUpdate(source, record, Background(), False, (), many, weight=weight)
 
     def taken(*dead_letters: int) -> list[int]:
         steps = [step(place, count) for place, count in enumerate(dead_letters)]
@@ -179,7 +180,8 @@ def test_what_no_transaction_can_carry_is_settled_with_pointers(world: World) ->
 
     def step(partition: int, bundle: str, *some: bytes | None) -> RecordUpdate:
         source, letters = TopicPartition("a", partition), tuple(map(letter, some))
-        return RecordUpdate(source, record, Background(), False, (), letters, bundle)
+        weight = sum(one.weight for one in letters)
+        return RecordUpdate(source, record, Background(), False, (), letters, bundle, weight)
 
     def written(*steps: RecordUpdate) -> list[tuple[bytes | None, bool]]:
         taken = bounded(list(steps), 1000)

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
-from dataclasses import replace
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -268,6 +269,81 @@ class Reading:
         return next(read for read in self.told if read.started_ms >= since_ms)
 
 
+@dataclass
+class Shards:
+    """Two shards, a table in each, and what was told of them."""
+
+    reader: SchemaReader
+    columns: dict[str, tuple[Column, ...]]
+    away: set[str]
+    told: list[SchemaRead]
+
+    def read(self) -> SchemaRead:
+        """The next reading."""
+        self.reader._read()
+        return self.told[-1]
+
+
+@pytest.fixture
+def shards(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Shards:
+    plain = configuration_of(tmp_path)
+    (one,) = plain.clickhouse.shards
+    clickhouse = replace(plain.clickhouse, shards=(one, replace(one, name="s2")))
+    table = plain.tables[0]
+    names = {"s1": "orders", "s2": "other"}
+    tables = tuple(
+        replace(table, name=n, target=f"shop.{n}", shards=(s,)) for s, n in names.items()
+    )
+    configuration = replace(plain, clickhouse=clickhouse, tables=tables)
+    spec = build_spec(plain, "dc1", {"orders": facts_of()}, "UTC", "chdb 1")
+    in_shard = partial(replace, spec.tables[0])
+    spec = replace(
+        spec,
+        tables=tuple(in_shard(entry=n, table=n, shards=(s,)) for s, n in names.items()),
+    )
+    told: list[SchemaRead] = []
+    reader = SchemaReader(configuration, spec, lambda: 0, lambda: None, told.append)
+    found = Shards(reader, dict.fromkeys(names, COLUMNS), set(), told)
+
+    def on_replicas(_: object, shard: str, question: object) -> dict[str, object]:
+        if shard in found.away:
+            raise TransientError(f"{shard} is away", "wait")
+        return {"http://h": {("shop", names[shard]): found.columns[shard]}}
+
+    def read_today(_: object, specs: object, unread: Collection[str] = ()) -> Today:
+        facts = {
+            f"shop.{name}": replace(facts_of(found.columns[shard]), table=name)
+            for shard, name in names.items()
+            if shard not in unread
+        }
+        return replace(today_of(tables=facts), shards=frozenset(names))
+
+    monkeypatch.setattr(refreshing, "on_replicas", on_replicas)
+    monkeypatch.setattr(refreshing, "read_today", read_today)
+    return found
+
+
+def test_a_shard_that_is_away_keeps_nobody_from_hearing_of_the_others(shards: Shards) -> None:
+    first = shards.read()
+    assert first.today is not None and not first.unread and not first.barred
+    shards.away.add("s2")
+    again = shards.read()
+    assert again.today is None and again.unread == {"s2"}
+    shards.columns["s1"] += (Column("added", "String"),)
+    found = shards.read()
+    assert found.spec.tables[0].columns == shards.columns["s1"] and found.unread == {"s2"}
+    assert found.today is not None and "shop.other" in found.today.tables, "it is what it was"
+    shards.columns["s2"] += (Column("added", "UInt8"),)
+    assert shards.read().spec.tables[1].columns == COLUMNS
+    shards.away.clear()
+    whole = shards.read()
+    assert whole.spec.tables[1].columns == shards.columns["s2"] and not whole.unread
+    shards.away |= {"s1", "s2"}
+    told = len(shards.told)
+    shards.read()
+    assert len(shards.told) == told, "nothing was read"
+
+
 @pytest.fixture
 def reading(
     tmp_path: Path, clickhouse_url: str, server: Server, database: str
@@ -378,12 +454,12 @@ def test_replicas_that_differ_are_waited_for(tmp_path: Path, old: Server, second
         configuration = replace(plain, clickhouse=clickhouse, tables=tables)
         spec = read_spec(configuration, "dc1")
         reader = SchemaReader(configuration, spec, lambda: 0, lambda: None, lambda read: None)
-        assert reader._structures()["s1"][name, "orders"].columns == spec.tables[0].columns
+        assert reader._structures()[0]["s1"][name, "orders"].columns == spec.tables[0].columns
         second.execute(f"ALTER TABLE {name}.orders ADD COLUMN added UInt8")
         with pytest.raises(TransientError, match=f"{name}.orders is not the same on {old.url}"):
             reader._structures()
         old.execute(f"ALTER TABLE {name}.orders ADD COLUMN added UInt8")
-        columns = reader._structures()["s1"][name, "orders"].columns
+        columns = reader._structures()[0]["s1"][name, "orders"].columns
         assert [column.name for column in columns][-1] == "added"
     finally:
         for server in (old, second):

@@ -80,7 +80,7 @@ def test_who_has_more_than_a_share_says_so() -> None:
         state.record = replace(state.record, bundle="0123456789abcdef-3")
     assert floors_of(read, members, Holds(), 2, START_MS)[1]
     holds = Holds()
-    holds.end(START_MS, {AT.key: 90}, in_doubt(world, 90, 11).record)
+    holds.end(in_doubt(world, 90, 11), START_MS)
     assert not floors_of(read, [], holds, 2, START_MS)[1]
 
 

@@ -149,41 +149,52 @@ def test_late_inserts_count_once_and_until_nothing_of_them_can_come() -> None:
     holds = Holds([one])
     holds.add_late_inserts([one, two, two])
     assert holds.late_inserts == [one, two]
-    holds.forget(START_MS + GRACE_MS, 0)
+    holds.forget(START_MS + GRACE_MS, {})
     assert holds.late_inserts == [one, two]
-    holds.forget(START_MS + GRACE_MS + 1, 0)
+    holds.forget(START_MS + GRACE_MS + 1, {})
     assert holds.late_inserts == [two]
 
 
-def reserved(reservation: int, bundle: str = "") -> Record:
-    return Record(Kind.INTEND, 1, 1, 0, 5, "me", 0, "t", "text", reservation, 0, bundle=bundle)
+def reserved(reservation: int, at: int = 0, bundle: str = "", *keys: str) -> PartitionState:
+    state = World([P0]).settled(TopicPartition("a", at))
+    ids = "me", 0, "t", "text", reservation, START_MS
+    state.record = Record(Kind.INTEND, 1, 1, 0, 5, *ids, bundle=bundle)
+    state.background = Background(dict.fromkeys(keys or (TARGET_SHARD.key,), 7))
+    return state
 
 
 def test_the_members_of_a_bundle_are_one_hold() -> None:
     holds = Holds()
-    for _ in range(3):
-        holds.end(100, {TARGET_SHARD.key: 1}, reserved(4, "one.3"))
-    holds.end(100, {TARGET_SHARD.key: 1}, reserved(2, "two.2"))
+    members = [reserved(4, at, "one.3") for at in range(3)]
+    for state in members:
+        holds.end(state, 100)
+    holds.end(reserved(2, 3, "two.2"), 100)
     assert holds.ended_since(TARGET_SHARD, 100) == 6
-    world = World([P0, P1])
-    states = [world.settled(P0), world.settled(P1)]
-    for state in states:
-        state.record = replace(reserved(4, "one.2"), deadline_ms=START_MS)
-        state.background = Background(insert_counters={TARGET_SHARD.key: 7})
-    assert Holds().at(TARGET_SHARD, states, START_MS) == [Hold(7, 4)]
+    assert Holds().at(TARGET_SHARD, members, START_MS) == [Hold(7, 4)]
 
 
 def test_reservations_that_ended_count_until_an_insert_counter_was_read_after_them() -> None:
     holds = Holds()
-    holds.end(100, {TARGET_SHARD.key: 1}, reserved(4))
-    holds.end(101, {TARGET_SHARD.key: 1}, reserved(2))
-    holds.end(101, {OTHER.key: 1}, reserved(8))
+    holds.end(reserved(4), 100)
+    holds.end(reserved(2, 1), 101)
+    holds.end(reserved(8, 2, "", OTHER.key), 101)
     assert holds.ended_since(TARGET_SHARD, 100) == 6
     assert holds.ended_since(TARGET_SHARD, 101) == 2
     assert holds.ended_since(TARGET_SHARD, 102) == 0
     assert holds.ended_since(OTHER, 100) == 8
-    holds.forget(START_MS, 101)
+    holds.forget(START_MS, {TARGET_SHARD.key: 101, OTHER.key: 101})
     assert holds.ended_since(TARGET_SHARD, 0) == 2
+
+
+def test_a_window_that_cannot_be_read_keeps_only_what_was_held_of_it() -> None:
+    holds = Holds()
+    holds.end(reserved(4), 100)
+    holds.end(reserved(2, 1, "", TARGET_SHARD.key, OTHER.key), 100)
+    holds.end(reserved(8, 2, "", OTHER.key), 100)
+    holds.forget(START_MS, {TARGET_SHARD.key: 101, OTHER.key: 50})
+    assert (holds.ended_since(TARGET_SHARD, 0), holds.ended_since(OTHER, 0)) == (2, 10)
+    holds.forget(START_MS, {TARGET_SHARD.key: 101})
+    assert not holds.ended, "a window that nobody watches any more keeps nothing"
 
 
 def test_tables_and_shards_that_a_spec_leaves_out_are_named() -> None:

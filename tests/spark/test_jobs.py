@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import threading
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from pyspark.conf import SparkConf
 
-from sluice.spark.jobs import JobLostError, SparkGoneError, SparkJobs, lost
+from sluice.spark.jobs import JOBS_MAX, JobLostError, JobResult, SparkGoneError, SparkJobs, lost
+from sluice.worker.assignment import Job, TaskEnvironment
 
 DYNAMIC = {"spark.dynamicAllocation.enabled": "true"}
 
@@ -77,3 +79,24 @@ class WithoutJavaError(RuntimeError):
 
 def test_what_java_cannot_say_any_more_is_no_second_error() -> None:
     assert lost("a", WithoutJavaError(), lives=False).message == "Spark lost a: WithoutJavaError"
+
+
+def test_a_job_that_is_ended_before_spark_has_begun_it_comes_back_as_lost() -> None:
+    """Spark knows no group of it yet, so nobody else would end it."""
+    conf, begun = SparkConf(loadDefaults=False), list[str]()
+    context: Any = SimpleNamespace(
+        getConf=lambda: conf,
+        defaultParallelism=3,
+        setJobGroup=lambda *_, **__: begun.append("begun"),
+        _jsc=SimpleNamespace(sc=lambda: SimpleNamespace(isStopped=lambda: False)),
+    )
+    jobs, results, job = SparkJobs(context), list[JobResult](), Job("c", 1, ())
+    waits = threading.Event()
+    for _ in range(JOBS_MAX):  # all threads are taken
+        jobs._pool.submit(waits.wait)
+    jobs.submit(job, cast(TaskEnvironment, None), results.append)
+    jobs.cancel(job)
+    waits.set()
+    jobs._pool.shutdown()
+    (result,) = results
+    assert "was ended before it began" in str(result.error) and not begun
