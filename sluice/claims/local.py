@@ -45,8 +45,8 @@ import numpy as np
 from sluice.claims.owners import Keys, Owners
 from sluice.claims.port import StoreAwayError, StoreFacts, StoreRefusedError
 from sluice.core.claims import OWNER_BYTES
-from sluice.core.compiled import Library
 from sluice.core.server_runs import server_run
+from sluice.machine.compiled import Library
 
 LAYOUT = 1
 DAMAGED = (

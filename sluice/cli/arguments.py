@@ -14,7 +14,7 @@ import click
 from click.core import augment_usage_errors
 
 from sluice.cli import logs
-from sluice.core.moments import now_ms
+from sluice.machine.clock import now_ms
 
 if TYPE_CHECKING:
     from sluice.config import Configuration

@@ -19,7 +19,7 @@ from sluice.cli.arguments import (
 )
 from sluice.cli.exit import ExitStatus
 from sluice.cli.output import Columns, cell_text, print_json, print_objects
-from sluice.core.moments import now_ms
+from sluice.machine.clock import now_ms
 
 if TYPE_CHECKING:
     from sluice.ops.claims import Checked, Rebuilt

@@ -10,7 +10,7 @@ from sluice.clickhouse.http import Server
 from sluice.clickhouse.password import Login
 from sluice.clickhouse.tls import Tls
 from sluice.core.errors import ConfigurationError
-from sluice.core.secret_source import SecretSource
+from sluice.machine.secret_source import SecretSource
 
 #: A server refuses the password, and its source still has that one: it is asked on for so long.
 PATIENCE_SECONDS = 60.0

@@ -43,7 +43,7 @@ from sluice.clickhouse.reactions import (
 )
 from sluice.clickhouse.tls import Tls
 from sluice.core.errors import ConfigurationError
-from sluice.core.secret_source import SecretSource
+from sluice.machine.secret_source import SecretSource
 
 CONNECT_TIMEOUT_SECONDS = 5.0
 PING_TIMEOUT_SECONDS = 5.0

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 
 from sluice.clickhouse.reactions import ServerError, while_it_changes
 from sluice.core.errors import ConfigurationError
-from sluice.core.secret_source import SecretSource
+from sluice.machine.secret_source import SecretSource
 
 #: What servers say to a wrong password: WRONG_PASSWORD, REQUIRED_PASSWORD,
 #: AUTHENTICATION_FAILED (newer servers, whatever was wrong).

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from sluice.core.secret_source import SecretSource
+from sluice.machine.secret_source import SecretSource
 
 MASK = "***"
 

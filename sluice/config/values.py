@@ -19,8 +19,8 @@ from sluice.config.findings import RefusedError
 from sluice.config.interpolation import BROKEN, ResolvedText
 from sluice.config.quantities import format_duration, format_size, parse_duration, parse_size
 from sluice.config.secret import Secret
-from sluice.core.secret_source import SecretSource
 from sluice.core.tokens import NAME
+from sluice.machine.secret_source import SecretSource
 
 Quantity = TypeVar("Quantity", int, float)
 

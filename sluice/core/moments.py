@@ -1,14 +1,8 @@
-"""Moments: milliseconds since 1970, by the clock of this machine, and how people read them."""
+"""How people read moments, which are milliseconds since 1970."""
 
 from __future__ import annotations
 
-import time
 from datetime import UTC, datetime
-
-
-def now_ms() -> int:
-    """Wall time in milliseconds."""
-    return time.time_ns() // 1_000_000
 
 
 def shown_time(at_ms: int, *, with_ms: bool = False) -> str:

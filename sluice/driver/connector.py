@@ -19,7 +19,6 @@ from sluice.clickhouse.comparing import why_not_executable
 from sluice.config import Configuration, ConnectorConfiguration, FleetConfiguration
 from sluice.config.applied import document_of, under
 from sluice.core.claim_notes import SETTLE_MS, Me
-from sluice.core.collector import relaxed_collector
 from sluice.core.decided import Decided, Version
 from sluice.core.errors import (
     ConfigurationError,
@@ -31,7 +30,6 @@ from sluice.core.errors import (
 from sluice.core.fleet.placement import is_incarnation, owner_id
 from sluice.core.ledger import LedgerView
 from sluice.core.load_spec import SOURCE, LoadSpec
-from sluice.core.moments import now_ms
 from sluice.core.planning import Limits
 from sluice.core.ranges import TopicPartition
 from sluice.core.transaction_size import TransactionSize
@@ -94,6 +92,8 @@ from sluice.kafka.readers import make_ends
 from sluice.kafka.recorder import Recorder
 from sluice.kafka.topics import ensure_own_topics, message_bytes_max
 from sluice.kafka.transactions import RecorderNames
+from sluice.machine.clock import now_ms
+from sluice.machine.collector import relaxed_collector
 from sluice.spark.jobs import Inbox, SparkGoneError, SparkJobs
 from sluice.worker.assignment import TaskEnvironment
 

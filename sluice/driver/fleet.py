@@ -27,7 +27,6 @@ from sluice.core.fleet.fold import Fold
 from sluice.core.fleet.placement import is_older
 from sluice.core.fleet.records import Report
 from sluice.core.fleet.view import SILENT_REPORTS, View
-from sluice.core.moments import now_ms
 from sluice.core.ranges import TopicPartition
 from sluice.driver.background import Background
 from sluice.driver.inheriting import SharesRead
@@ -38,6 +37,7 @@ from sluice.driver.state import Holds, PartitionState
 from sluice.kafka.clients import KafkaAccess
 from sluice.kafka.fleet import FleetTopic, read_to_end
 from sluice.kafka.topics import sees
+from sluice.machine.clock import now_ms
 
 _logger = logging.getLogger("sluice.fleet")
 

@@ -15,10 +15,10 @@ from types import FrameType
 from typing import TYPE_CHECKING
 
 from sluice.config import Configuration
-from sluice.core.moments import now_ms
 from sluice.driver.connector import ConnectorRun
 from sluice.driver.loop import ConnectorLoop
 from sluice.driver.tracing import tracing_if_wanted
+from sluice.machine.clock import now_ms
 from sluice.spark.class_archive import archive_options
 from sluice.spark.context import start_context
 from sluice.spark.jobs import SparkGoneError, SparkJobs

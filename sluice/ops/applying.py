@@ -19,9 +19,9 @@ from sluice.core.decided import (
     why_not_said,
 )
 from sluice.core.errors import ConfigurationError, SluiceError
-from sluice.core.moments import now_ms
 from sluice.driver.specs import kafka_access
 from sluice.kafka.decisions import write_decisions
+from sluice.machine.clock import now_ms
 from sluice.ops.doctor import Finding, examine
 from sluice.ops.driver_decisions import DecisionRefusedError, read_decided
 from sluice.ops.fleet import members_of, read_reports

@@ -23,7 +23,6 @@ from sluice.core.claim_notes import Part, not_made_again, waiting_for
 from sluice.core.claims import CLAIMS, OWNER_BYTES, key_space, loader_number
 from sluice.core.errors import ConfigurationError, SluiceError, TransientError
 from sluice.core.load_spec import LINEAGE_TYPES, SOURCE, TableSpec
-from sluice.core.moments import now_ms
 from sluice.core.records import InvalidRecordError, decode
 from sluice.decode.keys.hashing import RowKeys
 from sluice.driver.claims_rebuild import RebuildRequest
@@ -31,6 +30,7 @@ from sluice.driver.shards import on_shard
 from sluice.driver.specs import access_of, kafka_access, read_spec, registry_access, store_access
 from sluice.kafka.ledger import entries
 from sluice.kafka.topics import sees
+from sluice.machine.clock import now_ms
 from sluice.verify import stored_keys as stored
 from sluice.verify.message_keys import decoder_of
 

@@ -15,7 +15,6 @@ from sluice.config import Configuration
 from sluice.core.dead_letters import DUPLICATE
 from sluice.core.decided import PURGE
 from sluice.core.errors import TerminalError
-from sluice.core.moments import now_ms
 from sluice.core.ranges import Interval, intervals_of
 from sluice.driver.specs import kafka_access
 from sluice.kafka.clients import KafkaAccess, make_admin
@@ -31,6 +30,7 @@ from sluice.kafka.dead_letters import (
 )
 from sluice.kafka.replaying import DeadLetterWriter, delete_before
 from sluice.kafka.topics import sees
+from sluice.machine.clock import now_ms
 from sluice.ops.dead_letters import DeadLetterSelection
 from sluice.ops.driver_decisions import BY_COMMAND_LINE, whoever, write_done
 

@@ -18,7 +18,6 @@ from sluice.config import Configuration
 from sluice.core.decided import REPLAY
 from sluice.core.errors import InDoubtError, TransientError
 from sluice.core.load_spec import LoadSpec
-from sluice.core.moments import now_ms
 from sluice.core.ranges import TopicPartition
 from sluice.core.receipts import DeadLetter
 from sluice.driver.specs import kafka_access, read_spec, registry_access
@@ -41,6 +40,7 @@ from sluice.kafka.replaying import (
     replayed_message,
 )
 from sluice.kafka.topics import TopicFacts, describe_topic
+from sluice.machine.clock import now_ms
 from sluice.ops.claims import store_of
 from sluice.ops.dead_letters import DeadLetterSelection, Found, find
 from sluice.ops.driver_decisions import BY_COMMAND_LINE, whoever, write_done

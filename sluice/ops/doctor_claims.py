@@ -19,10 +19,10 @@ from sluice.core.claim_notes import other_leases
 from sluice.core.claims import Deduplicate
 from sluice.core.errors import SluiceError
 from sluice.core.load_spec import SOURCE, lacking_lineage
-from sluice.core.moments import now_ms
 from sluice.driver.probing import why_no_probe
 from sluice.driver.shards import on_shard
 from sluice.driver.specs import add_lineage_statement, lineage_columns, store_access
+from sluice.machine.clock import now_ms
 from sluice.ops.doctor_findings import Examination, Finding
 
 #: What a claim takes, where the store has too few to tell.

@@ -16,9 +16,9 @@ from sluice.clickhouse.topology import read_condition
 from sluice.clickhouse.window import crowding, read_insert_counter
 from sluice.core.errors import SluiceError, TerminalError, TransientError
 from sluice.core.lease import CLOCK_SKEW_MS_MAX
-from sluice.core.moments import now_ms
 from sluice.core.planning import CROWDED_FROM
 from sluice.core.replicas import Condition
+from sluice.machine.clock import now_ms
 from sluice.ops.doctor_findings import Examination, Finding
 from sluice.ops.doctor_front import FrontLook, look_at_front, plan_no_rows
 from sluice.ops.doctor_rights import check_clickhouse_rights

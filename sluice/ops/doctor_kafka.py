@@ -14,7 +14,6 @@ from sluice.config.applied import document_of
 from sluice.config.topics import why_refused
 from sluice.core.errors import SluiceError, TransientError
 from sluice.core.fleet.records import Report
-from sluice.core.moments import now_ms
 from sluice.core.records import RECORD_BYTES_MAX
 from sluice.core.topics import is_reserved, matches
 from sluice.driver.applying import newest_version
@@ -30,6 +29,7 @@ from sluice.kafka.topics import (
 )
 from sluice.kafka.transactions import SEND_BYTES_MAX, RecorderNames
 from sluice.kafka.wire.messages import FETCH
+from sluice.machine.clock import now_ms
 from sluice.ops.doctor_findings import Examination, Finding
 from sluice.ops.doctor_rights import check_kafka_rights
 from sluice.ops.fleet import is_reporting, read_reports

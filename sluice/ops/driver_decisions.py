@@ -27,11 +27,11 @@ from sluice.core.decided import (
 )
 from sluice.core.errors import ConfigurationError, SluiceError, TerminalError, TransientError
 from sluice.core.ledger import LedgerEntry
-from sluice.core.moments import now_ms
 from sluice.core.replicas import host_matches
 from sluice.driver.specs import kafka_access
 from sluice.kafka.decisions import DecisionReader, write_decisions
 from sluice.kafka.topics import partition_count
+from sluice.machine.clock import now_ms
 
 #: Why something is done that a person did not explain.
 BY_COMMAND_LINE = "by the command line"

@@ -14,12 +14,12 @@ from sluice.core.errors import ConfigurationError, SluiceError
 from sluice.core.fleet.fold import Fold, Heard
 from sluice.core.fleet.placement import planned
 from sluice.core.fleet.view import Member, View
-from sluice.core.moments import now_ms
 from sluice.core.ranges import TopicPartition
 from sluice.core.records import GENESIS
 from sluice.driver.specs import kafka_access
 from sluice.kafka.fleet import FleetTopic, read_to_end
 from sluice.kafka.topics import sees
+from sluice.machine.clock import now_ms
 from sluice.ops.driver_decisions import DecisionRefusedError, read_decided
 from sluice.ops.status import read_status
 

@@ -36,7 +36,7 @@ from sluice.core.ledger import (
     record_entry,
 )
 from sluice.core.load_spec import LoadSpec, parse_spec
-from sluice.core.moments import now_ms, shown_time
+from sluice.core.moments import shown_time
 from sluice.core.ranges import Range, TopicPartition, digest_of_rest
 from sluice.core.records import GENESIS, OPERATOR_PREFIX, Kind, Record
 from sluice.core.topics import is_other_topic
@@ -51,6 +51,7 @@ from sluice.kafka.offsets import look, owner_in, shown
 from sluice.kafka.recorder import Recorder
 from sluice.kafka.topics import ensure_own_topic
 from sluice.kafka.transactions import RecorderNames
+from sluice.machine.clock import now_ms
 from sluice.ops.driver_decisions import DecisionRefusedError
 from sluice.ops.partitions import OPEN_PATIENCE_SECONDS, ConnectorReader, PartitionFacts
 

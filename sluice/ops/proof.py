@@ -13,8 +13,8 @@ from dataclasses import asdict, dataclass, field, replace
 from typing import Literal
 
 from sluice.config import Configuration
-from sluice.core.moments import now_ms
 from sluice.driver.children import own_process
+from sluice.machine.clock import now_ms
 from sluice.verify.continuous import KINDS, Begin, Turn, What
 
 _logger = logging.getLogger("sluice.proof")

@@ -9,8 +9,8 @@ import threading
 import time
 from collections.abc import Mapping, Sequence
 
-from sluice.core.moments import now_ms
 from sluice.driver.connector import ConnectorRun
+from sluice.machine.clock import now_ms
 from sluice.ops.running import ConnectorNow, Rates, look_at, why_not_alive
 
 _logger = logging.getLogger("sluice.service")

@@ -20,11 +20,11 @@ from sluice.config import Configuration, ConnectorConfiguration, TableConfigurat
 from sluice.core.decided import Frozen, closed_shards, holding
 from sluice.core.errors import SluiceError
 from sluice.core.lease import has_expired
-from sluice.core.moments import now_ms
 from sluice.core.ranges import TopicPartition
 from sluice.core.replicas import Condition, host_matches, judged
 from sluice.driver.specs import access_of
 from sluice.driver.topology import in_parallel, resolved
+from sluice.machine.clock import now_ms
 from sluice.ops.driver_decisions import read_decided
 from sluice.ops.partitions import ConnectorReader, PartitionFacts
 

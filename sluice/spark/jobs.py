@@ -19,9 +19,9 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from sluice.core.collector import relax_collector
 from sluice.core.errors import InDoubtError, TerminalError
 from sluice.core.receipts import TaskReport
+from sluice.machine.collector import relax_collector
 from sluice.spark.context import first_words
 from sluice.worker.assignment import Assignment, Job, TaskEnvironment
 

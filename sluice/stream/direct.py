@@ -19,8 +19,8 @@ from sluice.clickhouse.vanishing import tokens_went_until_ms
 from sluice.clickhouse.window import read_insert_counter, read_server_run, tables_with_windows
 from sluice.core.budget import WindowState, why_forgotten
 from sluice.core.errors import TerminalError
-from sluice.core.moments import now_ms
 from sluice.core.server_runs import is_same_run
+from sluice.machine.clock import now_ms
 from sluice.stream.marks import Mark
 from sluice.stream.staging import InsertManner, insert_chunk
 

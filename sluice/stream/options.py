@@ -11,8 +11,8 @@ from typing import Any, Literal
 from sluice.clickhouse.access import ClickHouseAccess
 from sluice.clickhouse.tls import Tls
 from sluice.core.errors import ConfigurationError
-from sluice.core.secret_source import SecretSource
 from sluice.core.suggestions import suggest
+from sluice.machine.secret_source import SecretSource
 
 PASSWORD_VARIABLE = "CLICKHOUSE_PASSWORD"
 #: The shard of the option `url`.

@@ -23,11 +23,11 @@ from typing import Literal
 from sluice.config import AuditConfiguration, Configuration, VerifyConfiguration, load
 from sluice.core.anomalies import AnomalyKind
 from sluice.core.errors import SluiceError
-from sluice.core.moments import now_ms
 from sluice.driver.applying import loaded
 from sluice.driver.specs import kafka_access
 from sluice.kafka.ledger import last_before
 from sluice.kafka.topics import partition_count
+from sluice.machine.clock import now_ms
 from sluice.verify.audit import RECENT_CHUNK_OFFSETS, audit
 from sluice.verify.audit_source import Recent
 from sluice.verify.pace import Pace

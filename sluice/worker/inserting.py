@@ -44,12 +44,12 @@ from sluice.core.budget import (
 from sluice.core.bundles import replica_number
 from sluice.core.errors import InDoubtError, SluiceError, TerminalError, TransientError
 from sluice.core.load_spec import TableSpec
-from sluice.core.moments import now_ms
 from sluice.core.ranges import Range
 from sluice.core.receipts import NeedsReservation, Receipt
 from sluice.core.replicas import turn
 from sluice.core.server_runs import is_same_run
 from sluice.decode.messages.decoded import Block
+from sluice.machine.clock import now_ms
 from sluice.worker.asking import require_same_table
 from sluice.worker.assignment import TaskEnvironment
 from sluice.worker.bundle import Bundle

@@ -47,10 +47,10 @@ from sluice.clickhouse.vanishing import why_rows_go
 from sluice.clickhouse.window import crowding
 from sluice.core.errors import InDoubtError, SluiceError, TerminalError, TransientError
 from sluice.core.load_spec import TableSpec, lacking_lineage
-from sluice.core.moments import now_ms
 from sluice.core.receipts import Receipt
 from sluice.core.tokens import row_source
 from sluice.decode.messages.decoded import Block
+from sluice.machine.clock import now_ms
 from sluice.worker.asking import require_same_table
 from sluice.worker.errors import BlockRefusedError, SealedError
 from sluice.worker.filling import Filling

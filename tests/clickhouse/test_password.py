@@ -12,9 +12,9 @@ from sluice.clickhouse.http import Server
 from sluice.clickhouse.insert import plan_insert
 from sluice.clickhouse.password import Refusals
 from sluice.clickhouse.reactions import reaction_to
-from sluice.core import secret_source
 from sluice.core.errors import TerminalError, TransientError
-from sluice.core.secret_source import SecretSource
+from sluice.machine import secret_source
+from sluice.machine.secret_source import SecretSource
 from sluice.testbed.local.cluster.server import ClickHouseServer, Settings
 from tests.clickhouse.helpers import count, native
 from tests.support.world import wait_for

@@ -19,8 +19,8 @@ from sluice.clickhouse.access import ClickHouseAccess
 from sluice.clickhouse.http import Server
 from sluice.clickhouse.insert import plan_insert
 from sluice.core.errors import ConfigurationError, TerminalError, TransientError
-from sluice.core.secret_source import SecretSource
 from sluice.driver.topology import login_of
+from sluice.machine.secret_source import SecretSource
 from sluice.ops.grants import script
 from tests.config.support import changed, load_text
 

@@ -9,7 +9,7 @@ import pytest
 from sluice.config import DeduplicationConfiguration, Secret
 from sluice.config.example import EXAMPLE
 from sluice.core.claims import Deduplicate
-from sluice.core.secret_source import SecretSource
+from sluice.machine.secret_source import SecretSource
 from tests.config.support import MINIMAL, changed, findings_of, load_text
 
 DEDUPLICATE = 'deduplicate = { key = ["source", "id"], window = "7d" }\n'

@@ -10,7 +10,7 @@ from sluice.config import ClickHouseConfiguration, GroupStart, Secret, ShardConf
 from sluice.config.example import EXAMPLE
 from sluice.core.dead_letters import DeadLetterLimit
 from sluice.core.errors import ConfigurationError
-from sluice.core.secret_source import SecretSource
+from sluice.machine.secret_source import SecretSource
 from tests.config.support import MINIMAL, changed, load_text
 
 

@@ -7,10 +7,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from sluice.core.compiled import library
 from sluice.core.errors import TerminalError
 from sluice.decode.messages.buffer import MessageBuffer
 from sluice.decode.messages.views import subset, without
+from sluice.machine.compiled import library
 from tests.decode.support import FIRST_OFFSET, fill
 
 

@@ -21,7 +21,6 @@ import confluent_kafka as ck
 
 from sluice.clickhouse.access import ClickHouseAccess
 from sluice.core.budget import TargetShard, WindowState
-from sluice.core.collector import relax_collector
 from sluice.core.errors import SluiceError, TransientError
 from sluice.core.ledger import Commit
 from sluice.core.planning import Limits
@@ -37,6 +36,7 @@ from sluice.kafka.recorder import Recorder
 from sluice.kafka.topics import ensure_own_topic
 from sluice.kafka.transactions import RecorderNames
 from sluice.kafka.wire.ends import StableEnds
+from sluice.machine.collector import relax_collector
 from sluice.spark.jobs import Inbox, JobResult
 from sluice.testbed.local.producing import create_topics
 from sluice.testbed.local.running import running_broker

@@ -11,7 +11,6 @@ from collections.abc import Callable
 import pytest
 
 import sluice.kafka.reader as contract
-from sluice.core import compiled
 from sluice.core.errors import ConfigurationError
 from sluice.core.ranges import Range
 from sluice.kafka.clients import KafkaAccess
@@ -29,6 +28,7 @@ from sluice.kafka.wire import messages, native, security
 from sluice.kafka.wire.cluster import bootstrap_addresses
 from sluice.kafka.wire.messages import Leader
 from sluice.kafka.wire.reader import WireReader
+from sluice.machine import compiled
 from tests.kafka.batches import Entry, batch
 from tests.kafka.scripted_broker import AUTHORITY, ScriptedBroker, scripted_broker
 from tests.kafka.wire_log import SOURCE, MemoryLog, asked_of

@@ -13,10 +13,10 @@ from sluice.config.applied import document_of
 from sluice.core.decided import Version, apply_entry, taken_entry
 from sluice.core.errors import ConfigurationError
 from sluice.core.fleet.records import Report
-from sluice.core.moments import now_ms
 from sluice.driver.applying import loaded
 from sluice.kafka.decisions import write_decisions
 from sluice.kafka.fleet import FleetTopic
+from sluice.machine.clock import now_ms
 from sluice.ops import applying
 from sluice.ops.applying import (
     ApplyRefusedError,

@@ -12,9 +12,9 @@ import pytest
 
 from sluice.core.errors import ConfigurationError, OwnerChangedError, TransientError
 from sluice.core.ledger import Background
-from sluice.core.moments import now_ms
 from sluice.core.records import Kind
 from sluice.kafka import transactions as transactions_module
+from sluice.machine.clock import now_ms
 from sluice.ops import partitions as partitions_module
 from sluice.ops.driver_decisions import DecisionRefusedError
 from sluice.ops.partition_decisions import (

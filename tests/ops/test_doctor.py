@@ -15,10 +15,10 @@ import pytest
 from sluice.clickhouse.access import ClickHouseAccess
 from sluice.clickhouse.http import Server
 from sluice.config import Configuration
-from sluice.core import compiled
 from sluice.core.load_spec import Column
-from sluice.core.moments import now_ms
 from sluice.kafka.wire import native
+from sluice.machine import compiled
+from sluice.machine.clock import now_ms
 from sluice.ops import doctor, doctor_clickhouse, doctor_decode
 from sluice.ops.doctor import Finding, examine, refusal
 from sluice.ops.doctor_clickhouse import clock_ahead_ms, look_at_replica

@@ -13,11 +13,11 @@ from sluice.clickhouse.http import Server
 from sluice.config import load
 from sluice.config.applied import document_of
 from sluice.core.decided import Subject, apply_entry
-from sluice.core.moments import now_ms
 from sluice.driver.applying import loaded
 from sluice.kafka import topics as topics_module
 from sluice.kafka.decisions import write_decisions
 from sluice.kafka.errors import KafkaUnavailableError
+from sluice.machine.clock import now_ms
 from sluice.ops.driver_decisions import read_decided
 from sluice.testbed.local.children import free_ports
 from tests.cli.support import run

@@ -15,13 +15,13 @@ from sluice.config import load
 from sluice.core.errors import TerminalError
 from sluice.core.ledger import Background
 from sluice.core.load_spec import LoadSpec
-from sluice.core.moments import now_ms
 from sluice.core.ranges import digest_of_rest
 from sluice.core.records import Kind, may_follow
 from sluice.core.tokens import row_source
 from sluice.driver.probing import DoubledRowsError
 from sluice.driver.specs import read_spec
 from sluice.driver.state import PartitionState
+from sluice.machine.clock import now_ms
 from sluice.ops import partition_decisions
 from sluice.ops.driver_decisions import DecisionRefusedError
 from sluice.ops.partition_decisions import (

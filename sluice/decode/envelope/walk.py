@@ -13,8 +13,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from sluice.core.compiled import Library
 from sluice.decode.messages.fault import CANNOT_PARSE, OUT_OF_RANGE, UNKNOWN_FIELD, Fault
+from sluice.machine.compiled import Library
 from sluice.producer.wire import Kind
 
 Positions = NDArray[np.int64]

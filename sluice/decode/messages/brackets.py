@@ -28,7 +28,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from sluice.core.compiled import Library
+from sluice.machine.compiled import Library
 
 JSON_WHITESPACE = b" \t\r\n"
 

@@ -11,8 +11,8 @@ from collections.abc import Iterable, Mapping
 
 import numpy as np
 
-from sluice.core.compiled import Library
 from sluice.decode.messages.brackets import Positions, as_array
+from sluice.machine.compiled import Library
 
 _NONE = np.zeros(0, np.int64)
 

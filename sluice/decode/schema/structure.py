@@ -14,8 +14,8 @@ from enum import IntEnum
 import numpy as np
 from numpy.typing import NDArray
 
-from sluice.core.compiled import Library
 from sluice.decode.messages.marks import MARK_BYTES, secret
+from sluice.machine.compiled import Library
 
 Table = NDArray[np.int32]
 Positions = NDArray[np.int64]

@@ -14,10 +14,10 @@ from enum import IntEnum
 import numpy as np
 from numpy.typing import NDArray
 
-from sluice.core.compiled import Library
 from sluice.decode.engine.types import GEO_TYPES, TypeNode, parse_type
 from sluice.decode.messages.brackets import Positions
 from sluice.decode.messages.fault import Fault
+from sluice.machine.compiled import Library
 
 
 class Dialect(IntEnum):

@@ -9,8 +9,8 @@ from __future__ import annotations
 import ctypes
 from functools import cache
 
-from sluice.core import compiled
 from sluice.core.errors import ConfigurationError, TerminalError
+from sluice.machine import compiled
 
 #: What `sluice_next` returns; batches.c says what to do then.
 INPUT_DONE, FULL, COMPRESSED, RANGE_DONE, HEAVY, MORE = range(6)

@@ -29,11 +29,11 @@ from sluice import __version__
 from sluice.config import Configuration
 from sluice.core.decided import LOG_LEVEL, MAX_INFLIGHT_INSERTS, Value
 from sluice.core.errors import ConfigurationError, SluiceError, TransientError
-from sluice.core.moments import now_ms
 from sluice.driver.connector import ConnectorRun
 from sluice.driver.loop import ConnectorLoop
 from sluice.driver.redirecting import PartitionBusyError
 from sluice.kafka.tail import TooMuchToReadError
+from sluice.machine.clock import now_ms
 from sluice.ops.applying import apply_own_file
 from sluice.ops.dead_letters_purging import NothingToPurgeError
 from sluice.ops.driver_decisions import (

@@ -10,8 +10,8 @@ from dataclasses import asdict
 from typing import Any, TypeVar
 
 from sluice.config import Configuration
-from sluice.core.moments import now_ms
 from sluice.kafka.tail import TooMuchToReadError
+from sluice.machine.clock import now_ms
 from sluice.ops.dead_letters import Found, advice, find, summarise, with_topic
 from sluice.ops.http.bodies import DeadLettersQuestion, HistoryQuestion
 from sluice.ops.ledger_view import LedgerSelection, check, read_ledger

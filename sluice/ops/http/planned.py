@@ -11,8 +11,8 @@ from hashlib import sha256
 
 from sluice.config import Configuration
 from sluice.core.errors import TerminalError
-from sluice.core.moments import now_ms
 from sluice.driver.connector import ConnectorRun
+from sluice.machine.clock import now_ms
 from sluice.ops import dead_letters_purging as purging
 from sluice.ops import dead_letters_replaying as replaying
 from sluice.ops.dead_letters import DeadLetterSelection, with_topic

@@ -19,7 +19,7 @@ from statistics import median
 from typing import Any, TextIO
 
 from sluice.core.errors import TerminalError
-from sluice.core.moments import now_ms
+from sluice.machine.clock import now_ms
 from sluice.testbed.chaos.cluster_stage import ClusterStage, Loading, running_cluster_stage
 from sluice.testbed.chaos.drivers import Say
 from sluice.testbed.chaos.layout import Layout

@@ -20,11 +20,11 @@ from pathlib import Path
 from sluice.clickhouse.http import Server
 from sluice.clickhouse.sql import OF_RANGE, range_parameters
 from sluice.config import Configuration, load
-from sluice.core.moments import now_ms
 from sluice.core.ranges import Range, TopicPartition
 from sluice.kafka.clients import KafkaAccess, make_admin
 from sluice.kafka.dead_letters import read_dead_letters
 from sluice.kafka.topics import ensure_own_topic
+from sluice.machine.clock import now_ms
 from sluice.ops.status import read_status
 from sluice.testbed.local.console import Console, aligned, unexpected
 from sluice.testbed.local.driver import Driver, running_driver

@@ -15,10 +15,10 @@ import numpy as np
 from confluent_kafka.admin import NewTopic
 
 from sluice.core.errors import TerminalError
-from sluice.core.moments import now_ms
 from sluice.core.ranges import TopicPartition
 from sluice.kafka.clients import KafkaAccess, make_admin
 from sluice.kafka.errors import kafka_error
+from sluice.machine.clock import now_ms
 from sluice.testbed.local.orders import DEFECTS, TOMBSTONE, Orders
 
 PARTITIONS = 4

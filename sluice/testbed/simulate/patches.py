@@ -11,7 +11,6 @@ from types import SimpleNamespace
 from typing import Any
 
 from sluice.clickhouse import access, http, probe, statements
-from sluice.core import moments
 from sluice.core.decided import Decided
 from sluice.core.load_spec import LoadSpec
 from sluice.core.planning import RANGES_OF_TASK, share_of_task
@@ -104,7 +103,7 @@ def _of_machine(world: World) -> list[tuple[Any, str, Any]]:
         sleep=lambda seconds: world.sleep(int(seconds * 1000)),
     )
     timed = (
-        *(moments, reader, readers, recorder, tail, transactions, http, probe, statements),
+        *(clock, reader, readers, recorder, tail, transactions, http, probe, statements),
         *(driver_fleet, failover, insert_lock, inserting, leases, loading, tasks, worker_staging),
     )
     threaded, threading = (background, connector, monitor), threading_in(world)

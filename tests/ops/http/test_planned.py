@@ -11,7 +11,7 @@ from typing import Any, cast
 
 import pytest
 
-from sluice.core.moments import now_ms
+from sluice.machine.clock import now_ms
 from sluice.ops.http import app, looking, planned
 from sluice.ops.ledger_view import LedgerSelection, read_ledger
 from tests.kafka.groups import intend

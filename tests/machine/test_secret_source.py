@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from sluice.core import secret_source
 from sluice.core.errors import ConfigurationError
-from sluice.core.secret_source import SecretSource
+from sluice.machine import secret_source
+from sluice.machine.secret_source import SecretSource
 from tests.support.world import wait_for
 
 Command = Callable[[str], SecretSource]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import gc
 
-from sluice.core.collector import relaxed_collector
+from sluice.machine.collector import relaxed_collector
 
 
 def test_nothing_stays_frozen_behind_the_loop() -> None:
