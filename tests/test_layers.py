@@ -62,7 +62,7 @@ DECODE = {
 PURE = {
     *("__future__", "base64", "bisect", "collections", "dataclasses", "datetime", "difflib"),
     *("enum", "fnmatch", "functools", "hashlib", "heapq", "itertools", "json", "math"),
-    *("operator", "re", "statistics", "typing", "urllib", "zlib"),
+    *("operator", "re", "statistics", "typing", "urllib", "uuid", "zlib"),
 }
 
 #: What the driver knows of the worker: what it is sent, and why it did not insert.

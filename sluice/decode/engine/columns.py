@@ -12,7 +12,7 @@ from sluice.decode.engine.native import check_lineage_type
 from sluice.decode.engine.types import parse_type
 
 #: Types that cannot be absent: Nullable does not take them.
-_NEVER_NULL = ("Array", "Map", "Tuple", "Nested", "JSON", "Variant", "Dynamic")
+_NEVER_NULL = ("Array", "Map", "Tuple", "JSON", "Variant", "Dynamic")
 
 
 def lineage_of(table: TableSpec) -> tuple[Column, ...]:

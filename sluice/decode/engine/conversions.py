@@ -150,14 +150,10 @@ class ConversionFactory(ABC):
         return self._any(natural, target)
 
     def _any(self, natural: TypeNode, target: TypeNode) -> Conversion:
-        if target.name == "SimpleAggregateFunction":
-            return self._any(natural, target.inner(1))
-        if natural.name == "SimpleAggregateFunction":
-            return self._any(natural.inner(1), target)
         if natural.text == target.text and not self._needs_test(natural):
             return Conversion(target.text, None, None)
-        if target.name in GEO_TYPES and natural.name != target.name:
-            return retargeted(self._any(natural, parse_type(GEO_TYPES[target.name])), target.text)
+        if target.text in GEO_TYPES and natural.text != target.text:
+            return retargeted(self._any(natural, parse_type(GEO_TYPES[target.text])), target.text)
         if natural.name == "LowCardinality":
             inner = self._any(natural.inner(), target)
             return _after(inner, lambda value: f"CAST({value}, {literal(natural.inner().text)})")
@@ -223,8 +219,6 @@ class ConversionFactory(ABC):
 
     def _needs_test(self, node: TypeNode) -> bool:
         """Whether a value of this type may be none, for example in binary formats."""
-        if node.name == "SimpleAggregateFunction":
-            return False
         if node.parts():
             return any(map(self._needs_test, node.parts()))
         pair = self.scalar(node, node)
@@ -266,7 +260,6 @@ class ConversionFactory(ABC):
 
     def _plain(self, natural: TypeNode, target: TypeNode) -> Conversion:
         """Between types that are neither Nullable nor LowCardinality themselves."""
-        natural, target = natural.without_nested(), target.without_nested()
         if natural.name in (WRAPPED, INSTANT) and target.name == "Tuple":
             return self._plain(parse_type(stored_type(natural.text)), target)
         if natural.name == WRAPPED:
@@ -361,14 +354,6 @@ def required(made: Conversion) -> Conversion:
         return f"if(isNull({value}), {NULL}, {rest})"
 
     return replace(made, fault=fault, quick=None)
-
-
-def block_type(type_text: str) -> str:
-    """The type of a table's column as a block carries it."""
-    node = parse_type(type_text)
-    if node.name == "SimpleAggregateFunction":
-        return block_type(node.inner(1).text)
-    return node.without_nested().text
 
 
 def has_enum(type_text: str) -> bool:

@@ -15,7 +15,6 @@ from sluice.decode.engine.types import (
     DAY_SECONDS,
     DAYS,
     FLOATS,
-    GEO_TYPES,
     TIME_SECONDS_MAX,
     TypeNode,
     decimal_shape,
@@ -36,7 +35,7 @@ _DATETIME64_SECONDS = ((DAYS[0] + 1) * DAY_SECONDS, DAYS[1] * DAY_SECONDS)
 def holds_float(type_text: str) -> bool:
     """Whether a value of this type has a float in it, or may be one."""
     found = set(leaves(parse_type(type_text)))
-    return not found.isdisjoint((*FLOATS, *GEO_TYPES, "Geometry", "Variant", "Dynamic", "JSON"))
+    return not found.isdisjoint((*FLOATS, "Geometry", "Variant", "Dynamic", "JSON"))
 
 
 @dataclass(frozen=True, slots=True)

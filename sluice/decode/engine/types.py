@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from sluice.core.errors import TerminalError
 from sluice.decode.engine.session import literal
@@ -52,7 +52,7 @@ def meant_type(text: str) -> str:
 class TypeNode:
     """A type and its arguments.
 
-    :param text: as the server writes it.
+    :param text: as the server writes it, but see `parse_type`.
     :param arguments: the parts between the brackets, untouched: types, numbers, names.
     """
 
@@ -70,11 +70,9 @@ class TypeNode:
         match self.name:
             case "Nullable" | "LowCardinality" | "Array":
                 return [self.inner()]
-            case "SimpleAggregateFunction":
-                return [self.inner(1)]
             case "Map":
                 return [self.inner(0), self.inner(1)]
-            case "Tuple" | "Nested":
+            case "Tuple":
                 return [inner for _, inner in self.elements()]
         return []
 
@@ -82,29 +80,32 @@ class TypeNode:
         """Without Nullable and LowCardinality."""
         return self.inner().bare() if self.name in ("Nullable", "LowCardinality") else self
 
-    def without_nested(self) -> TypeNode:
-        """Nested is an array of tuples."""
-        if self.name != "Nested":
-            return self
-        return parse_type(f"Array(Tuple({', '.join(self.arguments)}))")
-
     def elements(self) -> tuple[tuple[str, TypeNode], ...]:
-        """Names ("" without one) and types of a Tuple's or Nested's elements."""
+        """Names ("" without one) and types of a Tuple's elements."""
         return tuple(_element(argument) for argument in self.arguments)
 
 
 def parse_type(text: str) -> TypeNode:
-    """Take a type name apart.
+    """Take a type name apart. One that is another type by another name is given as that one: a
+    Nested is an array of tuples, a SimpleAggregateFunction the type of its values. A Point keeps
+    its text, which blocks say, and so do the others of GEO_TYPES.
 
     :raises TerminalError: brackets or quotes do not match.
     """
     text = text.strip()
+    if text in GEO_TYPES:
+        return replace(parse_type(GEO_TYPES[text]), text=text)
     opening = text.find("(")
     if opening < 0:
         return TypeNode(text, text, ())
     if not text.endswith(")"):
         raise TerminalError(f"type {text!r} is not understood", "Report it with the table's DDL.")
-    return TypeNode(text, text[:opening].strip(), tuple(_split(text[opening + 1 : -1])))
+    name, arguments = text[:opening].strip(), tuple(_split(text[opening + 1 : -1]))
+    if name == "Nested":
+        return parse_type(f"Array(Tuple({', '.join(arguments)}))")
+    if name == "SimpleAggregateFunction" and len(arguments) > 1:
+        return parse_type(arguments[1])
+    return TypeNode(text, name, arguments)
 
 
 def _split(text: str) -> list[str]:

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from sluice.decode.engine.types import GEO_TYPES, TypeNode, parse_type
+from sluice.decode.engine.types import TypeNode, parse_type
 from sluice.decode.envelope.walk import UNREADABLE, Mask, Nodes, Positions
 from sluice.decode.messages.fault import CANNOT_PARSE, NULL_IN_COLUMN, OUT_OF_RANGE, Fault
 from sluice.producer.wire import Kind
@@ -51,23 +51,18 @@ def shape_of(type_text: str) -> Shape:
 
 
 def _shape(node: TypeNode, is_key: bool = False) -> Shape:
-    if node.name in GEO_TYPES:
-        return _shape(parse_type(GEO_TYPES[node.name]))
     match node.name:
         case "Nullable" | "LowCardinality":
             return _shape(node.inner(), is_key)
-        case "SimpleAggregateFunction":
-            return _shape(node.inner(1))
         case "Array" | "QBit":
             return Shape("list", node.text, (_shape(node.inner()),))
         case "Map":
             pair = (_shape(node.inner(0), is_key=True), _shape(node.inner(1)))
             return Shape("map", node.text, (Shape("tuple", node.text, pair, ("", "")),))
-        case "Tuple" | "Nested":
+        case "Tuple":
             elements = node.elements()
             parts = tuple(_shape(inner) for _, inner in elements)
-            one = Shape("tuple", node.text, parts, tuple(name for name, _ in elements))
-            return one if node.name == "Tuple" else Shape("list", node.text, (one,))
+            return Shape("tuple", node.text, parts, tuple(name for name, _ in elements))
     return Shape("value", node.text, is_key=is_key)
 
 

@@ -475,7 +475,7 @@ def _wanted_in(field: FieldDescriptor, target: TypeNode) -> _Wanted:
         return {"key": node.inner(0), "value": node.inner(1)} if node.name == "Map" else None
     if node.name == "Array" and field.is_repeated:
         node = node.inner().bare()
-    if node.name not in ("Tuple", "Nested"):
+    if node.name != "Tuple":
         return None
     elements = dict(node.elements())
     return elements if all(elements) else None
@@ -608,7 +608,7 @@ def _takes_null(type_text: str) -> bool:
 def _fitted(natural: str, target: str) -> str:
     """The type as it is read: Nullable only where the target takes null, and of a message only
     what the target wants, if that is told by names."""
-    node, wanted = parse_type(natural), parse_type(target).bare().without_nested()
+    node, wanted = parse_type(natural), parse_type(target).bare()
     if node.name == "Nullable":
         inner = _fitted(node.inner().text, wanted.text)
         return f"Nullable({inner})" if _takes_null(target) else inner

@@ -333,8 +333,8 @@ def _means_more(type_text: str) -> bool:
 
 def _read_type(node: TypeNode) -> str | None:
     """The type to read, in which nil is seen everywhere; None: there is no such value."""
-    if node.name in ("Nullable", "LowCardinality", "SimpleAggregateFunction"):
-        return _read_type(node.parts()[0])
+    if node.name in ("Nullable", "LowCardinality"):
+        return _read_type(node.inner())
     if node.name == "Array":
         inner = _read_type(node.inner())
         return None if inner is None else f"Array({inner})"

@@ -13,7 +13,7 @@ import numpy as np
 from sluice.core.errors import TerminalError
 from sluice.core.load_spec import TableSpec
 from sluice.decode.engine.native import read_varint
-from sluice.decode.engine.types import GEO_TYPES, TypeNode, parse_type, size_of
+from sluice.decode.engine.types import TypeNode, parse_type, size_of
 from sluice.decode.messages.buffer import MessageBuffer
 from sluice.decode.messages.fault import CANNOT_PARSE, Fault
 from sluice.decode.messages.format import Group, TypedFormat
@@ -67,15 +67,13 @@ def _in_turn(nodes: list[TypeNode], depth: int = 0) -> _Step:
 
 def _step(node: TypeNode, depth: int) -> _Step:
     """Over a value of a type whose values are not all equally long."""
-    if node.name in GEO_TYPES:
-        return _in_turn([parse_type(GEO_TYPES[node.name])], depth)
     parts = node.parts()
     if not parts or depth > _DEPTH_MAX:
         return _unknown
     together = _in_turn(parts, depth)
     if node.name == "Nullable":
         return _nullable(together)
-    return _items(parts, together) if node.name in ("Array", "Map", "Nested") else together
+    return _items(parts, together) if node.name in ("Array", "Map") else together
 
 
 def _unknown(value: bytes, at: int) -> int:

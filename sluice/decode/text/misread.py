@@ -239,7 +239,7 @@ def _empties(nodes: Mapping[str, TypeNode]) -> tuple[list[str], int]:
 def _within(node: TypeNode, names: set[str]) -> int:
     """Where in a type an empty text may not be; adds the names of elements."""
     match node.name:
-        case "Nullable" | "LowCardinality" | "SimpleAggregateFunction":
+        case "Nullable" | "LowCardinality":
             return _within(node.parts()[0], names)
         case "Map":
             keys, values = node.inner(0), node.inner(1)
@@ -247,7 +247,7 @@ def _within(node: TypeNode, names: set[str]) -> int:
             if not all(map(takes_empty, scalars_in(values))):
                 found |= VALUES
             return found | _within(values, names)
-        case "Tuple" | "Nested":
+        case "Tuple":
             found = 0
             for name, inner in node.elements():
                 if all(map(takes_empty, scalars_in(inner))):
@@ -297,7 +297,7 @@ def misread(value: Any, node: TypeNode, cuts: bool, as_it_is: bool = False) -> M
     :param as_it_is: the engine reads the type itself, nothing wider.
     """
     match node.name:
-        case "Nullable" | "LowCardinality" | "SimpleAggregateFunction":
+        case "Nullable" | "LowCardinality":
             return misread(value, node.parts()[0], cuts, as_it_is)
         case "Variant" if isinstance(value, str):
             return _misread_variant(value, node, cuts)
@@ -413,9 +413,7 @@ class DoubtfulValues:
         return None
 
     def _misread(self, value: Any, node: TypeNode) -> Misread | None:
-        if node.name in GEO_TYPES:
-            node = parse_type(GEO_TYPES[node.name])
-        if value is None and node.name not in ("LowCardinality", "SimpleAggregateFunction"):
+        if value is None and node.name != "LowCardinality":
             takes_null = node.name in ("Nullable", "Variant", "Dynamic")
             return None if takes_null or not self._refuses_null else Misread(None, NULL_IN_COLUMN)
         if node.name in _FLOATS_MAX:
@@ -449,7 +447,7 @@ def _misread_variant(value: str, node: TypeNode, cuts: bool) -> Misread | None:
     for kind in kinds:
         if kind.name in _MOMENTS and ((is_number and has_numbers) or not may_be_date(value)):
             continue
-        if kind.name in ("Array", "Tuple", "Map", "Nested"):
+        if kind.name in ("Array", "Tuple", "Map"):
             continue
         found = _misread_scalar(value, kind, cuts, True)
         if found is not None:
@@ -474,7 +472,7 @@ def parts_of(value: Any, node: TypeNode) -> Iterator[tuple[Any, TypeNode]]:
     pairs = value.items() if isinstance(value, dict) else pairs
     values = value if isinstance(value, list) else ()
     match node.name:
-        case "Nullable" | "LowCardinality" | "SimpleAggregateFunction":
+        case "Nullable" | "LowCardinality":
             yield value, node.parts()[0]
         case "Array":
             yield from ((one, node.inner()) for one in values)
@@ -494,8 +492,6 @@ def parts_of(value: Any, node: TypeNode) -> Iterator[tuple[Any, TypeNode]]:
         case "JSON":
             for path, inner in typed_paths(node):
                 yield from ((one, inner) for one in _at(value, path.split(".")))
-        case "Nested":
-            yield from parts_of(value, node.without_nested())
 
 
 def _at(value: Any, path: list[str]) -> Iterator[Any]:

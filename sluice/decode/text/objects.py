@@ -14,7 +14,7 @@ from enum import IntEnum
 import numpy as np
 from numpy.typing import NDArray
 
-from sluice.decode.engine.types import GEO_TYPES, TypeNode, parse_type
+from sluice.decode.engine.types import TypeNode, parse_type
 from sluice.decode.messages.brackets import Positions
 from sluice.decode.messages.fault import Fault
 from sluice.machine.compiled import Library
@@ -81,7 +81,6 @@ class ValueLayout:
 def _cells(node: TypeNode, before: str, dialect: Dialect) -> Iterator[tuple[int, str, int]]:
     """The values that a column takes: kind, what stands before it, how many brackets it closes.
     A tuple has a value for each element in CSV."""
-    node = _unnamed(node)
     if dialect is not Dialect.CSV or node.name != "Tuple":
         yield _kind(node), before, 0
         return
@@ -96,14 +95,8 @@ def _cells(node: TypeNode, before: str, dialect: Dialect) -> Iterator[tuple[int,
         before = ""
 
 
-def _unnamed(node: TypeNode) -> TypeNode:
-    return parse_type(GEO_TYPES[node.name]) if node.name in GEO_TYPES else node
-
-
 def _kind(node: TypeNode) -> _Kind:
-    if node.name == "SimpleAggregateFunction":
-        return _kind(node.inner(1))
-    node = _unnamed(node.bare())
+    node = node.bare()
     if node.parts() or node.name in ("QBit", "Geometry"):
         return _Kind.NEST
     if node.name in ("Bool", "Variant", "Dynamic"):

@@ -28,7 +28,6 @@ from sluice.decode.engine.scalars import scalar_of
 from sluice.decode.engine.session import declared, identifier, literal, settings_clause, unlike
 from sluice.decode.engine.types import (
     FLOATS,
-    GEO_TYPES,
     TypeNode,
     default_of,
     nested_groups,
@@ -106,10 +105,8 @@ class ReaderFactory(ConversionFactory):
         match node.name:
             case "Nullable":
                 return self._types(node.inner(), refuse_null, True, in_tuple)
-            case "LowCardinality" | "SimpleAggregateFunction":
-                return self._types(node.parts()[0], refuse_null, nullable, in_tuple)
-            case name if name in GEO_TYPES:
-                return self._types(parse_type(GEO_TYPES[name]), refuse_null)
+            case "LowCardinality":
+                return self._types(node.inner(), refuse_null, nullable, in_tuple)
             case "Array":
                 item = self._types(node.inner(), refuse_null)
                 found = [f"Array({text})" for text in item]
@@ -117,15 +114,13 @@ class ReaderFactory(ConversionFactory):
                 key = self._types(node.inner(0), refuse_null=False)
                 item = self._types(node.inner(1), refuse_null)
                 found = [f"Map({', '.join(pair)})" for pair in zip(key, item, strict=True)]
-            case "Tuple" | "Nested":
+            case "Tuple":
                 names = [f"{identifier(name)} " if name else "" for name, _ in node.elements()]
                 parts = [self._types(part, refuse_null, False, True) for part in node.parts()]
                 found = [
                     f"Tuple({', '.join(map(str.__add__, names, some))})"
                     for some in zip(*parts, strict=True)
                 ]
-                if node.name == "Nested":
-                    found = [f"Array({text})" for text in found]
             case _:
                 tells_null = refuse_null and not nullable and in_tuple
                 scalar = scalar_of(node, self._widest_integer, tells_null)

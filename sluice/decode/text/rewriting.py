@@ -97,8 +97,8 @@ def _written_anew(text: str, node: TypeNode) -> str:
     :raises ValueError: it has none, or a name stands twice in an object inside.
     """
     match node.name:
-        case "Nullable" | "LowCardinality" | "SimpleAggregateFunction":
-            return _written_anew(text, node.parts()[0])
+        case "Nullable" | "LowCardinality":
+            return _written_anew(text, node.inner())
         case "Array" if text.startswith("["):
             return _array(_written_anew(item, node.inner()) for item in items_of(text))
         case "Map" if text.startswith("{"):
@@ -110,8 +110,6 @@ def _written_anew(text: str, node: TypeNode) -> str:
             if len(items) == len(elements):
                 pairs = zip(items, elements, strict=True)
                 return _array(_written_anew(item, inner) for item, (_, inner) in pairs)
-        case "Nested":
-            return _written_anew(text, node.without_nested())
         case "Bool":
             return _BOOLEANS.get(text, text)
         case "JSON":

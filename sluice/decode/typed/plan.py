@@ -18,7 +18,6 @@ from sluice.decode.engine.columns import check_default, filled_columns, lineage_
 from sluice.decode.engine.conversions import (
     Conversion,
     ConversionFactory,
-    block_type,
     has_enum,
     required,
 )
@@ -65,7 +64,7 @@ class Target:
         self.read = filled_columns(table)
         self.columns = tuple(column for column in self.read if column.kind != "EPHEMERAL")
         self.names = tuple(column.name for column in self.columns)
-        self.types = {column.name: block_type(column.type) for column in self.read}
+        self.types = {column.name: parse_type(column.type).text for column in self.read}
         self.keys = Keys(table, self.names, lineage_of(table))
         for column in self.read:
             if column.kind and column.expression:

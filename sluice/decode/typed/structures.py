@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from sluice.core.errors import TerminalError
 from sluice.core.load_spec import TableSpec
-from sluice.decode.engine.conversions import block_type
 from sluice.decode.engine.session import EngineError, declared, literal, run
 from sluice.decode.engine.types import parse_type
 
@@ -54,7 +53,7 @@ def normalised(structure: Structure) -> Structure:
             f"the columns {', '.join(names)[:200]!r} are not one or more different names",
             "Give each column a name of its own.",
         )
-    plain = tuple((name, block_type(type_text)) for name, type_text in structure)
+    plain = tuple((name, parse_type(type_text).text) for name, type_text in structure)
     for name, type_text in plain:
         if is_unsafe(type_text):
             raise TerminalError(

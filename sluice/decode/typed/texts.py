@@ -131,15 +131,8 @@ def remark_on(text: str, type_text: str) -> str:
         return (
             "paths with types of their own take no text; a column by CAST in [table.columns] does"
         )
-    moment = _moment_in(parse_type(type_text))
-    return "" if moment is None else problem(text.strip(" '"), scale_of(moment))
-
-
-def _moment_in(node: TypeNode) -> TypeNode | None:
-    """The DateTime or DateTime64 that a value of this type is, if it is not null; None: another."""
-    if node.name in ("Nullable", "LowCardinality", "SimpleAggregateFunction"):
-        return _moment_in(node.parts()[0])
-    return node if node.name in ("DateTime", "DateTime64") else None
+    is_moment = node.name in ("DateTime", "DateTime64")
+    return problem(text.strip(" '"), scale_of(node)) if is_moment else ""
 
 
 def by_text(target: TypeNode) -> Pair | None:

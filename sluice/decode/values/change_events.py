@@ -158,7 +158,6 @@ def _rewrite_of(schema: Any, node: TypeNode, units: _Units) -> Rewrite | None:
     :param schema: None: there is none.
     """
     schema = schema if isinstance(schema, dict) else {}
-    node = node.without_nested()
     fields, values = schema.get("fields"), schema.get("values")
     match schema.get("type", node.name.lower()), node.name:
         case "array", "Array":
