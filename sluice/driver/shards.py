@@ -44,7 +44,7 @@ class ShardReader:
         last: SluiceError | None = None
         for url in self._breaker.order(turn(self.urls, first), now_seconds):
             try:
-                answer = _ask(self._servers[url], question)
+                answer = _ask(self._servers[url], question, len(self.urls))
             except (TransientError, TerminalError) as error:
                 if isinstance(error, TerminalError) and url not in self._frozen:
                     raise
@@ -62,15 +62,15 @@ def on_shard(access: ClickHouseAccess, shard: str, question: Callable[[Server], 
 
     :raises TransientError: none does; the error of the last one.
     """
-    last: TransientError | None = None
-    for url in access.shards[shard]:
+    *first, last = access.shards[shard]
+    for url in first:
         try:
             with access.connect(url) as server:
-                return _ask(server, question)
-        except TransientError as error:
-            last = error
-    assert last is not None
-    raise last
+                return _ask(server, question, len(access.shards[shard]))
+        except TransientError:
+            continue
+    with access.connect(last) as server:
+        return question(server)
 
 
 def on_replicas(
@@ -85,7 +85,7 @@ def on_replicas(
     for url in access.shards[shard]:
         try:
             with access.connect(url) as server:
-                answers[url] = _ask(server, question)
+                answers[url] = _ask(server, question, len(access.shards[shard]))
         except TransientError as error:
             last = error
     if last is not None and not answers:
@@ -93,8 +93,9 @@ def on_replicas(
     return answers
 
 
-def _ask(server: Server, question: Callable[[Server], _T]) -> _T:
-    """A server that is frozen is found out in seconds: a query would wait for half a minute, and
-    whoever asks asks others, too."""
-    server.ping()
+def _ask(server: Server, question: Callable[[Server], _T], replicas: int) -> _T:
+    """Where there is another replica, one that is frozen is found out in seconds: a query would
+    wait for half a minute."""
+    if replicas > 1:
+        server.ping()
     return question(server)

@@ -100,15 +100,6 @@ def test_a_server_that_is_away_holds_all_its_tables_back_and_their_last_windows_
     assert watched.monitor.failure() is None and watched.monitor.outage(U) is None
 
 
-def test_a_server_that_is_alone_in_its_shard_is_pinged_first(watched: Watched) -> None:
-    """One that is frozen would be waited for as long as for a query."""
-    watched.monitor.use(ClickHouseAccess({"s1": (A,)}, "", "", "single"))
-    watched.servers = watched.monitor._servers()
-    assert watched.read(EVEN_MS, a=5, b=None) == 5
-    assert watched.read(EVEN_MS + 1000, a=None, b=None) is None
-    assert "refused" in (watched.monitor.outage(T) or "")
-
-
 def test_what_was_read_is_told_before_the_next_one_is_asked(
     watched: Watched, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -32,6 +32,7 @@ from sluice.driver import (
 )
 from sluice.driver import fleet as driver_fleet
 from sluice.kafka import ledger, log, reader, readers, recorder, tail, transactions
+from sluice.machine import clock as machine_clock
 from sluice.testbed.simulate import clients, columns, decoding, driver, fleet, messages, store, wire
 from sluice.testbed.simulate.parts import Parts
 from sluice.testbed.simulate.planting import patched
@@ -103,7 +104,7 @@ def _of_machine(world: World) -> list[tuple[Any, str, Any]]:
         sleep=lambda seconds: world.sleep(int(seconds * 1000)),
     )
     timed = (
-        *(clock, reader, readers, recorder, tail, transactions, http, probe, statements),
+        *(machine_clock, reader, readers, recorder, tail, transactions, http, probe, statements),
         *(driver_fleet, failover, insert_lock, inserting, leases, loading, tasks, worker_staging),
     )
     threaded, threading = (background, connector, monitor), threading_in(world)
