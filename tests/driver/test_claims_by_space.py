@@ -8,12 +8,12 @@ import pytest
 
 from sluice.claims.port import StoreAwayError
 from sluice.core.budget import TargetShard
-from sluice.core.claim_notes import STALE_MS, Writer, waiting_for
+from sluice.core.claim_notes import STALE_MS, waiting_for
 from sluice.core.load_spec import LoadSpec
 from sluice.driver.claims import RETRY_MS_MAX
 from sluice.driver.state import Holds
 from tests.claims.memory import Kept, MemoryStore
-from tests.driver.claims_shop import LEASE, NOW, OF_T, Shop, keyed, state
+from tests.driver.claims_shop import NOW, OF_T, Shop, keyed, state
 
 OF_U = TargetShard("u", "@claims")
 
@@ -152,20 +152,6 @@ def test_a_status_says_which_scope_waits() -> None:
     found = waiting_for(MemoryStore(kept).notes(), *asked)
     assert found["p/d.t"] == ""
     assert found["p/d.u"].startswith("p/c says: d.u cannot be read")
-
-
-@pytest.mark.parametrize(("waits", "said"), [("no disk", "p/c says: no disk"), ("", "")])
-def test_a_driver_of_a_version_before_says_one_reason_for_all(waits: str, said: str) -> None:
-    kept = Kept()
-    shop = Shop(kept)
-    shop.poll(after_ms=0)
-    shop.poll()
-    ((name, text),) = ((n, t) for n, t in kept.notes.items() if n.startswith("writer "))
-    *known, _ = json.loads(text)
-    notes = {**kept.notes, name: json.dumps([*known, waits])}
-    assert waiting_for(notes, shop.keeper.run, ["p/d.t"], shop.now) == {"p/d.t": said}
-    assert Writer.read(notes[name]).lease_ms > LEASE
-    assert shop.keeper.outage(OF_T) is None
 
 
 @pytest.mark.parametrize("is_told_first", [False, True])

@@ -34,19 +34,19 @@ class TwoDisks(Broker):
 
     @property
     def second(self) -> Path:
-        return self.data / "second"
+        return self.folder / "second"
 
     @property
     def environment(self) -> dict[str, str]:
         if not self.has_second:
             return {}
-        file = self.data / "disks.properties"
-        file.write_text(f"log.dirs={self.data / 'log'},{self.second}\n")
+        file = self.folder / "disks.properties"
+        file.write_text(f"log.dirs={self.folder / 'log'},{self.second}\n")
         return {PROPERTIES_VARIABLE: str(file)}
 
     def add_second(self) -> None:
         """An empty one, on which all partitions come that are made next."""
-        told = (self.data / "log" / "meta.properties").read_text().splitlines()
+        told = (self.folder / "log" / "meta.properties").read_text().splitlines()
         drawn = base64.urlsafe_b64encode(uuid.uuid4().bytes).rstrip(b"=").decode()
         kept = [line for line in told if not line.startswith(("directory.id", "#"))]
         self.second.mkdir()
@@ -55,12 +55,12 @@ class TwoDisks(Broker):
         self.has_second = True
 
     def lose_second(self) -> None:
-        self.second.rename(self.data / "away")
+        self.second.rename(self.folder / "away")
         self.second.write_text("no directory")
 
     def find_second(self) -> None:
         self.second.unlink()
-        (self.data / "away").rename(self.second)
+        (self.folder / "away").rename(self.second)
 
     def changed(self, change: Callable[[], None]) -> None:
         self.stop()

@@ -35,8 +35,8 @@ class MakingBroker(Broker):
 
     @property
     def environment(self) -> dict[str, str]:
-        self.data.mkdir(parents=True, exist_ok=True)
-        file = self.data / "making.properties"
+        self.folder.mkdir(parents=True, exist_ok=True)
+        file = self.folder / "making.properties"
         file.write_text("auto.create.topics.enable=true\n")
         return {PROPERTIES_VARIABLE: str(file)}
 

@@ -351,7 +351,7 @@ def test_without_credentials_of_amazon_it_is_told(
     monkeypatch.setitem(sys.modules, "aws_msk_iam_sasl_signer", None)
     with pytest.raises(ConfigurationError) as caught:
         tokens.fetch(tokens.AwsPrincipal("eu-west-1"))
-    assert "sluice[msk]" in caught.value.hint
+    assert "pip install '.[msk]'" in caught.value.hint
 
 
 def test_kerberos_needs_another_librdkafka() -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Iterator
 from dataclasses import replace
@@ -81,23 +80,6 @@ def test_what_a_server_has_lost_after_the_seal_stops_and_may_be_attached_again(
             target.committer().commit(target.stage(0))
     assert "ATTACH PART" in stopped.value.hint
     target.server.execute(f"ALTER TABLE {table} ATTACH PART '{part['name']}'")
-    target.committer().commit(target.stage(0))
-    assert target.ids() == wanted
-
-
-def test_a_mark_of_before_says_neither_rows_nor_uuids(target: Target) -> None:
-    epoch = target.stage(0)
-    wanted = target.ids_of(epoch)
-    with pytest.raises(DiedError):
-        target.committer(Mortal(target.url, 0, after=True)).commit(epoch)
-    marks = target.committer().marks
-    mark = marks.latest()
-    assert mark is not None and mark.winners == tuple(sorted(epoch.winners))
-    told = json.loads(mark.text())
-    told["winners"] = [[shard, table] for shard, table, _ in told["winners"]]
-    del told["uuids"]
-    name = f"{target.database}.{mark_name(marks.prefix, mark.number)}"
-    target.server.execute(f"ALTER TABLE {name} MODIFY COMMENT {literal(json.dumps(told))}")
     target.committer().commit(target.stage(0))
     assert target.ids() == wanted
 

@@ -137,8 +137,8 @@ def test_what_a_probe_found_is_recorded_under_insert_counters_of_now(is_full: bo
     world = World([P0, P1], blocks=20)
     state = in_doubt(world, P0, 4, -60_000)
     rest, stored = {"t": ((3, 5),)}, {"t": ((3, 0, 2),)}
-    state.background = replace(state.background, rest=rest, bytes_max=99, stored=stored)
-    state.stage = Probed()
+    found = replace(state.background, rest=rest, bytes_max=99, stored=stored)
+    state.stage = Probed(state.outdated, found)
     other = in_doubt(world, P1, 7 if is_full else 6, 600_000)
     other.out = True
     world.tables[TargetShard("t", "s1")].insert_counter = 0

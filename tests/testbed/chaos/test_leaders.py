@@ -41,7 +41,10 @@ class _FencedBroker:
     """Answers as a broker does that has slept and counts as dead: it knows the topics, and names
     no broker. A real one does so for a moment, if at all."""
 
-    def list_topics(self, timeout: float) -> ClusterMetadata:
+    def poll(self, timeout: float) -> int:
+        return 0
+
+    def list_topics(self, topic: str | None = None, timeout: float = 0.0) -> ClusterMetadata:
         return ClusterMetadata()
 
 
