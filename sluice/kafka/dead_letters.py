@@ -260,9 +260,8 @@ def wrap(topic: str, letter: DeadLetter, message_bytes_max: int) -> Outgoing:
         (ORIGIN_TIMESTAMP_HEADER, first_timestamp),
         (ATTEMPT_HEADER, b"%d" % letter.attempt),
         ("sluice.attempted-at", b"%d" % letter.attempted_at_ms),
-        # "sluice.lane" and "sluice.text" are what older versions wrote, so they stay.
-        ("sluice.lane", letter.connector.encode()),
-        ("sluice.text", letter.spec.encode()),
+        ("sluice.connector", letter.connector.encode()),
+        ("sluice.load-spec", letter.spec.encode()),
         ("sluice.topic-id", letter.topic_id.encode()),
         ("sluice.generation", _shown(letter.generation)),
         ("sluice.version", __version__.encode()),
@@ -296,8 +295,8 @@ def unwrap(message: LogMessage) -> DeadLetter:
         truncated=own.get("sluice.truncated", b"") != b"",
         attempt=int(own.get(ATTEMPT_HEADER, b"1")),
         attempted_at_ms=int(own.get("sluice.attempted-at", b"0")),
-        connector=own.get("sluice.lane", b"").decode(),
-        spec=own.get("sluice.text", b"").decode(),
+        connector=own.get("sluice.connector", b"").decode(),
+        spec=own.get("sluice.load-spec", b"").decode(),
         topic_id=own.get("sluice.topic-id", b"").decode(),
         generation=_read_number(own.get("sluice.generation", b"")),
         facts=tuple(

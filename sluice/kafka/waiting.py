@@ -53,7 +53,7 @@ class Waiting:
         kind = own.get(KIND_HEADER)
         key = own.get("sluice.topic", b"").decode(), own.get("sluice.table", b"").decode()
         if kind is None:
-            if own.get("sluice.lane", b"").decode() in ("", self._connector):
+            if own.get("sluice.connector", b"").decode() in ("", self._connector):
                 counts[key] += 1
         elif kind == b"replayed" and counts[key]:
             _, offset = own["sluice.letter"].split(b"/")

@@ -70,7 +70,7 @@ def test_headers_tell_everything_by_name() -> None:
     assert headers["sluice.origin-timestamp"] == b"%d" % NOW
     assert headers["sluice.attempt"] == b"1"
     assert headers["sluice.attempted-at"] == b"%d" % (NOW + 5)
-    assert headers["sluice.text"] == b"0123456789abcdef"
+    assert headers["sluice.load-spec"] == b"0123456789abcdef"
     assert headers["sluice.version"]
     copy = letter(1, facts=(("duplicate-key", '["a"]'), ("duplicate-of", "Zm9vYmFyYmE/3/7")))
     headers = dict(wrapped(copy).headers)
