@@ -75,8 +75,10 @@ class SharedWindows:
         lowest, is_within = floors_of(windows, held, holds, self._blank.members_max, now_ms)
         floors, counted = self._floors.say(number, lowest, is_within=is_within)
         self._shared = None
-        waiting = [s.waiting_since_ms for s in held if s.waiting_since_ms is not None]
         # Who has stopped moves nowhere, and what waits there does so for a person.
+        waiting = [
+            s.waiting_since_ms for s in held if s.stopped is None and s.waiting_since_ms is not None
+        ]
         stand = (
             (s.source, s.stable_end, max(0, s.stable_end - s.settled))
             for s in held
