@@ -187,8 +187,7 @@ class SchemaChanges:
         return self._change(self._parking.applied(self._planner.spec), canonical)
 
     def _change(self, spec: LoadSpec, canonical: Mapping[str, str]) -> Mapping[str, str]:
-        """New ranges are intended under this load spec from now on; gives the load specs with
-        it."""
+        """New ranges are intended under this one from now on; gives the load specs with it."""
         digest = spec.digest()
         if digest != self._planner.digest:
             self._planner.change(spec)
@@ -274,7 +273,8 @@ class SchemaChanges:
         are_columns_coming = not self._has_tokens and self._are_columns_coming()
         tables = self.spec_of(state).tables_of(state.source.topic) if self._unread else ()
         is_read = self._unread.isdisjoint(shard for table in tables for shard in table.shards)
-        is_fresh = is_read and self._read_ms >= self._read_since_ms(state, now_ms)
+        since_ms = self._read_since_ms(state, now_ms)
+        is_fresh = not since_ms or (is_read and self._read_ms >= since_ms)
         return replace(facts, is_fresh=is_fresh, are_columns_coming=are_columns_coming)
 
     def _spec_facts(self, state: PartitionState) -> Facts:
@@ -292,7 +292,7 @@ class SchemaChanges:
         )
 
     def _read_since_ms(self, state: PartitionState, now_ms: int) -> int:
-        """How young a reading of the tables a repeat of this range needs.
+        """How young a reading of the tables a repeat of this range needs; 0: it needs none.
 
         A server that hashes what it stores does not know a block again once a column was added,
         so there a repeat needs a fresh look at the tables, as it does at their windows.

@@ -14,7 +14,7 @@ from sluice.core.fleet.view import View
 from sluice.core.ranges import TopicPartition
 from sluice.driver.ports import Jobs, ShardWindow, Windows
 from sluice.driver.record_updates import RecordPlanner
-from sluice.driver.state import Holds, PartitionState
+from sluice.driver.state import Holds, PartitionState, Probed
 
 
 class SharedWindows:
@@ -75,8 +75,10 @@ class SharedWindows:
         lowest, is_within = floors_of(windows, held, holds, self._blank.members_max, now_ms)
         floors, counted = self._floors.say(number, lowest, is_within=is_within)
         self._shared = None
-        waiting = [s.waiting_since_ms for s in held if s.waiting_since_ms is not None]
         # Who has stopped moves nowhere, and what waits there does so for a person.
+        waiting = [
+            s.waiting_since_ms for s in held if s.stopped is None and s.waiting_since_ms is not None
+        ]
         stand = (
             (s.source, s.stable_end, max(0, s.stable_end - s.settled))
             for s in held
@@ -146,11 +148,13 @@ def floors_of(
             continue
         bundles.add(record.bundle)
         may_insert = partition.may_insert(now_ms)
+        # What was probed is recorded as a new hold, which the floor of the former one would bar.
+        is_repeated = partition.stopped is None and not isinstance(partition.stage, Probed)
         for key, counter in counters.items():
             if key not in named:
                 continue
             name, blocks, reading = named[key]
-            may_come = partition.stopped is None and keeps_floor(blocks, reading, counter)
+            may_come = is_repeated and keeps_floor(blocks, reading, counter)
             if may_insert or (record.in_doubt and may_come):
                 lowest[name] = min(counter, lowest[name])
             if may_insert:

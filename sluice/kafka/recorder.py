@@ -12,8 +12,8 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable, Collection, Iterable, Mapping
-from contextlib import suppress
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
 from typing import TypeVar
@@ -65,6 +65,19 @@ class StopRequestedError(InDoubtError):
     nobody may go on as if it were not."""
 
     hint = "The intents stay in doubt; the next start resolves them."
+
+
+class _StoppingError(KafkaUnavailableError):
+    """The driver is to stop, and does not wait longer for an answer; nothing is under way."""
+
+
+@contextmanager
+def _in_doubt() -> Iterator[None]:
+    """A transaction is under way: who stops without an answer does not know what is committed."""
+    try:
+        yield
+    except _StoppingError as error:
+        raise StopRequestedError(str(error)) from None
 
 
 @dataclass(slots=True)
@@ -246,6 +259,7 @@ class Recorder:
 
         :raises OwnerChangedError: another successor was let through.
         :raises TransientError: it is known not to be committed; take over again.
+        :raises StopRequestedError: it is to stop, and does not know.
         """
         self._recorded.update(commit.records)
         own = {source: take_over.owners[source] for source in commit.records}
@@ -265,10 +279,11 @@ class Recorder:
                 ) from None
             except UnknownCommitError as error:
                 _logger.warning("%s; reading what is committed", error)
-                if owner == self.names.owner:  # initialised, nothing of it comes any more
-                    self._own.drop()
-                    self.own_producer()
-                self._find_out_first(records, take_over)
+                with _in_doubt():
+                    if owner == self.names.owner:  # initialised, nothing of it comes any more
+                        self._own.drop()
+                        self.own_producer()
+                    self._find_out_first(records, take_over)
         take_over.producers.clear()
 
     # Recording
@@ -292,11 +307,12 @@ class Recorder:
         except (FencedError, UnknownCommitError) as error:
             _logger.warning("%s; reading what is committed", error)
             self._own.drop()
-            if isinstance(error, FencedError):
-                self._wait_for_successor(self._recorded.difference(handed))
-                if self.names.is_shared:
-                    raise OwnerChangedError(f"{self.names.owner} was fenced") from None
-            self._find_out(commit, expected)
+            with _in_doubt():
+                if isinstance(error, FencedError):
+                    self._wait_for_successor(self._recorded.difference(handed))
+                    if self.names.is_shared:
+                        raise OwnerChangedError(f"{self.names.owner} was fenced") from None
+                self._find_out(commit, expected)
         self._recorded -= handed
 
     def adopt(self, sources: Iterable[TopicPartition]) -> None:
@@ -414,7 +430,10 @@ class Recorder:
         return self._own.initialised
 
     def _initialised(self, owner: str, lost: Callable[[], None] = lambda: None) -> ck.Producer:
-        """A producer that fenced everyone else with this id; waits for Kafka without end."""
+        """A producer that fenced everyone else with this id; waits for Kafka without end.
+
+        :raises KafkaUnavailableError: it is to stop.
+        """
         identity = f"{self.names.group}.{owner}"
         producer: ck.Producer | None = None
         while True:
@@ -430,7 +449,7 @@ class Recorder:
 
     def _pause(self, seconds: float) -> None:
         if self._stop.wait(seconds):
-            raise StopRequestedError("asked to stop while Kafka did not answer")
+            raise _StoppingError("asked to stop while it waited for Kafka")
 
 
 def _initialise(

@@ -337,6 +337,26 @@ def test_a_block_that_is_refused_for_its_columns_waits_for_a_look() -> None:
     assert world.readings == 1
 
 
+@pytest.mark.parametrize("is_refused", [False, True])
+def test_a_shard_that_is_not_read_keeps_only_who_needs_a_look(is_refused: bool) -> None:
+    """As where one of its replicas has another structure, and another one takes blocks."""
+    world = AlteredWorld(P0)
+    world.ends[P0] = 10
+    world.read_schema = lambda: None
+    loop = world.loop()
+    world.tell(world.now)
+    world.put(SchemaRead(world.now, None, world.spec, {}, unread=frozenset({"s1"})))
+
+    def lose(world: World, assignment: Assignment) -> Answer:
+        return refused_by_the_server(16) if is_refused else JobLostError("lost")
+
+    world.script = once(lose)
+    world.at(30_000, loop.stopping.set)
+    loop.run(None, 5.0)
+    assert (loop.states[P0].settled == 10) is not is_refused
+    assert len(world.jobs) == (1 if is_refused else 2)
+
+
 def test_a_block_that_stays_refused_stops_with_the_servers_words() -> None:
     """Although the look found nothing wrong."""
     world = AlteredWorld(P0)

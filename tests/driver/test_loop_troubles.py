@@ -38,7 +38,7 @@ def test_a_driver_that_stops_and_does_not_know_whether_it_recorded_goes_on_with_
     def unknown(commit: Commit, expected: Mapping[TopicPartition, Record]) -> None:
         record(commit, expected)
         loop.stopping.set()
-        raise StopRequestedError("asked to stop while Kafka did not answer")
+        raise StopRequestedError("asked to stop while it waited for Kafka")
 
     monkeypatch.setattr(world, "record", unknown)
     with pytest.raises(StopRequestedError):

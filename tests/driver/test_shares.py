@@ -15,7 +15,7 @@ from sluice.core.records import Kind
 from sluice.driver.ports import ShardWindow
 from sluice.driver.record_updates import Budget, WindowTooSmallError
 from sluice.driver.shared_windows import floors_of
-from sluice.driver.state import Holds, PartitionState, PossibleLateInsert
+from sluice.driver.state import Holds, PartitionState, PossibleLateInsert, Probed, Probing
 from tests.driver.loop_world import START_MS, World
 
 P0 = TopicPartition("a", 0)
@@ -67,6 +67,14 @@ def test_a_floor_is_of_the_oldest_hold_or_of_the_last_reading() -> None:
     stopped = in_doubt(world, 80)
     stopped.stop(TerminalError("stopped"))
     assert floor(stopped, now_ms=after) == 100
+    # What was probed is recorded as a new hold, for which its own floor may leave no room.
+    probed = in_doubt(world, 80)
+    probed.probe()
+    assert floor(probed, now_ms=after) == 80
+    probed.become(Probing())
+    probed.become(Probed())
+    assert floor(probed, now_ms=after) == 100
+    assert floor(probed) == 80, "its insert may still come"
 
 
 def test_who_has_more_than_a_share_says_so() -> None:

@@ -284,8 +284,41 @@ def test_waiting_ends_when_the_driver_is_to_stop() -> None:
     one = Scripted({})
     Recorder._pause(one, 0.0)
     one._stop.set()
-    with pytest.raises(StopRequestedError):
+    with pytest.raises(KafkaUnavailableError, match="asked to stop"):
         Recorder._pause(one, 60.0)
+
+
+class Stopping(Scripted):
+    """It is to stop, and each first answer of Kafka to an initialisation is a refusal."""
+
+    def __init__(self, held: Held) -> None:
+        super().__init__(held)
+        self._access = cast(Any, None)
+        self._stop.set()
+
+    _initialised, _pause = Recorder._initialised, Recorder._pause  # type: ignore[assignment]
+
+
+def test_who_is_to_stop_is_in_doubt_only_by_what_is_under_way(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """One refusal while brokers are restarted, and what is loaded would not be settled."""
+    answers: list[Any] = []
+    monkeypatch.setattr(recorder_module, "_initialise", lambda of: answers.pop(0))
+    refused = (None, KafkaUnavailableError("the coordinator loads"))
+    one, made = Stopping({P0: at(MINE)}), (Named("producer"), None)
+    answers[:] = [refused, made]
+    with pytest.raises(TransientError, match="asked to stop"):
+        one.differences({P0: MINE})
+    assert one.differences({P0: MINE}) == {}
+    one.failures, answers[:] = [UnknownCommitError("lost")], [refused]
+    with pytest.raises(StopRequestedError):
+        one.record(Commit({P0: NEXT}), {P0: MINE})
+    one, answers[:] = Stopping({P0: at(MINE)}), [made, refused]
+    taken = one.take_over([P0])
+    one.failures = [UnknownCommitError("lost")]
+    with pytest.raises(StopRequestedError):
+        one.finish_take_over(taken, Commit({P0: NEXT}))
 
 
 def test_a_stable_reading_is_asked_for_again_while_a_transaction_is_open(
