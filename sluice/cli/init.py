@@ -116,9 +116,14 @@ def _from_topic(path: Path, force: bool, topic: str, **named: Any) -> int:
 
 
 def _hint(error: SluiceError) -> str:
-    """What to do about what `init` was answered: who logs in stands in its options."""
+    """What to do about what `init` was answered: what a file says stands in its options."""
     from sluice.clickhouse.reactions import ServerError
-    from sluice.kafka.errors import KafkaDeniedError, KafkaRefusedError
+    from sluice.kafka.errors import (
+        KafkaDeniedError,
+        KafkaRefusedError,
+        KafkaUnavailableError,
+        RegistryRefusedError,
+    )
 
     if isinstance(error, ServerError) and error.code in _LOGIN_CODES:
         return f"Give --user, and its password in the environment: export {_PASSWORD}=…"
@@ -132,6 +137,16 @@ def _hint(error: SluiceError) -> str:
             "Say how to log in by --property, e.g. --property security.protocol=SASL_SSL "
             "--property sasl.mechanism=… --property sasl.username=… "
             "--property sasl.password='${KAFKA_PASSWORD}'"
+        )
+    if isinstance(error, RegistryRefusedError):
+        return (
+            "Check --registry and --registry-user, and the variable REGISTRY_PASSWORD or "
+            "REGISTRY_TOKEN."
+        )
+    if isinstance(error, KafkaUnavailableError):
+        return (
+            "Check --brokers: host and port of a broker that runs; a listener with TLS or a login "
+            "needs --property security.protocol=…, too"
         )
     return error.hint
 

@@ -100,6 +100,7 @@ def _refuse_what_breaks_the_promise(configuration: Configuration, connector: str
     """Doctor before a connector's first range.
 
     :raises TransientError: something does not answer now; the pipeline asks again.
+    :raises KafkaRefusedError: Kafka lets nobody in.
     :raises TerminalError: a finding breaks the promise.
     """
     from sluice.ops.doctor import examine, refusal

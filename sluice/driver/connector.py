@@ -86,6 +86,7 @@ from sluice.driver.tracing import Tracing
 from sluice.driver.unknown_schemas import PATIENCE_MS
 from sluice.driver.watching import ReplicaWatch
 from sluice.kafka.clients import KafkaAccess, make_admin
+from sluice.kafka.errors import PASSING
 from sluice.kafka.ledger import read_on, read_view
 from sluice.kafka.log import SourceLog, find_cuts
 from sluice.kafka.readers import make_ends
@@ -111,19 +112,21 @@ def patiently(
     what: str,
     attempt: Callable[[], _Made],
     stopping: threading.Event,
-    failed: Callable[[TransientError], None] = lambda error: None,
+    failed: Callable[[SluiceError], None] = lambda error: None,
+    passing: tuple[type[SluiceError], ...] = (TransientError,),
 ) -> _Made:
     """Repeat what fails transiently, without end, until asked to stop.
 
     :param what: for the log: who is doing what.
     :param failed: called with each failure.
-    :raises TransientError: it failed, and is to stop.
+    :param passing: the errors that are waited for.
+    :raises SluiceError: it failed with one of these, and is to stop; or with another one.
     """
     seconds = 0.5
     while True:
         try:
             return attempt()
-        except TransientError as error:
+        except passing as error:
             if stopping.is_set():
                 raise
             failed(error)
@@ -168,6 +171,7 @@ class ConnectorRun:
         self._examine = examine
         self._give_up = threading.Event()
         self._assembly: _Assembly | None = None
+        self._passing: tuple[type[SluiceError], ...] = (TransientError,)
 
     def progress(self) -> ConnectorLoop | None:
         """The loop, once there is one."""
@@ -293,6 +297,7 @@ class ConnectorRun:
         if loop is not None:
             loop.abandon()
         self.loop = None
+        self._passing = PASSING  # it was let in before
         return not self.stopping.is_set()
 
     def _run_once(self, until_caught_up: bool, grace_seconds: float) -> None:
@@ -332,7 +337,7 @@ class ConnectorRun:
     def _patiently(self, action: str, attempt: Callable[[], _Made]) -> _Made:
         what = f"connector {self.connector.name} is {action}"
         self.doing, self.error = action, None
-        return patiently(what, attempt, self.stopping, self._failed)
+        return patiently(what, attempt, self.stopping, self._failed, self._passing)
 
     def _failed(self, error: SluiceError) -> None:
         self.error = error

@@ -27,6 +27,7 @@ from sluice.driver.growing import Grower
 from sluice.driver.ports import Clock, SchemaRead
 from sluice.driver.shards import on_replicas
 from sluice.driver.specs import access_of, lineage_columns, read_today, uuids_of
+from sluice.kafka.errors import PASSING
 
 _logger = logging.getLogger("sluice.schema")
 
@@ -382,7 +383,7 @@ class SchemaReader(Background):
         """Judge what was read; False if the new load spec was refused.
 
         :param meant: see `refreshed`.
-        :raises TransientError: it cannot be examined now.
+        :raises SluiceError: it cannot be examined now (`PASSING`).
         """
         found = refreshed(self._configuration, self._spec, today, meant)
         barred, altered = dict(found.barred), dict(found.altered)
@@ -391,7 +392,7 @@ class SchemaReader(Background):
             if found.spec is not spec:
                 self._examine()
                 spec = found.spec
-        except TransientError:
+        except PASSING:
             raise
         except SluiceError as error:
             self._say_failure(error)

@@ -90,7 +90,7 @@ def backoff_ms(failures: int) -> int:
 
 def _tell_ignored(counters: Counters, block_range: Range, loaded: Loaded, spec: LoadSpec) -> None:
     """Say once which fields no column takes. It is a warning where one of them may be meant for a
-    column that is written otherwise, and that has its default in each row then."""
+    column that is written otherwise; whether its own name is in messages, too, is not known."""
     for entry, names in counters.newly_ignored(loaded).items():
         meant = _meant(spec, entry, names)
         hint = "Columns of these names load them from then on."
@@ -110,14 +110,15 @@ def _tell_ignored(counters: Counters, block_range: Range, loaded: Loaded, spec: 
 
 def _meant(spec: LoadSpec, entry: str, names: list[str]) -> dict[str, str]:
     """Columns by the names of fields that differ from theirs by case and underscores only; those
-    that are filled from elsewhere are left out."""
+    that are filled from elsewhere, by Sluice itself too, or computed, are left out."""
     tables = [table for table in spec.tables if table.entry == entry]
     filled = {mapped.column for table in tables for mapped in table.mapping}
+    filled.update(name for table in tables for name in table.lineage)
     columns = {
         _plain(column.name): column.name
         for table in tables
         for column in table.columns
-        if column.name not in filled
+        if column.name not in filled and column.kind not in ("MATERIALIZED", "ALIAS")
     }
     return {name: columns[_plain(name)] for name in names if _plain(name) in columns}
 

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping
 import confluent_kafka as ck
 from confluent_kafka.admin import ConfigResource, ResourceType
 
-from sluice.kafka.clients import KafkaAccess, admin_error, make_admin
+from sluice.kafka.clients import KafkaAccess, admin_error, begin_question, make_admin
 from sluice.kafka.errors import KafkaDeniedError, KafkaUnavailableError, kafka_error
 from sluice.kafka.topics import (
     OWN_TOPIC_SETTINGS,
@@ -67,6 +67,7 @@ class BrokerFacts:
         :raises TerminalError: this user may not read them.
         """
         resources = [ConfigResource(ResourceType.BROKER, str(broker)) for broker in self.brokers]
+        begin_question(self._admin)
         futures = self._admin.describe_configs(resources, request_timeout=_REQUEST_SECONDS)
         found: dict[int, Mapping[str, str]] = {}
         for resource, future in futures.items():

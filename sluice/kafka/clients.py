@@ -26,8 +26,15 @@ READER_GROUP = "sluice.reader"
 
 _LOGIN_CODES = frozenset({ck.KafkaError._AUTHENTICATION, ck.KafkaError._SSL})
 _LOST_CODES = frozenset({ck.KafkaError._TRANSPORT, ck.KafkaError._ALL_BROKERS_DOWN})
-#: A connection that broke while somebody logged in: nobody was refused.
-_BROKEN_LOGIN = ("Disconnected", "Broker transport failure", "timed out")
+#: A connection that broke while somebody logged in, or that could not be tried since who gives out
+#: tokens or tickets did not: no broker has refused anybody.
+_BROKEN_LOGIN = (
+    "Disconnected",
+    "Broker transport failure",
+    "timed out",
+    "Failed to acquire SASL OAUTHBEARER token",
+    "Cannot contact any KDC",
+)
 #: What is answered to a request that reached no broker.
 _UNREACHED_CODES = frozenset({*_LOST_CODES, ck.KafkaError._TIMED_OUT})
 _AFTER = re.compile(r" \(after \d+ms in state [A-Z_]+\)")
@@ -118,7 +125,7 @@ _errors: WeakKeyDictionary[AdminClient, _Errors] = WeakKeyDictionary()
 
 def admin_error(admin: AdminClient, action: str, error: ck.KafkaException) -> SluiceError:
     """The typed error for what an admin client answered to `action`: where no broker was reached,
-    with the reason, which librdkafka tells beside its answer.
+    with the reason, which librdkafka tells beside its answer (`begin_question` stands before it).
 
     :returns: a KafkaRefusedError if nobody was let in.
     """
@@ -132,6 +139,14 @@ def admin_error(admin: AdminClient, action: str, error: ck.KafkaException) -> Sl
     return kafka_error(action, error)
 
 
+def begin_question(admin: AdminClient) -> None:
+    """Of the reasons that librdkafka tells only those count from now on that come during what is
+    asked next: an admin client may live as long as its driver."""
+    admin.poll(0)
+    if admin in _errors:
+        _errors[admin].forget()
+
+
 def list_topics(
     admin: AdminClient, action: str, timeout_seconds: float, topic: str | None = None
 ) -> ClusterMetadata:
@@ -142,9 +157,7 @@ def list_topics(
     :raises KafkaRefusedError: nobody is let in.
     :raises SluiceError: Kafka does not answer; with the reason, where it is known.
     """
-    admin.poll(0)
-    if admin in _errors:
-        _errors[admin].forget()
+    begin_question(admin)
     try:
         return admin.list_topics(topic, timeout=timeout_seconds)
     except ck.KafkaException as error:

@@ -16,7 +16,13 @@ from confluent_kafka.admin import (
 )
 
 from sluice.core.errors import SluiceError
-from sluice.kafka.clients import KafkaAccess, admin_error, list_topics, make_admin
+from sluice.kafka.clients import (
+    KafkaAccess,
+    admin_error,
+    begin_question,
+    list_topics,
+    make_admin,
+)
 from sluice.kafka.errors import (
     KafkaDeniedError,
     KafkaTerminalError,
@@ -130,6 +136,7 @@ def described(admin: AdminClient, names: Iterable[str]) -> dict[str, TopicDescri
     wanted = sorted(set(names))
     if not wanted:
         return {}
+    begin_question(admin)
     futures = admin.describe_topics(
         ck.TopicCollection(wanted), request_timeout=ADMIN_TIMEOUT_SECONDS
     )

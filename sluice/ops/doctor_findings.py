@@ -7,11 +7,14 @@ from dataclasses import dataclass
 from typing import Literal
 
 from sluice.core.errors import SluiceError, TerminalError, TransientError
+from sluice.kafka.errors import KafkaRefusedError
 
 Level = Literal["error", "warning", "ok"]
 
 #: Checks whose errors pass by themselves: something does not answer now.
 AWAY_CHECKS = frozenset({"kafka", "clickhouse"})
+#: What Kafka refuses whom it lets in at other times: for who starts, that is for good.
+LOGIN_CHECK = "login"
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,12 +90,14 @@ class Examination:
 def refusal(findings: Sequence[Finding]) -> SluiceError | None:
     """Why nothing may be loaded now; None if it may.
 
-    :returns: a TransientError if all that is wrong is that something does not answer.
+    :returns: a TransientError if all that is wrong is that something does not answer; a
+        KafkaRefusedError if beside that only a login is refused.
     """
     errors = [finding for finding in findings if finding.level == "error"]
     if not errors:
         return None
     text = "\n".join(f"{finding.where}: {finding.what}; {finding.fix}" for finding in errors)
-    passes = all(finding.passing or finding.check in AWAY_CHECKS for finding in errors)
-    kind = TransientError if passes else TerminalError
+    stay = {each.check for each in errors if not each.passing} - AWAY_CHECKS
+    is_login = stay == {LOGIN_CHECK}
+    kind = KafkaRefusedError if is_login else TerminalError if stay else TransientError
     return kind(text, "`sluice doctor` shows everything that was looked at.")

@@ -20,7 +20,7 @@ from sluice.driver.applying import newest_version
 from sluice.driver.record_updates import RESETTLE_MS
 from sluice.driver.specs import kafka_access
 from sluice.kafka.broker_facts import BrokerFacts
-from sluice.kafka.errors import KafkaDeniedError
+from sluice.kafka.errors import KafkaDeniedError, KafkaRefusedError
 from sluice.kafka.topics import (
     FLEET_TOPIC_SETTINGS,
     OWN_MESSAGE_BYTES_MAX,
@@ -30,7 +30,7 @@ from sluice.kafka.topics import (
 from sluice.kafka.transactions import SEND_BYTES_MAX, RecorderNames
 from sluice.kafka.wire.messages import FETCH
 from sluice.machine.clock import now_ms
-from sluice.ops.doctor_findings import Examination, Finding
+from sluice.ops.doctor_findings import LOGIN_CHECK, Examination, Finding
 from sluice.ops.doctor_rights import check_kafka_rights
 from sluice.ops.fleet import is_reporting, read_reports
 
@@ -358,7 +358,8 @@ def look_at_kafka(configuration: Configuration, connector: ConnectorConfiguratio
         contact.error("kafka", f"cannot be reached: {error.message}", error.hint)
         return KafkaLook(contact.findings)
     except SluiceError as error:
-        contact.error("login", error.message, error.hint)
+        check = LOGIN_CHECK if isinstance(error, KafkaRefusedError) else "client"
+        contact.error(check, error.message, error.hint)
         return KafkaLook(contact.findings)
     contact.ok("kafka", f"brokers: {len(cluster.brokers)}")
     if len(cluster.brokers) == 1:

@@ -8,7 +8,12 @@ from sluice.cli.exit import ExitStatus
 from sluice.clickhouse.reactions import ServerErrorFacts, TerminalServerError
 from sluice.config import load
 from sluice.core.errors import SluiceError, TerminalError
-from sluice.kafka.errors import KafkaDeniedError, KafkaRefusedError
+from sluice.kafka.errors import (
+    KafkaDeniedError,
+    KafkaRefusedError,
+    KafkaUnavailableError,
+    RegistryRefusedError,
+)
 from sluice.ops import init_topic
 from tests.cli.support import run
 
@@ -118,6 +123,8 @@ def test_init_from_a_broker_that_does_not_answer(
         ),
         (KafkaDeniedError("no"), "Describe on the group sluice.reader"),
         (KafkaRefusedError("no"), "--property sasl.username"),
+        (KafkaUnavailableError("no", "of the file"), "Check --brokers"),
+        (RegistryRefusedError("no"), "Check --registry"),
         (TerminalError("no", "look"), "look"),
     ],
 )

@@ -112,7 +112,7 @@ def test_fields_of_messages_inside_that_no_column_takes_are_told() -> None:
         options=(("message", "M"), ("schema", SIZES)),
     )
     value = tag(1, 0) + b"\x07"
-    assert decode(text, [value]).ignored == ("high", "name", "wide")
+    assert decode(text, [value]).ignored == ("high of size", "name", "wide of sizes")
     all_of = replace(text, columns=(ID, Column("size", "Tuple(wide Int32, high Int32)")))
     assert decode(all_of, [value]).ignored == ("name", "sizes")
     more = tag(1, 0) + b"\x01" + tag(2, 0) + b"\x02"

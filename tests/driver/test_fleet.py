@@ -25,7 +25,7 @@ from sluice.driver.fleet import FleetMember, Identity, refuse_beside_fleet
 from sluice.driver.inheriting import SharesRead
 from sluice.driver.ports import Windows
 from sluice.kafka import fleet as topic_module
-from sluice.kafka.errors import KafkaUnavailableError
+from sluice.kafka.errors import KafkaRefusedError, KafkaUnavailableError
 from sluice.kafka.fleet import FleetTopic, read_to_end
 from sluice.kafka.topics import FLEET_TOPIC_SETTINGS, describe_topic
 from sluice.spark.jobs import SparkJobs
@@ -443,6 +443,14 @@ def test_who_was_fenced_by_a_later_start_ends_though_no_record_says_by_whom(
     )
     run.fleet, fenced = first.member, OwnerChangedError(f"{ids[0]} was fenced")
     assert run._goes_on_without(fenced)
+    refusals = [KafkaRefusedError("no such user")]
+
+    def begin() -> str:
+        if refusals:
+            raise refusals.pop()
+        return "begun"
+
+    assert run._patiently("starting", begin) == "begun", "it was let in before, so it waits"
     first.goes = False
     start("a", ids[1])
     wait_for(lambda: bool(first.member.later), 20, "two reports of the later one")

@@ -26,6 +26,7 @@ from sluice.driver.refreshing import (
     refreshed,
 )
 from sluice.driver.specs import build_spec, read_spec
+from sluice.kafka.errors import KafkaRefusedError
 from tests.driver.test_specs import COLUMNS, LINEAGE, configuration_of, facts_of, today_of
 from tests.support.world import wait_for
 
@@ -342,6 +343,26 @@ def test_a_shard_that_is_away_keeps_nobody_from_hearing_of_the_others(shards: Sh
     told = len(shards.told)
     shards.read()
     assert len(shards.told) == told, "nothing was read"
+
+
+def test_who_is_not_let_in_for_now_stops_nothing(
+    shards: Shards, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Not where blocks carry no tokens either, and those of before would be hashed otherwise."""
+    read, refusals = refreshing.read_today, [KafkaRefusedError("no such user")]
+    monkeypatch.setattr(refreshing, "read_today", lambda *a: replace(read(*a), tokens=False))
+
+    def examine() -> None:
+        if refusals:
+            raise refusals.pop()
+
+    shards.read()
+    monkeypatch.setattr(shards.reader, "_examine", examine)
+    shards.columns["s1"] += (Column("added", "String", "DEFAULT", "'a'"),)
+    shards.reader._read()
+    assert not refusals and len(shards.told) == 1, "it was examined, and nothing is told"
+    found = shards.read()
+    assert found.spec.tables[0].columns == shards.columns["s1"] and not found.barred
 
 
 @pytest.fixture

@@ -136,6 +136,18 @@ def test_a_field_that_may_be_meant_for_a_column_is_a_warning(
     assert '[table.columns] "user_id" = "userId", "isOpen" = "is_open".' in said
 
 
+def test_no_field_is_meant_for_what_sluice_or_the_server_fills(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    columns = Column("_source", "UInt64"), Column("eu_id", "UInt8", "MATERIALIZED", "id % 2")
+    table = replace(table_spec("t", ("a",)), columns=columns, lineage=("_source",))
+    spec = replace(World([P0]).planner.spec, tables=(table,))
+    caplog.set_level("INFO", "sluice.loop")
+    _tell_ignored(Counters(), Range(P0, 0, 9), loaded_with("source", "euId"), spec)
+    (record,) = caplog.records
+    assert record.levelname == "INFO" and "[table.columns]" not in str(vars(record)["hint"])
+
+
 def test_names_that_never_end_are_told_so_many_times_at_most() -> None:
     counters, found = Counters(), list[str]()
     for number in range(3):

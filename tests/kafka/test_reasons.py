@@ -124,6 +124,29 @@ def test_a_login_that_broke_off_is_no_refusal() -> None:
     assert isinstance(error, KafkaRefusedError) and "ssl.ca.location" in error.hint
 
 
+def test_what_was_told_long_ago_is_no_reason_of_today() -> None:
+    admin = make_admin(KafkaAccess("dc1", NOBODY))
+    told(admin, ck.KafkaError._SSL, "b2:9093/2: SSL handshake failed: certificate verify failed")
+    with pytest.raises(KafkaUnavailableError, match="Connection refused"):
+        describe_topic(admin, "orders")
+
+
+@pytest.mark.parametrize(
+    "why",
+    [
+        "Failed to acquire SASL OAUTHBEARER token: Failed to retrieve OIDC token: HTTP 503",
+        "GSSAPI Error: Cannot contact any KDC for realm 'EXAMPLE.ORG'",
+    ],
+)
+def test_who_gives_no_token_or_ticket_now_is_waited_for(why: str) -> None:
+    late = ck.KafkaException(ck.KafkaError(ck.KafkaError._TRANSPORT, "Failed to get metadata"))
+    with listener(lambda connection: connection.recv(1000)) as brokers:
+        admin = make_admin(KafkaAccess("dc1", brokers))
+        told(admin, ck.KafkaError._AUTHENTICATION, why)
+        error = admin_error(admin, "asking", late)
+    assert isinstance(error, KafkaUnavailableError) and why in error.message
+
+
 def test_doctor_says_why(tmp_path: Path) -> None:
     configuration = load_text(tmp_path, changed("localhost:9092", UNKNOWN))
     (finding,) = look_at_kafka(configuration, configuration.connector("dc1")).findings

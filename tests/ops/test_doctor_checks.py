@@ -17,6 +17,7 @@ from sluice.clickhouse.schema import Dependent, TableFacts
 from sluice.core.dynamic import DynamicColumns
 from sluice.core.errors import TerminalError, TransientError
 from sluice.core.load_spec import Column, LoadSpec, Mapped, Route, Sharding, TableSpec
+from sluice.kafka.errors import KafkaRefusedError
 from sluice.ops import doctor_front
 from sluice.ops.doctor_decode import answer
 from sluice.ops.doctor_findings import Examination, Finding, refusal
@@ -338,6 +339,9 @@ def test_only_what_is_away_can_be_waited_for() -> None:
     assert isinstance(refusal([*fine, away]), TransientError)
     found = refusal([away, wrong])
     assert isinstance(found, TerminalError) and "ALTER …" in str(found)
+    login = Finding("error", "login", "dc1", "refused", "log in")
+    assert isinstance(refusal([login, away]), KafkaRefusedError), "who runs waits for it"
+    assert not isinstance(refusal([login, wrong]), KafkaRefusedError)
 
 
 def test_an_ok_does_not_stand_beside_a_finding_of_its_check() -> None:

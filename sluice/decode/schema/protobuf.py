@@ -154,7 +154,7 @@ class ProtobufLayout(Layout):
                 name
                 for column in wanted
                 if column.name in types
-                for name in left_out(column.type, types[column.name])
+                for name in left_out(column.type, types[column.name], column.name)
             }
         self._structure = literal(", ".join(parts))
         self.columns = tuple(columns)

@@ -583,22 +583,26 @@ def table_type(column: ProtobufColumn) -> str:
     return f"Nullable({type_text})" if column.has_presence and not is_record else type_text
 
 
-def left_out(natural: str, fitted: str) -> Iterator[str]:
-    """The names of what a type has inside of messages, and does not have where it is fitted."""
+def left_out(natural: str, fitted: str, within: str) -> Iterator[str]:
+    """What a type has inside of messages, and does not have where it is fitted, each as "NAME of
+    PATH": another field of its name may be loaded.
+
+    :param within: the path of the field that is of this type.
+    """
     node, kept = parse_type(natural).bare(), parse_type(fitted).bare()
     if node.name != kept.name:
         return
     if node.name == "Array":
-        yield from left_out(node.inner().text, kept.inner().text)
+        yield from left_out(node.inner().text, kept.inner().text, within)
     elif node.name == "Map":
-        yield from left_out(node.inner(1).text, kept.inner(1).text)
+        yield from left_out(node.inner(1).text, kept.inner(1).text, within)
     elif node.name == "Tuple":
         have = dict(kept.elements())
         for name, part in node.elements():
             if name in have:
-                yield from left_out(part.text, have[name].text)
+                yield from left_out(part.text, have[name].text, f"{within}.{name}")
             else:
-                yield name
+                yield f"{name} of {within}"
 
 
 def _takes_null(type_text: str) -> bool:
