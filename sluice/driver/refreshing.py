@@ -128,7 +128,7 @@ def _as_it_is(
 ) -> TableSpec:
     """The entry with its table as it is now.
 
-    :param is_meant: other columns are no reason against it.
+    :param is_meant: other columns are no reason against it; another order of them is.
     :raises SchemaChangedError: the table takes no blocks of the entry any more, or would have
         values of its messages in other columns.
     """
@@ -146,8 +146,8 @@ def _as_it_is(
         uuids=uuids_of(table.target, table.shards, today.uuids),
     )
     before, now = ([column.name for column in order_of_table(one)] for one in (table, found))
-    if before != now and not is_meant:
-        # Whether the producers have changed it, too, nobody knows.
+    if before != now:
+        # Whether the producers have changed it, too, nobody knows: who asks may mean another entry.
         raise SchemaChangedError(
             f"table entry {table.entry}: the values of a message of {table.format} go into the "
             f"columns of {table.target} in their order, which was {', '.join(before)}, and is "
@@ -281,7 +281,7 @@ class SchemaReader(Background):
             structures, unread = self._structures()
             today = None
             self._spec = grown
-            # A person who asks has seen what was altered, and means it.
+            # A person who asks has seen what was altered, and means it, but for an order.
             meant = frozenset(self._altered) if asked else frozenset[str]()
             if structures != self._before or meant:
                 today = self._read_today(unread)
@@ -400,7 +400,9 @@ class SchemaReader(Background):
             if not today.tokens:
                 # Blocks of the load spec of before would be hashed together with what was added.
                 barred |= {table.entry: error for table in spec.tables}
-        known = set(map(str, (*self._barred.values(), *self._altered.values())))
+        # Who has asked in vain hears why once more.
+        before = (why for entry, why in self._altered.items() if entry not in meant)
+        known = set(map(str, (*self._barred.values(), *before)))
         for why in {str(why): why for why in (*barred.values(), *altered.values())}.values():
             if str(why) not in known:
                 _logger.error("%s. Try: %s", why, why.hint)

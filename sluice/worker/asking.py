@@ -140,7 +140,8 @@ def _why_other_table(
         return None
     own = (table.database, table.table)
     now = read_identities(server, [own, *map(split_name, known)], [own] if path else [])
-    _refuse_other_path(server, table, now.zookeeper_paths.get(table.target), path)
+    own_uuid = now.uuids.get(table.target)
+    _refuse_other_path(server, table, now.zookeeper_paths.get(table.target), own_uuid, path)
     if zone_matters and now.time_zone != table.time_zone:
         return other_zone(table.time_zone, now.time_zone)
     for name, uuid in known.items():
@@ -152,13 +153,22 @@ def _why_other_table(
     return None
 
 
-def _refuse_other_path(server: Server, table: TableSpec, now: str | None, path: str | None) -> None:
-    """A server that says no path may have no session with ZooKeeper, and refuses the block itself.
+def _refuse_other_path(
+    server: Server, table: TableSpec, now: str | None, uuid: str | None, path: str | None
+) -> None:
+    """A server that says no path may have no session with ZooKeeper, and refuses the block itself;
+    or its table was made anew as one that is not replicated, and takes it.
 
+    :param uuid: of a table that is not replicated; of others there is none.
     :param path: of the table that the block is for; None: it is not replicated.
     """
+    where = f"{table.target} on {server.url}"
     if now and path:
-        refuse_other_path(f"{table.target} on {server.url}", now, path)
+        refuse_other_path(where, now, path)
+    elif uuid and path:
+        raise OtherPathError(
+            f"{where} is not replicated, and the blocks are for the Replicated table at {path}"
+        )
 
 
 def _why_other_hash(server: Server, table: TableSpec, shard: str, zone_matters: bool) -> str | None:
@@ -167,7 +177,7 @@ def _why_other_hash(server: Server, table: TableSpec, shard: str, zone_matters: 
     if found is None:
         return f"{table.target} does not exist"
     path = dict(table.zookeeper_paths).get(shard)
-    _refuse_other_path(server, table, found.zookeeper_path, path)
+    _refuse_other_path(server, table, found.zookeeper_path, found.uuid, path)
     if zone_matters and found.time_zone != table.time_zone:
         return other_zone(table.time_zone, found.time_zone)
     return why_other_hash(table, found.columns, found.sorting_key)

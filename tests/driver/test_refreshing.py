@@ -105,7 +105,8 @@ def test_an_entry_that_may_be_parked_bars_nothing(
 def test_what_a_person_means_is_taken_up_of_an_entry_that_is_parked(
     configuration: Configuration, spec: LoadSpec
 ) -> None:
-    """As a start would; but a table that is partitioned otherwise is another one."""
+    """As a start would; but a table that is partitioned otherwise is another one, and an order of
+    columns is not taken up so: see below."""
     tables = tuple(replace(table, on_error="park") for table in configuration.tables)
     parkable = replace(configuration, tables=tables)
     columns = (Column("id", "UInt8"), *COLUMNS[1:])
@@ -114,9 +115,6 @@ def test_what_a_person_means_is_taken_up_of_an_entry_that_is_parked(
     assert "shop.orders: column id was UInt64, and is UInt8" in found.changes
     other = replace(facts_of(columns), partition_key="d")
     assert set(refreshed(parkable, spec, today_of(other), {"orders"}).altered) == {"orders"}
-    moved = (COLUMNS[1], COLUMNS[0], *COLUMNS[2:])
-    before = of_format(spec, "CSV")
-    assert refreshed(parkable, before, today_of(facts_of(moved)), {"orders"}).altered == {}
 
 
 def of_format(spec: LoadSpec, format_name: str, *options: tuple[str, str]) -> LoadSpec:
@@ -149,6 +147,9 @@ def test_another_order_bars_what_has_no_other_names(
     parkable = replace(configuration, tables=tables)
     parked = refreshed(parkable, before, today_of(facts_of(OTHER_ORDERS[now])))
     assert set(parked.altered) == {"orders"} and parked.barred == {}
+    # Who asks for a reading may mean another entry.
+    asked = refreshed(parkable, before, today_of(facts_of(OTHER_ORDERS[now])), {"orders"})
+    assert set(asked.altered) == {"orders"} and asked.spec is before
 
 
 @pytest.mark.parametrize(
@@ -424,7 +425,9 @@ def test_readings_of_a_real_table(reading: Reading, monkeypatch: pytest.MonkeyPa
     assert back.barred == {}
 
 
-def test_a_parked_entry_takes_up_its_altered_table_when_it_is_asked_to(reading: Reading) -> None:
+def test_a_parked_entry_takes_up_its_altered_table_when_it_is_asked_to(
+    reading: Reading, caplog: pytest.LogCaptureFixture
+) -> None:
     """`sluice reload`, which the log names; until then its messages are parked."""
     reader, entry = reading.reader, reading.spec.tables[0].entry
     tables = tuple(replace(t, on_error="park") for t in reader._configuration.tables)
@@ -435,6 +438,7 @@ def test_a_parked_entry_takes_up_its_altered_table_when_it_is_asked_to(reading: 
     reading.refusal = TerminalError("not such a column", "drop it")
     refused = reading.ask(by_a_person=True)
     assert set(refused.altered) == {entry} and refused.spec is reading.spec
+    assert caplog.text.count(str(altered.altered[entry])) == 2, "and not for who has not asked"
     reading.refusal = None
     taken = reading.ask(by_a_person=True)
     assert taken.altered == {} and taken.asked

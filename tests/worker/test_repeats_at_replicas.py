@@ -5,14 +5,17 @@ whose quorum was given up: what ZooKeeper says then is written there by the test
 
 from __future__ import annotations
 
+import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from queue import SimpleQueue
 from typing import Any
 
 import pytest
 from kazoo.client import KazooClient
 
+from sluice.clickhouse.access import ClickHouseAccess
 from sluice.clickhouse.http import Server
 from sluice.clickhouse.topology import OtherPathError
 from sluice.core.load_spec import LoadSpec
@@ -22,7 +25,9 @@ from sluice.driver.ports import ProbeEnded, ProbeFound, Sought
 from sluice.driver.probing import ClickHouseProber
 from sluice.kafka.clients import KafkaAccess
 from sluice.worker import inserting
+from sluice.worker.asking import require_same_table
 from sluice.worker.errors import BlockRefusedError, QuorumGivenUpError
+from tests.driver.loop_world import table_spec
 from tests.support.block_loader import ROWS, Loader, create
 from tests.support.clickhouse_server import ClickHouseServer
 
@@ -102,6 +107,24 @@ def test_a_table_that_was_made_anew_gets_nothing(loader: Loader, is_first: bool)
         assert server.query(f"SELECT count() AS n FROM {loader.table}") == [{"n": 0}]
 
 
+@pytest.mark.parametrize("is_first", [True, False])
+@pytest.mark.parametrize("tokens", [True, False])
+def test_a_table_that_was_made_anew_as_a_plain_one_gets_nothing(
+    embedded: Server, tokens: bool, is_first: bool
+) -> None:
+    """It would take the block, and no replica of the table would have it."""
+    name = f"t{uuid.uuid4().hex[:8]}"
+    embedded.execute(f"CREATE DATABASE {name} ENGINE = Atomic")
+    embedded.execute(f"CREATE TABLE {name}.t (id UInt64) ENGINE = MergeTree ORDER BY id")
+    paths = (("s1", "/replicated"),)
+    table = replace(table_spec("t", ("a",)), database=name, zookeeper_paths=paths)
+    with pytest.raises(BlockRefusedError, match="is not replicated, and the blocks") as refused:
+        require_same_table(
+            embedded, table, "s1", tokens=tokens, zone_matters=False, is_first=is_first
+        )
+    assert refused.value.is_unstored is is_first
+
+
 def test_replicas_of_different_tables_are_not_probed_as_one(loader: Loader) -> None:
     """A probe reads one replica's rows: what another table lacks is not missing."""
     first, second = loader.urls
@@ -109,6 +132,9 @@ def test_replicas_of_different_tables_are_not_probed_as_one(loader: Loader) -> N
     make_anew(loader)
     why = f"on {second}, unlike on {first}, is the table at {loader.path} in ZooKeeper"
     assert isinstance(error := probed(loader).error, OtherPathError) and why in str(error)
+    # One that was taken out of the cluster gets no block, and is not read.
+    left = replace(loader.access, shards={"s1": (second,)})
+    assert not isinstance(probed(loader, left).error, OtherPathError)
 
 
 def make_anew(loader: Loader) -> None:
@@ -118,12 +144,14 @@ def make_anew(loader: Loader) -> None:
     create(loader.servers[:1], f"{loader.path}_other", table=loader.table)
 
 
-def probed(loader: Loader) -> ProbeFound:
+def probed(loader: Loader, now: ClickHouseAccess | None = None) -> ProbeFound:
+    """:param now: how the cluster is described since the prober was made."""
     record = Record(Kind.INTEND, 1, 1, 0, 10, "a", 0, "topicid", "text", 1, 0)
     sought = Sought(Range(TopicPartition("a", 0), 0, 10), record)
     spec = LoadSpec("p", "dc1", "chdb 1", 1 << 20, (loader.spec,))
     prober = ClickHouseProber(loader.access, "p", KafkaAccess("dc1", "127.0.0.1:1"))
     ended: SimpleQueue[ProbeEnded] = SimpleQueue()
+    prober.use(now or loader.access)
     try:
         prober.submit([sought], spec, 1, ended.put)
         return ended.get(timeout=60).found[0]
