@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
     from sluice.config import Configuration
     from sluice.driver.connector import ConnectorRun
+    from sluice.ops.doctor_findings import Finding
 
 log = logging.getLogger(__name__)
 
@@ -47,6 +48,9 @@ def run(config: Path, until_caught_up: bool, grace: float) -> int:
 
     if SUBMITTED not in os.environ:
         set_java_home()
+    from sluice.ops.doctor_spark import look_at_spark
+
+    _warn(look_at_spark(configuration))  # of the process, and not of each connector
 
     endings = ExitStack()
 
@@ -107,8 +111,12 @@ def _refuse_what_breaks_the_promise(configuration: Configuration, connector: str
 
     findings = examine(configuration, connector)
     error = refusal(findings)
+    _warn(findings)
+    if error is not None:
+        raise error
+
+
+def _warn(findings: Sequence[Finding]) -> None:
     for finding in findings:
         if finding.level == "warning":
             log.warning(finding.what, extra={"check": finding.check, "where": finding.where})
-    if error is not None:
-        raise error

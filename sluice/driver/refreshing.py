@@ -153,8 +153,8 @@ def _as_it_is(
             f"columns of {table.target} in their order, which was {', '.join(before)}, and is "
             f"{', '.join(now)} now",
             f"Write the order of the messages into [table.options], as {order_option(table)}, or "
-            "undo the ALTER; then start the driver again, which otherwise loads by the order of "
-            "now.",
+            "undo the ALTER; then start the driver again. If you do neither, it loads by the new "
+            "order.",
         )
     return found
 

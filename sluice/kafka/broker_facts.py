@@ -141,7 +141,7 @@ class BrokerFacts:
     def require_create(self, topic: str, settings: Mapping[str, str] = OWN_TOPIC_SETTINGS) -> None:
         """Have the broker look at the creation of a topic of Sluice's own, and not do it.
 
-        :raises KafkaDeniedError: this user may not create it.
+        :raises KafkaDeniedError: this user may not create it, or not see that it is there.
         :raises TopicRefusedError: the cluster wants other settings.
         """
         new = own_topic(topic, len(self.brokers), settings)
@@ -151,6 +151,9 @@ class BrokerFacts:
         try:
             future.result()
         except ck.KafkaException as error:
+            if error.args[0].code() == ck.KafkaError.TOPIC_ALREADY_EXISTS:
+                why = f"describing topic {topic}: it is there, and this user does not see it"
+                raise KafkaDeniedError(why) from None
             raise creation_error(new, error) from None
 
     def refused_of_recording(self, transactional_id: str, group: str) -> str:

@@ -114,9 +114,9 @@ class StalledError(TransientError):
 #: what stands in the configuration.
 _OF_THE_CLUSTER = re.compile(r"/\d+: ")
 _LISTENER = (
-    "What `brokers` of the connector names listens otherwise than this client speaks: set its "
-    'property "security.protocol" to what that listener has, PLAINTEXT, SSL, SASL_PLAINTEXT or '
-    "SASL_SSL."
+    "The address in `brokers` of the connector expects another protocol than this client uses: set "
+    'the property "security.protocol" of the connector to what that listener has, PLAINTEXT, SSL, '
+    "SASL_PLAINTEXT or SASL_SSL."
 )
 #: Words of a reason, and what to do about it.
 _REMEDIES = (
@@ -149,8 +149,8 @@ def unreachable(action: str, why: str) -> KafkaUnavailableError:
     hint = next((hint for words, hint in _REMEDIES if words in why), None)
     if _OF_THE_CLUSTER.search(why):
         hint = (
-            "So the cluster itself calls this broker (its advertised.listeners): start the broker, "
-            "or give it an address that is good from here."
+            "This is the address that the cluster gives to its clients (advertised.listeners): "
+            "start the broker, or give it an address that can be reached from here."
         )
     return KafkaUnavailableError(f"{action}: {why}", hint)
 

@@ -13,9 +13,10 @@ from confluent_kafka.admin import AdminClient, OffsetSpec
 from sluice.core.errors import SluiceError, TerminalError
 from sluice.core.ranges import EPOCH_UNKNOWN, EpochOffset, TopicPartition
 from sluice.core.topics import short_topic_id
+from sluice.kafka import topics as topics_module
 from sluice.kafka.clients import KafkaAccess, make_consumer
 from sluice.kafka.errors import KafkaUnavailableError, kafka_error
-from sluice.kafka.topics import ADMIN_TIMEOUT_SECONDS, cluster_metadata, described
+from sluice.kafka.topics import cluster_metadata, described
 
 if TYPE_CHECKING:
     from sluice.kafka.wire.ends import StableEnds
@@ -90,7 +91,7 @@ class SourceLog:
         ]
 
     def _listed(self) -> dict[str, Any]:
-        return dict(cluster_metadata(self._admin, "", ADMIN_TIMEOUT_SECONDS).topics)
+        return dict(cluster_metadata(self._admin, "", topics_module.ADMIN_TIMEOUT_SECONDS).topics)
 
     def stable_ends(
         self, sources: Iterable[TopicPartition], *, partial: bool = False
@@ -151,7 +152,7 @@ class SourceLog:
         futures = self._admin.list_offsets(
             request,
             isolation_level=isolation,
-            request_timeout=ADMIN_TIMEOUT_SECONDS,
+            request_timeout=topics_module.ADMIN_TIMEOUT_SECONDS,
         )
         found: dict[TopicPartition, EpochOffset] = {}
         failure: SluiceError | None = None
@@ -177,7 +178,7 @@ class SourceLog:
         """Ask who leads now. librdkafka 2.16 keeps a leader that an admin client has learnt
         for 15 minutes, even if that is what the broker complains about [measured]."""
         try:
-            self._admin.list_topics(topic, timeout=ADMIN_TIMEOUT_SECONDS)
+            self._admin.list_topics(topic, timeout=topics_module.ADMIN_TIMEOUT_SECONDS)
         except ck.KafkaException as error:
             _logger.debug("reading the leaders of %s: %s", topic, error)
 

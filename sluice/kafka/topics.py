@@ -215,7 +215,7 @@ def describe_topic(admin: AdminClient, name: str) -> TopicFacts | None:
     return TopicFacts(
         name=name,
         partitions=len(found.partitions),
-        replication=min(len(partition.replicas) for partition in found.partitions),
+        replication=min((len(each.replicas) for each in found.partitions), default=0),
         settings={
             key: str(entry.value) for key, entry in entries.items() if entry.value is not None
         },

@@ -56,7 +56,7 @@ def examine(configuration: Configuration, connector: str | None = None) -> list[
 
     Nothing is changed: the inserts that are tried hold no row.
 
-    :param connector: only this one and its tables; None examines all.
+    :param connector: only this one and its tables; None examines all, and this machine.
     :raises ConfigurationError: there is no connector of this name.
     """
     connectors = configuration.connectors
@@ -84,7 +84,8 @@ def examine(configuration: Configuration, connector: str | None = None) -> list[
     seen = {name: look.partitions for name, look in kafka.items()}
     partitions = _partitions_by_target(entries, connectors, seen)
     topics = {topic for partitions in seen.values() for topic in partitions}
-    findings = [*look_at_spark(configuration), *_look_at_lease(configuration)]
+    findings = look_at_spark(configuration) if connector is None else []
+    findings += _look_at_lease(configuration)
     findings += [finding for each in connectors for finding in _look_at_reader(each)]
     findings += [finding for look in kafka.values() for finding in look.findings]
     findings += _look_at_patterns(entries, seen)

@@ -119,8 +119,8 @@ def _look_at_defaults(found: Examination, table: TableSpec) -> None:
             found.warning(
                 "defaults",
                 f"column {column.name} of {table.target} is {column.expression} by default: where "
-                f"a message has no value for it, {asks[0]} speaks of the worker that decodes, and "
-                "not of the server",
+                f"a message has no value for it, the worker computes {asks[0]}, so it is the "
+                "worker's value and not the server's",
                 f"ALTER TABLE {table.target} MODIFY COLUMN {column.name} {column.type} "
                 f"MATERIALIZED {column.expression}, if no message has it.",
             )

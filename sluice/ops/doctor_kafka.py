@@ -606,8 +606,9 @@ def _look_at_own_topics(
                 check_dead_letters(found, topic, bytes_max, connector.brokers, keeps=keeps)
         elif not found.findings:
             settings = FLEET_TOPIC_SETTINGS if name in fleet else OWN_TOPIC_SETTINGS
-            _check_creation(found, partial(cluster.require_create, name, settings))
-            _check_future(found, len(cluster.brokers), min(3, len(cluster.brokers)), "sluice run")
+            brokers = len(cluster.brokers)
+            if _takes_creation(found, partial(cluster.require_create, name, settings)):
+                _check_future(found, brokers, min(3, brokers), "sluice run")
         look.findings += found.findings
 
 
@@ -661,14 +662,16 @@ def _look_at_internal_topics(
         look.findings += found.findings
 
 
-def _check_creation(found: Examination, create: Callable[[], None]) -> None:
+def _takes_creation(found: Examination, create: Callable[[], None]) -> bool:
     """Whether the cluster takes a topic with the settings that it will be made with."""
     try:
         create()
     except KafkaDeniedError:
-        return  # told among the rights
+        return False  # told among the rights
     except SluiceError as error:
         found.refused("creation", error)
+        return False
+    return True
 
 
 def _check_future(
@@ -688,8 +691,7 @@ def _check_future(
             f"{maker} cannot create it: {replicas} replicas are wanted, brokers: {brokers}",
             f"{factor}={wanted} on every broker, or start the others",
         )
-    if all(finding.check != "creation" for finding in found.findings):
-        found.ok("replication", f"{maker} will create it with {replicas} replicas")
+    found.ok("replication", f"{maker} will create it with {replicas} replicas")
 
 
 def _describe(found: Examination, cluster: BrokerFacts, name: str) -> TopicFacts | None:

@@ -38,8 +38,8 @@ def check_kafka_rights(
         said = "its user has all that are needed"
         if recording is None:
             said = (
-                "its user has those on topics; whether it may write transactions and commit cannot "
-                "be asked with this login: the start of `sluice run` tells"
+                "its user has all rights on topics. Whether it may write transactions and commit "
+                "cannot be asked with this login: the start of `sluice run` tells"
             )
         found.ok("rights", said)
     except SluiceError as error:

@@ -92,9 +92,11 @@ def test_run_hands_over_and_returns_the_status(
         return 3
 
     answers.set("sluice.driver.pipeline", run_pipeline=run_pipeline)
+    answers.set("sluice.ops.doctor_spark", look_at_spark=lambda _: [found("warning"), found("ok")])
     ended = run(capsys, "run", config, "--until-caught-up", "--grace", "2m")
     assert ended.status == ExitStatus.IN_DOUBT
     assert calls == [("orders", {"until_caught_up": True, "grace_seconds": 120.0})]
+    assert ended.err.count("remembers 0 blocks") == 1, "of this machine, for all connectors"
 
 
 def test_status(answers: Answers, config: str, capsys: pytest.CaptureFixture[str]) -> None:

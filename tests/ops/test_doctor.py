@@ -102,7 +102,7 @@ def test_a_pipeline_in_order(
     checks = {finding.check for finding in findings}
     assert checks >= {
         *("kafka", "transactions", "offsets-retention", "broker-limits", "topic", "group"),
-        *("cleanup-policy", "retention", "replication"),
+        *("cleanup-policy", "retention", "replication", "spark-memory"),
         *("clickhouse", "clock", "rights", "insert", "window", "insert-counter", "parts", "tokens"),
         *("lineage", "engine", "durability", "decoding", "partition-key"),
     }
@@ -264,7 +264,9 @@ def test_one_connector_is_examined_alone(
         more=f'{dead}topics = ["elsewhere"]\n'
         '[[table]]\nname = "other"\ntopics = ["elsewhere"]\ntarget = "gone"\n',
     )
-    assert errors(examine(configuration, "dc1")) == []
+    found = examine(configuration, "dc1")
+    assert errors(found) == []
+    assert "spark-memory" not in {each.check for each in found}, "it is of the process"
     assert errors(examine(configuration, "dc2")) == ["kafka", "table"]
 
 

@@ -7,9 +7,13 @@ from pathlib import Path
 
 import pytest
 
+from sluice.core.errors import TerminalError
+from sluice.ops import doctor_spark
 from sluice.ops.doctor_findings import Examination
-from sluice.ops.doctor_spark import check_room
+from sluice.ops.doctor_spark import check_room, look_at_spark
+from sluice.spark.context import SUBMITTED
 from sluice.spark.room import local_workers, memory_bytes, workers_that_fit
+from tests.config.support import MINIMAL, load_text
 
 
 @pytest.fixture
@@ -59,4 +63,22 @@ def test_more_workers_than_have_room_are_warned_of() -> None:
     check_room(found, 2, 4 << 30)
     (finding,) = found.findings
     assert finding.level == "warning" and "32 Python workers" in finding.what
+    assert "0.9 GB the rest" in finding.what
     assert 'master = "local[5]"' in finding.fix
+
+
+@pytest.mark.parametrize("master", ["local[1]", "spark://host:7077"])
+def test_without_java_spark_does_not_start(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, master: str
+) -> None:
+    """Its driver runs here, whatever the master is."""
+
+    def require_java() -> None:
+        raise TerminalError("no Java 17 or later was found", "install it")
+
+    monkeypatch.setattr(doctor_spark, "require_java", require_java)
+    monkeypatch.delenv(SUBMITTED, raising=False)
+    configuration = load_text(tmp_path, f'{MINIMAL}\n[spark]\nmaster = "{master}"\n')
+    (finding,) = (each for each in look_at_spark(configuration) if each.check == "java")
+    assert (finding.level, finding.fix, finding.passing) == ("error", "install it", False)
+    assert finding.what == "no Java 17 or later was found"
