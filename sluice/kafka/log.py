@@ -96,11 +96,12 @@ class SourceLog:
     def stable_ends(
         self, sources: Iterable[TopicPartition], *, partial: bool = False
     ) -> dict[TopicPartition, int]:
-        """Last stable offset of each partition, fresh from the broker; ends are exclusive.
+        """Last stable offset of each partition, fresh from the broker; ends are exclusive. Always
+        by the admin client: who asks again and again asks for others by `epoch_ends`.
 
         :param partial: leave out partitions that do not answer, unless none does.
         """
-        return _plain(self.epoch_ends(sources, partial=partial))
+        return _plain(self._offsets(sources, OffsetSpec.latest(), partial=partial))
 
     def epoch_ends(
         self, sources: Iterable[TopicPartition], *, partial: bool = False

@@ -430,10 +430,7 @@ class Recorder:
         return self._own.initialised
 
     def _initialised(self, owner: str, lost: Callable[[], None] = lambda: None) -> ck.Producer:
-        """A producer that fenced everyone else with this id; waits for Kafka without end.
-
-        :raises KafkaUnavailableError: it is to stop.
-        """
+        """A producer that fenced everyone else with this id; waits for Kafka till it is to stop."""
         identity = f"{self.names.group}.{owner}"
         producer: ck.Producer | None = None
         while True:

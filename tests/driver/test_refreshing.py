@@ -105,8 +105,7 @@ def test_an_entry_that_may_be_parked_bars_nothing(
 def test_what_a_person_means_is_taken_up_of_an_entry_that_is_parked(
     configuration: Configuration, spec: LoadSpec
 ) -> None:
-    """As a start would; but a table that is partitioned otherwise is another one, and an order of
-    columns is not taken up so: see below."""
+    """As a start would; but a table that is partitioned otherwise is another one."""
     tables = tuple(replace(table, on_error="park") for table in configuration.tables)
     parkable = replace(configuration, tables=tables)
     columns = (Column("id", "UInt8"), *COLUMNS[1:])
@@ -147,7 +146,6 @@ def test_another_order_bars_what_has_no_other_names(
     parkable = replace(configuration, tables=tables)
     parked = refreshed(parkable, before, today_of(facts_of(OTHER_ORDERS[now])))
     assert set(parked.altered) == {"orders"} and parked.barred == {}
-    # Who asks for a reading may mean another entry.
     asked = refreshed(parkable, before, today_of(facts_of(OTHER_ORDERS[now])), {"orders"})
     assert set(asked.altered) == {"orders"} and asked.spec is before
 

@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 
 from sluice.core.budget import TargetShard
 from sluice.core.errors import TerminalError
 from sluice.core.fleet.floors import Share
+from sluice.core.fleet.records import Report
+from sluice.core.fleet.view import Member, View
 from sluice.core.ledger import Background
 from sluice.core.ranges import TopicPartition
 from sluice.core.records import Kind
 from sluice.driver.ports import ShardWindow
 from sluice.driver.record_updates import Budget, WindowTooSmallError
-from sluice.driver.shared_windows import floors_of
+from sluice.driver.shared_windows import SharedWindows, floors_of
 from sluice.driver.state import Holds, PartitionState, PossibleLateInsert, Probed, Probing
 from tests.driver.loop_world import START_MS, World
 
@@ -134,3 +138,22 @@ def test_only_what_all_know_of_is_sent_again() -> None:
     assert again(95, 100, 9) is None  # it would never get so many
     assert again(95, 100, 8) is False and again(95, 100, 7) is True
     assert budget(None, 100).take_again([AT], 60, {AT.key: 94}) is True
+
+
+def test_what_waits_behind_a_partition_that_stopped_is_no_wait_of_the_member() -> None:
+    """It waits for a person, and its end is told all the same."""
+    world = World([P0])
+    planner = SimpleNamespace(digest="d", spec=world.spec)
+    blank = Report("me", "m", 1, members_max=2)
+    shared = SharedWindows(world, cast(Any, planner), world, blank)
+    going, stopped = world.settled(P0), world.settled(TopicPartition("a", 1))
+    going.waiting_since_ms, stopped.waiting_since_ms = START_MS - 2_000, START_MS - 60_000
+    states = {state.source: state for state in (going, stopped)}
+
+    def wait() -> float:
+        view = View("me", 1, (Member("me", "m", "s"),))
+        return shared.report(1, states, Holds(), 0, view, START_MS).oldest_wait_seconds
+
+    assert wait() == 60
+    stopped.stop(TerminalError("stopped"))
+    assert wait() == 2

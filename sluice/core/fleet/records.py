@@ -45,7 +45,8 @@ class Report:
         times as often.
     :param slots: tasks that it can run at once; `slots_max`: at most, whatever executors are there
         now; `work`: ranges that are out; `partitions`: that it has; of the connector.
-    :param oldest_wait_seconds: since when its oldest message that is in no range is there.
+    :param oldest_wait_seconds: since when its oldest message that is in no range is there; of
+        partitions that have not stopped.
     :param messages_per_partition: messages a second that come to one of its partitions, on average;
         0: it has not measured yet. `busy`: levels of those to which more comes (`core.fleet.busy`),
         by topic/partition.
