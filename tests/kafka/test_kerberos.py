@@ -27,6 +27,9 @@ DEBIAN = Path("/usr/lib/python3/dist-packages/confluent_kafka")
 #: What a driver and its workers do first: look at the cluster, take over, read a range.
 CLIENTS = f"""
 import json, sys
+import confluent_kafka.admin
+for name in ("ResourceType", "TopicDescription"):  # younger than Debian's
+    vars(confluent_kafka.admin).setdefault(name, object)
 import sluice.kafka.reader
 from sluice.core.ranges import Range, TopicPartition
 from sluice.kafka.clients import KafkaAccess, make_admin, make_producer
