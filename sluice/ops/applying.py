@@ -278,6 +278,8 @@ def _refusals(planned: Plan) -> Iterator[str]:
     size = len(planned.document.encode())
     if size > DOCUMENT_BYTES_MAX:
         yield f"it has {size:,} bytes, and {DOCUMENT_BYTES_MAX:,} are possible"
+    if planned.base is not None:
+        yield from _other_targets(planned.base.document, planned.document)
     found = _errors(planned.configuration)
     if not found:
         return
@@ -292,6 +294,19 @@ def _refusals(planned: Plan) -> Iterator[str]:
         if finding not in known:
             fix = f" Try: {finding.fix}" if finding.fix else ""
             yield f"{finding.where}: {finding.what}.{fix}"
+
+
+def _other_targets(before: str, after: str) -> Iterator[str]:
+    """Drivers that run know the deduplication windows of an entry by its name (R10): what is in
+    doubt in the one table would be judged by the window of the other."""
+    for each in differences(before, after):
+        for key in each.keys if each.what == "table" else ():
+            if key.partition(":")[0] == "target":
+                yield (
+                    f"table {each.name}: {key}, and an entry keeps its table while drivers run. "
+                    f"Try: give the entry another name than {each.name}; this one is retired then, "
+                    "and the new one loads from the next messages on"
+                )
 
 
 def _errors(configuration: Configuration) -> list[Finding]:

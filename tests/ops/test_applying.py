@@ -63,6 +63,25 @@ def with_table(pipeline: Pipeline, name: str) -> Configuration:
     return load(pipeline.path, {})
 
 
+def test_an_entry_keeps_its_table(pipeline: Pipeline, findings: list[tuple[str, Finding]]) -> None:
+    """Drivers that run know its windows by its name; under another name it is another entry."""
+    written = with_table(pipeline, "other").path.read_text()
+
+    def with_other_table(name: str) -> Configuration:
+        table = f'name = "{name}"\ntarget = "shop.elsewhere"'
+        pipeline.path.write_text(written.replace('name = "other"', table))
+        return load(pipeline.path, {})
+
+    apply(plan(load(pipeline.path, {})), by="alice", why="")
+    planned = plan(with_other_table("other"))
+    (refusal,) = planned.refusals
+    assert refusal.startswith('table other: target: not set becomes "shop.elsewhere", and an entry')
+    with pytest.raises(ApplyRefusedError, match="give the entry another name than other"):
+        apply(planned, by="alice", why="")
+    renamed = plan(with_other_table("renamed"))
+    assert renamed.refusals == () and apply(renamed, by="alice", why="").number == 2
+
+
 @pytest.mark.slow
 def test_versions_one_after_the_other(
     pipeline: Pipeline, findings: list[tuple[str, Finding]]
