@@ -138,10 +138,11 @@ class BrokerFacts:
                 return frozenset()
         return frozenset({"DESCRIBE_CONFIGS"})
 
-    def require_create(self, topic: str, settings: Mapping[str, str] = OWN_TOPIC_SETTINGS) -> None:
+    def require_create(self, topic: str, settings: Mapping[str, str] = OWN_TOPIC_SETTINGS) -> bool:
         """Have the broker look at the creation of a topic of Sluice's own, and not do it.
 
-        :raises KafkaDeniedError: this user may not create it, or not see that it is there.
+        :returns: False: it is there, and this user does not see it.
+        :raises KafkaDeniedError: this user may not create it.
         :raises TopicRefusedError: the cluster wants other settings.
         """
         new = own_topic(topic, len(self.brokers), settings)
@@ -152,9 +153,9 @@ class BrokerFacts:
             future.result()
         except ck.KafkaException as error:
             if error.args[0].code() == ck.KafkaError.TOPIC_ALREADY_EXISTS:
-                why = f"describing topic {topic}: it is there, and this user does not see it"
-                raise KafkaDeniedError(why) from None
+                return False
             raise creation_error(new, error) from None
+        return True
 
     def refused_of_recording(self, transactional_id: str, group: str) -> str:
         """Have a broker look at a transaction on a group's offsets that there cannot be.

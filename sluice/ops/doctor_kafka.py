@@ -662,16 +662,16 @@ def _look_at_internal_topics(
         look.findings += found.findings
 
 
-def _takes_creation(found: Examination, create: Callable[[], None]) -> bool:
-    """Whether the cluster takes a topic with the settings that it will be made with."""
+def _takes_creation(found: Examination, create: Callable[[], bool]) -> bool:
+    """Whether the cluster takes a topic with the settings that it will be made with. One that is
+    there, and is not seen, is told among the rights."""
     try:
-        create()
+        return create()
     except KafkaDeniedError:
         return False  # told among the rights
     except SluiceError as error:
         found.refused("creation", error)
         return False
-    return True
 
 
 def _check_future(

@@ -162,5 +162,5 @@ def test_rights_that_cannot_be_asked_are_not_said_to_be_there(
     connector = pipeline.configuration.connector("dc1")
     (finding,) = check_kafka_rights(pipeline.configuration, connector, BrokerFacts(kafka.access()))
     assert finding.level == "ok"
-    assert ("has all" in finding.what) == known
+    assert ("has all that are needed" in finding.what) == known
     assert ("the start of `sluice run` tells" in finding.what) != known
