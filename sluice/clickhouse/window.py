@@ -15,7 +15,8 @@ from sluice.clickhouse.password import REFUSED_CODES
 from sluice.clickhouse.reactions import TerminalServerError
 from sluice.clickhouse.schema import TableFacts, table_setting
 from sluice.clickhouse.system import said_of_table
-from sluice.core.budget import HISTORY_GONE
+from sluice.clickhouse.vanishing import tokens_went_until_ms
+from sluice.core.budget import HISTORY_GONE, WindowState, why_block_forgotten
 from sluice.core.errors import TerminalError, TransientError
 from sluice.core.server_runs import server_run
 
@@ -187,3 +188,23 @@ def _crowding(server: Server, facts: TableFacts) -> float:
     active = "AND active GROUP BY partition)"
     rows = said_of_table(server, select, facts.database, facts.table, active)
     return int(rows[0]["parts"]) / limit
+
+
+def why_window_forgot(
+    server: Server, facts: TableFacts, insert_counter: int, since_ms: int, at_ms: int
+) -> str:
+    """Why the window of a table may not know a block now that was inserted since; "" if it surely
+    does (R10).
+
+    :param insert_counter, since_ms: before the block could first be inserted.
+    :param at_ms: now.
+    :raises ServerError: terminal or transient.
+    """
+    return why_block_forgotten(
+        WindowState(facts.window_blocks, read_insert_counter(server, facts), facts.target),
+        insert_counter,
+        since_ms,
+        at_ms,
+        seconds=facts.window_seconds,
+        lost_until_ms=tokens_went_until_ms(facts),
+    )

@@ -171,7 +171,7 @@ def still_young(window_seconds: int | None, since_ms: int, now_ms: int) -> bool:
     return -CLOCK_SKEW_MS_MAX <= age_ms <= 1000 * window_seconds // WINDOW_SHARE
 
 
-def why_forgotten(
+def why_block_forgotten(
     window: WindowState,
     insert_counter: int,
     since_ms: int,

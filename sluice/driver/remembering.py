@@ -10,8 +10,8 @@ from sluice.core.budget import (
     own_target_shards,
     still_remembered,
     still_young,
+    why_block_forgotten,
 )
-from sluice.core.budget import why_forgotten as why_window_forgot
 from sluice.core.claims import CLAIMS
 from sluice.core.ledger import Background
 from sluice.core.load_spec import LoadSpec
@@ -63,7 +63,7 @@ def why_forgotten(
         table = f"{window.state.table or target_shard.name} in shard {target_shard.shard}"
         if target_shard.shard == CLAIMS and still_remembered(window.state, insert_counter):
             why = _why_not_claimed(target_shard, window, background, now_ms) or why
-        elif forgotten := why_window_forgot(
+        elif forgotten := why_block_forgotten(
             replace(window.state, table=table),
             insert_counter,
             background.since_ms,

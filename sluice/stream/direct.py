@@ -15,9 +15,12 @@ import pyarrow as pa
 
 from sluice.clickhouse.http import Server
 from sluice.clickhouse.schema import TableFacts, read_uuids
-from sluice.clickhouse.vanishing import tokens_went_until_ms
-from sluice.clickhouse.window import read_insert_counter, read_server_run, tables_with_windows
-from sluice.core.budget import WindowState, why_forgotten
+from sluice.clickhouse.window import (
+    read_insert_counter,
+    read_server_run,
+    tables_with_windows,
+    why_window_forgot,
+)
 from sluice.core.errors import TerminalError
 from sluice.core.server_runs import is_same_run
 from sluice.machine.clock import now_ms
@@ -92,14 +95,7 @@ def check_memory(server: Server, facts: TableFacts, mark: Mark) -> None:
         )
     at_ms = now_ms()
     for table, before in zip(tables, mark.insert_counters, strict=True):
-        why = why_forgotten(
-            WindowState(table.window_blocks, read_insert_counter(server, table), table.target),
-            before,
-            mark.since_ms,
-            at_ms,
-            seconds=table.window_seconds,
-            lost_until_ms=tokens_went_until_ms(table),
-        )
+        why = why_window_forgot(server, table, before, mark.since_ms, at_ms)
         if why:
             raise TerminalError(
                 f"{table.target} on {facts.url} may not remember what was inserted since epoch "

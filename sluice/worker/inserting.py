@@ -29,17 +29,15 @@ from sluice.clickhouse.schema import TableFacts, check_header, describe_table
 from sluice.clickhouse.sql import OF_RANGE, range_parameters
 from sluice.clickhouse.statements import wait_for_earlier
 from sluice.clickhouse.topology import refuse_other_table
-from sluice.clickhouse.vanishing import require_all_rows, seeing_all, tokens_went_until_ms
+from sluice.clickhouse.vanishing import require_all_rows, seeing_all
 from sluice.clickhouse.window import (
-    read_insert_counter,
     read_quorums_given_up,
     read_server_run,
     tables_with_windows,
+    why_window_forgot,
 )
 from sluice.core.budget import (
     TargetShard,
-    WindowState,
-    why_forgotten,
 )
 from sluice.core.bundles import replica_number
 from sluice.core.errors import InDoubtError, SluiceError, TerminalError, TransientError
@@ -400,15 +398,8 @@ def _require_remembered(
         return  # it never deduplicates, and runs for a benchmark only
     at_ms = now_ms()
     for target, there in tables_with_windows(facts):
-        window = WindowState(there.window_blocks, read_insert_counter(server, there), there.target)
-        why = why_forgotten(
-            window,
-            bundle.insert_counters.get(replace(own, target=target).key, 0),
-            bundle.since_ms,
-            at_ms,
-            seconds=there.window_seconds,
-            lost_until_ms=tokens_went_until_ms(there),
-        )
+        insert_counter = bundle.insert_counters.get(replace(own, target=target).key, 0)
+        why = why_window_forgot(server, there, insert_counter, bundle.since_ms, at_ms)
         if why:
             raise ForgottenError(
                 f"{there.target} on {server.url} may not remember it: {why}{doubt}"
