@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from sluice.clickhouse import http
+from sluice.clickhouse import http, window
 from sluice.clickhouse.access import ClickHouseAccess
 from sluice.clickhouse.http import Server
 from sluice.clickhouse.schema import describe_table
@@ -307,7 +307,7 @@ def test_token_mode_offers_the_same_token(
         lambda *where: replace(describe_table(*where), replicated=True, zookeeper_path="/t"),
     )
     monkeypatch.setattr(
-        inserting,
+        window,
         "read_insert_counter",
         lambda server, facts: read_insert_counter(server, replace(facts, replicated=False)),
     )
