@@ -22,17 +22,12 @@ from sluice.driver.probing import DoubledRowsError
 from sluice.driver.specs import read_spec
 from sluice.driver.state import PartitionState
 from sluice.machine.clock import now_ms
-from sluice.ops import partition_decisions
 from sluice.ops.driver_decisions import DecisionRefusedError
-from sluice.ops.partition_decisions import (
-    LeaseRunsError,
-    Outcome,
-    Plan,
-    apply,
-    plan_adopt,
-    plan_resolve,
-    plan_rewind,
-)
+from sluice.ops.partition_decisions import situation
+from sluice.ops.partition_decisions.carrying_out import apply
+from sluice.ops.partition_decisions.positions import plan_adopt, plan_rewind
+from sluice.ops.partition_decisions.resolving import Outcome, plan_resolve
+from sluice.ops.partition_decisions.situation import LeaseRunsError, Plan
 from tests.driver.loop_world import World
 from tests.driver.starting import start
 from tests.kafka.groups import intend
@@ -280,7 +275,7 @@ def test_a_clock_that_is_ahead_ends_no_lease(
 ) -> None:
     """Whoever inserts goes by the server's clock."""
     pipeline.drive(replace(DOUBT, deadline_ms=now_ms() + 600_000), background=BACKGROUND)
-    monkeypatch.setattr(partition_decisions, "now_ms", lambda: now_ms() + 11 * 60_000)
+    monkeypatch.setattr(situation, "now_ms", lambda: now_ms() + 11 * 60_000)
     where = pipeline.select()
     for plan_for in (
         *(partial(plan_resolve, outcome=outcome) for outcome in ("loaded", "not-loaded", "probe")),
