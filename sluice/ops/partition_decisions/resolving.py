@@ -187,7 +187,8 @@ def _missing(one: OnePartition, record: Record) -> ProbeFound:
         since_ms = facts.background.since_ms
         parted = {t.entry for t in spec.tables_of(one.source.topic) if t.partition_key}
         in_parts = parted | facts.background.stored.keys()
-        sought = Sought(block_range, record, known, facts.background.stored, in_parts)
+        parkable = {t.name for t in configuration.tables if t.on_error == "park"}
+        sought = Sought(block_range, record, known, facts.background.stored, in_parts, parkable)
         prober.submit([sought], spec, since_ms, answers.put)
         (found,) = answers.get(timeout=_PROBE_SECONDS_MAX).found
     except queue.Empty:
