@@ -38,6 +38,10 @@ class _Walk:
     end: int
     where: int = 0
     unknown: list[tuple[int, int]] = field(default_factory=list)
+    empty_items_left: int = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.empty_items_left = EMPTY_ITEMS_MAX + self.end - self.at
 
     def varint(self) -> int:
         result = shift = 0
@@ -153,12 +157,15 @@ def _avro_blocks(
             count, size = -count, walk.long()
             walk.fail(size < 0 or size > walk.end - walk.at, Code.TRUNCATED)
             stop = walk.at + size
-        walk.fail(count > walk.end - walk.at + EMPTY_ITEMS_MAX, Code.COUNT, node)
+        walk.fail(count > walk.end - walk.at + walk.empty_items_left, Code.COUNT, node)
+        begin = walk.at
         for _ in range(count):
             if kind == AvroKind.MAP:
                 walk.skip(walk.long())
             _avro(walk, nodes, children, item, depth + 1)
+        walk.empty_items_left -= max(0, count - (walk.at - begin))
         walk.fail(stop is not None and stop != walk.at, Code.COUNT, node)
+        walk.fail(walk.empty_items_left < 0, Code.COUNT, node)
 
 
 def check_protobuf_slowly(

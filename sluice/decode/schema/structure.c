@@ -13,7 +13,7 @@
 #include <string.h>
 
 #define DEPTH_MAX 64
-#define EMPTY_ITEMS_MAX 4096
+#define EMPTY_ITEMS_MAX 4096 /* more than a message has bytes */
 #define FIELD_NUMBER_MAX 536870911
 
 enum code {
@@ -37,6 +37,7 @@ enum code {
 struct input {
     const uint8_t *at;
     const uint8_t *end;
+    int64_t empty_items_left; /* Avro: items without bytes, of the whole message */
     int64_t where; /* Avro: the node at fault, Protobuf: the message's own field */
     const int32_t *nodes;
     const int32_t *children;
@@ -121,11 +122,12 @@ static int avro_blocks(struct input *in, int32_t item, int is_map, int32_t node,
             if (size < 0 || size > in->end - in->at) return TRUNCATED;
             stop = in->at + size;
         }
-        if (count > in->end - in->at + EMPTY_ITEMS_MAX) {
+        if (count > in->end - in->at + in->empty_items_left) {
             in->where = node;
             return COUNT;
         }
-        for (; count > 0; count--) {
+        const uint8_t *begin = in->at;
+        for (int64_t left = count; left > 0; left--) {
             if (is_map) {
                 int64_t length;
                 code = read_long(in, &length);
@@ -137,7 +139,8 @@ static int avro_blocks(struct input *in, int32_t item, int is_map, int32_t node,
             code = avro_value(in, item, depth + 1);
             if (code) return code;
         }
-        if (stop && stop != in->at) {
+        if (count > in->at - begin) in->empty_items_left -= count - (in->at - begin);
+        if ((stop && stop != in->at) || in->empty_items_left < 0) {
             in->where = node;
             return COUNT;
         }
@@ -206,8 +209,9 @@ void sluice_check_avro(const uint8_t *text, int64_t messages, const int64_t *beg
                        const int64_t *ends, const int32_t *nodes, const int32_t *children,
                        int64_t *results) {
     for (int64_t i = 0; i < messages; i++) {
-        struct input in = {.at = text + begins[i], .end = text + ends[i], .nodes = nodes,
-                           .children = children};
+        struct input in = {.at = text + begins[i], .end = text + ends[i],
+                           .empty_items_left = EMPTY_ITEMS_MAX + ends[i] - begins[i],
+                           .nodes = nodes, .children = children};
         int code = avro_value(&in, 0, 0);
         if (!code && in.at != in.end) {
             in.where = 0;
@@ -221,7 +225,8 @@ void sluice_check_avro(const uint8_t *text, int64_t messages, const int64_t *beg
  * and 256 times the node at fault. */
 int64_t sluice_split_avro(const uint8_t *text, int64_t begin, int64_t end, int64_t rows,
                           const int32_t *nodes, const int32_t *children, int64_t *row_ends) {
-    struct input in = {.at = text + begin, .end = text + end, .nodes = nodes,
+    struct input in = {.at = text + begin, .end = text + end,
+                       .empty_items_left = EMPTY_ITEMS_MAX + end - begin, .nodes = nodes,
                        .children = children};
     for (int64_t row = 0; row < rows; row++) {
         int code = avro_value(&in, 0, 0);

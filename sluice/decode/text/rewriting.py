@@ -61,7 +61,8 @@ class Rewriting:
         except ValueError:
             return None
         kept: list[Member] = []
-        for name, one in members.items():
+        for one in members.values():
+            name = one.name
             if name in self._nodes:
                 kept.append(_member_anew(one, self._nodes[name]))
             elif name in self._names or not (self._leaves_out and _says_no_json(one.value)):
@@ -125,8 +126,8 @@ def _array(items: Iterable[str]) -> str:
 def _object(text: str, elements: Mapping[str, TypeNode], other: TypeNode | None) -> str:
     """An object's values, of the types of their names or of another one."""
     found = []
-    for name, one in members_of(text).items():
-        node = elements.get(name, other)
+    for one in members_of(text).values():
+        node = elements.get(one.name, other)
         value = one.value if node is None else _written_anew(one.value, node)
         found.append(Member(one.key, value))
     return object_of(found)

@@ -1,0 +1,257 @@
+"""One message that is made on purpose, or by an odd program: it costs no neighbour, no partition
+and no hours, and what it says is what is loaded, whatever stands beside it."""
+
+from __future__ import annotations
+
+import io
+import json
+import resource
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import fastavro
+import pytest
+
+from sluice.core.errors import TerminalError
+from sluice.core.load_spec import Column
+from sluice.decode.engine.dates import problem, says_year, without_year
+from sluice.decode.engine.session import literal, run
+from sluice.decode.schema.avro_files import AvroFiles
+from sluice.decode.text.misread import exact_number
+from sluice.decode.typed.decoder import TypedDecoder
+from sluice.decode.typed.structures import normalised
+from sluice.decode.values.json_schema import _compared
+from sluice.producer import SQLBatchRequest
+from sluice.producer.wire import varint
+from tests.decode.avro_support import decode as decode_avro
+from tests.decode.support import decode, rows, table
+from tests.decode.text_support import decode_text, decoder_of, made, text_of
+
+PARSE, RANGE = "cannot-parse", "out-of-range"
+ID, TEXT = Column("id", "UInt64"), Column("s", "String")
+#: What takes milliseconds; before, it took minutes, hours or days.
+SECONDS_MAX = 20.0
+
+
+@contextmanager
+def soon() -> Iterator[None]:
+    began = time.monotonic()
+    yield
+    assert time.monotonic() - began < SECONDS_MAX
+
+
+# Names that are not ASCII
+
+FLOAT, WHOLE = Column("höhe", "Float64"), Column("größe", "Int64")
+
+
+@pytest.mark.parametrize("beside", [[], [b'{"n":"x"}'], [b'{"n":1.0}']])
+def test_a_column_whose_name_is_not_ascii_is_one(beside: list[bytes]) -> None:
+    """Also where the message is written anew for another field, or beside one that is bad."""
+    text = text_of("JSONEachRow", FLOAT, Column("n", "Int32"), WHOLE)
+    values = ['{"höhe":NaN,"n":1.0}', '{"höhe":NaN,"n":1}', '{"größe":1.0}', '{"größe":"x"}']
+    found = made(text, *(value.encode() for value in values), *beside)
+    assert found[:4] == [["nan", 1, "0"], ["nan", 1, "0"], [0, 0, "1"], PARSE]
+
+
+def test_what_was_tried_first_before_changes_no_row() -> None:
+    """A repeat on another worker has to make the same bytes (R8)."""
+    tuples = Column("t", "Tuple(a Int32, b Bool)")
+    text = text_of("JSONEachRow", FLOAT, tuples, Column("n", "Int32"))
+    value = '{"höhe":NaN,"t":{"a":1.0,"b":true}}'.encode()
+    fresh, warned = decoder_of(text), decoder_of(text)
+    decode(warned, [b'{"n":"x"}'])
+    assert decode(fresh, [value]).native == decode(warned, [value]).native
+
+
+def test_elements_whose_names_are_not_ascii() -> None:
+    text = text_of("JSONEachRow", Column("t", "Tuple(`größe` Int32, b Bool)"))
+    value = '{"t":{"größe":1e2,"b":"true"},"x":NaN}'.encode()
+    assert made(text, value) == [[{"größe": 100, "b": True}]]
+
+
+def test_a_value_that_debezium_does_not_have() -> None:
+    text = text_of("JSONEachRow", ID, Column("größe", "String"), envelope="debezium")
+    after = '{"id":1,"größe":"__debezium_unavailable_value"}'
+    assert made(text, f'{{"op":"u","after":{after}}}'.encode()) == ["unavailable-value"]
+
+
+# Time
+
+
+@pytest.mark.parametrize("count", [9, 40, 300_000])
+def test_words_of_a_date_without_end(count: int) -> None:
+    text = text_of("JSONEachRow", ID, Column("at", "DateTime64(3)"))
+    with soon():
+        assert problem("mon" * count, 3) != ""
+        assert made(text, b'{"id":1,"at":"%s"}' % (b"mon" * count)) == [PARSE]
+
+
+@pytest.mark.parametrize("text", ["mon " * 20, "x" * 30, "1 " * 40, "satmonjan 5 10:30 " * 3])
+@pytest.mark.parametrize("year", ["", " 2026-01-02 10:00:00", " 5 Jan 2026"])
+def test_a_long_text_of_a_date_is_judged_as_sql_judges_it(text: str, year: str) -> None:
+    (lacks,) = run(f"SELECT {without_year(literal(text + year))}", "TSV").bytes().split()
+    assert says_year(text + year) is not bool(int(lacks))
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        b'"' + b'\\"' * 300_000,
+        b'"' + b'\\"' * 300_000 + b"\\",
+        b'{"zz":' + b"0" * 600_000 + b"x}",
+        b'{"id":' + b"1" * 600_000 + b"x}",
+        b'{"s":"' + b"\\\\" * 300_000,
+    ],
+    ids=["quotes", "quotes and a backslash", "zeros", "ones", "backslashes"],
+)
+@pytest.mark.parametrize("type_text", ["UInt64", "Variant(Decimal(9, 2), String)"])
+def test_a_message_of_a_megabyte_that_is_none(value: bytes, type_text: str) -> None:
+    text = text_of("JSONEachRow", Column("id", type_text), TEXT)
+    with soon():
+        assert len(decode_text(text, [value, b'{"id":1,"s":"a"}']).bad) == 1
+
+
+def test_a_number_of_a_million_digits() -> None:
+    with soon():
+        assert exact_number("1" * 1_000_000 + "x") is None
+        assert exact_number("1" * 1_000_000) == (1_000_000, 0)
+
+
+@pytest.mark.parametrize(
+    ("format_name", "value"),
+    [
+        ("CSVWithNames", b",".join([b"id"] * 200_000) + b"\n1"),
+        ("CSVWithNames", b'"' + b"\n" * 1_000_000),
+        ("TSKV", b"id=1\ts=a\n" * 100_000),
+    ],
+    ids=["names", "lines", "rows"],
+)
+def test_a_head_of_a_megabyte(format_name: str, value: bytes) -> None:
+    text = text_of(format_name, ID, TEXT, rows="many")
+    with soon():
+        decoded = decode_text(text, [value])
+    assert decoded.rows == (100_000 if format_name == "TSKV" else 0)
+    assert len(decoded.bad) == (format_name != "TSKV")
+
+
+# Exceptions of Python
+
+
+@pytest.mark.parametrize("depth", [90, 200, 480, 600, 900, 1000])
+def test_a_value_that_is_deep(depth: int) -> None:
+    for name in ("id", "zz"):
+        value = b'{"%b":%b%b,"s":"a"}' % (name.encode(), b"[" * depth, b"]" * depth)
+        found = made(text_of("JSONEachRow", ID, TEXT), value, b'{"id":1,"s":"a"}')
+        assert found[1] == ["1", "a"]
+        assert found[0] == (PARSE if name == "id" else ["0", "a"]) or depth > 480
+
+
+@pytest.mark.parametrize("number", ["1e9999999999999999999", "1e-9999999999999999999"])
+def test_an_exponent_that_nothing_holds(number: str) -> None:
+    text = text_of("JSONEachRow", ID, Column("at", "DateTime64(3)"))
+    neighbour = b'{"id":1,"at":1767225600000000000}'
+    value = b'{"id":2,"at":%s}' % number.encode()
+    for beside in ([], [neighbour]):
+        (found, *_) = made(text, value, *beside)
+        assert found in (
+            (PARSE, RANGE) if number[2] != "-" else (["2", "1970-01-01 00:00:00.000"], PARSE)
+        )
+
+
+@pytest.mark.parametrize("value", ["NaN", "Infinity", "1e400", "1" + "0" * 400])
+def test_a_number_that_a_schema_cannot_divide(value: str) -> None:
+    from jsonschema.validators import Draft7Validator
+
+    validator = Draft7Validator({"properties": {"p": {"multipleOf": 0.01}}})
+    fault = _compared(validator, json.loads(f'{{"p":{value}}}'), "schema 7")
+    assert fault is not None and "schema 7" in fault.error
+
+
+@pytest.mark.parametrize("wrong", [{"minimum": "5"}, {"pattern": "("}])
+def test_a_schema_that_is_none_inside(wrong: dict[str, Any]) -> None:
+    from jsonschema.validators import Draft7Validator
+
+    validator = Draft7Validator({"properties": {"p": wrong}})
+    for document in ({"p": 1}, {"p": "x"}):
+        fault = _compared(validator, document, "schema 7")
+        assert fault is None or fault.reason in (PARSE, "breaks-schema")
+
+
+def avro_named(name: str) -> bytes:
+    """A file whose schema has a field of this name."""
+    fields = [{"name": "id", "type": "long"}, {"name": "other", "type": "long"}]
+    schema, stream = {"type": "record", "name": "r", "fields": fields}, io.BytesIO()
+    fastavro.writer(stream, schema, [{"id": 1, "other": 2}])
+    raw = stream.getvalue()
+    begin = raw.index(b'"other"')
+    schema_begin = raw.index(b"{")
+    schema_end = raw.index(b"]}", begin) + 2
+    named = raw[schema_begin:schema_end].replace(b'"other"', json.dumps(name).encode())
+    before = varint((schema_end - schema_begin) << 1)
+    assert raw[schema_begin - len(before) : schema_begin] == before
+    head = raw[: schema_begin - len(before)]
+    return head + varint(len(named) << 1) + named + raw[schema_end:]
+
+
+@pytest.mark.parametrize("name", ["", "\ud800"])
+def test_a_name_that_the_engine_reads_as_another_one(name: str) -> None:
+    facts = table(ID, format="Avro", rows="many")
+    decoder = TypedDecoder(facts, AvroFiles(facts))
+    decoded = decode_avro(decoder, [avro_named(name), avro_named("other")])
+    assert [bad.reason for bad in decoded.bad] == [PARSE]
+    assert rows(decoded) == [["1"]]
+
+
+# Rows that nobody may miss, and types that nobody may name
+
+
+@pytest.mark.parametrize(
+    "value",
+    [b'id,x"y\n1,a"b\n2,c\n3,d', b'id,x"y\n1,a"b', b'id,x"y\n1,a', b"id,s\r1,a\n2,b"],
+)
+@pytest.mark.parametrize("how_many", ["one", "many"])
+def test_a_line_of_names_takes_no_rows_for_names(value: bytes, how_many: str) -> None:
+    text = text_of("CSVWithNames", ID, TEXT, rows=how_many)
+    decoded = decode_text(text, [value, b"id,s\n7,g"])
+    assert [bad.index for bad in decoded.bad] == [0]
+    assert rows(decoded) == [["7", "g"]]
+
+
+def test_a_name_of_several_lines_is_one() -> None:
+    text = text_of("CSVWithNames", ID, Column("a\nb", "String"), rows="many")
+    assert made(text, b'id,"a\nb"\n1,x') == [["1", "x"]]
+    assert decode_text(text, [b'id,"a\nb"']).rows == 0
+
+
+def test_a_name_says_no_type() -> None:
+    hidden = "x\tAggregateFunction(groupBitmap, UInt32)\t"
+    assert normalised(((hidden, "UInt8"), ("b", "Int8"))) == ((hidden, "UInt8"), ("b", "Int8"))
+    with pytest.raises(TerminalError):
+        normalised((("x", "AggregateFunction(groupBitmap, UInt32)"),))
+
+
+def test_more_shapes_than_a_process_may_have_files() -> None:
+    """As of writers who name only the columns that they have."""
+    names = [f"c{number}" for number in range(9)]
+    columns = (ID, *(Column(name, "Nullable(Int64)") for name in names))
+    text = table(*columns, format="SQLBatchRequest", rows="many")
+    values = []
+    for shape in range(400):
+        some = [name for bit, name in enumerate(names) if shape >> bit & 1]
+        marks = ", ".join("?" * (1 + len(some)))
+        statement = f"INSERT INTO t ({', '.join(['id', *some])}) VALUES ({marks})"
+        row = [shape, *[1] * len(some)]
+        values.append(SQLBatchRequest(table="t", sql=statement, rows=[row]).encode())
+    before = resource.getrlimit(resource.RLIMIT_NOFILE)
+    files = sum(1 for _ in Path("/proc/self/fd").iterdir())
+    resource.setrlimit(resource.RLIMIT_NOFILE, (files + 60, before[1]))
+    try:
+        decoded = decode_text(text, values)
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, before)
+    assert not decoded.bad
+    assert [int(row[0]) for row in rows(decoded)] == list(range(400))
