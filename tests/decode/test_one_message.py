@@ -16,7 +16,7 @@ import fastavro
 import pytest
 
 from sluice.core.errors import TerminalError
-from sluice.core.load_spec import Column
+from sluice.core.load_spec import Column, Mapped
 from sluice.decode.engine.dates import problem, says_year, without_year
 from sluice.decode.engine.session import literal, run
 from sluice.decode.schema.avro_files import AvroFiles
@@ -71,6 +71,46 @@ def test_elements_whose_names_are_not_ascii() -> None:
     text = text_of("JSONEachRow", Column("t", "Tuple(`größe` Int32, b Bool)"))
     value = '{"t":{"größe":1e2,"b":"true"},"x":NaN}'.encode()
     assert made(text, value) == [[{"größe": 100, "b": True}]]
+
+
+@pytest.mark.parametrize("is_ascii", [True, False])
+@pytest.mark.parametrize("format_name", ["JSONEachRow", "JSONCompactEachRow"])
+def test_names_inside_of_values_are_what_they_say(format_name: str, is_ascii: bool) -> None:
+    """Python's json, and others', write what is not ASCII as escapes."""
+    columns = (
+        ID,
+        Column("t", "Tuple(`größe` Int32, b Int32)"),
+        Column("n.größe", "Array(Int32)"),
+        Column("n.v", "Array(Int32)"),
+        Column("ä", "Int32"),
+        Column("an", "Array(Tuple(`é` String))"),
+        TEXT,
+    )
+    value: dict[str, Any] = {"id": 1, "t": {"größe": 5, "b": 1}, "ä": 9, "an": [{"é": "x"}]}
+    value |= {"s": 'a "\\größe": \n'}
+    value |= {"n": [{"größe": 7, "v": 8}]}
+    row: Any = value
+    if format_name == "JSONCompactEachRow":
+        value |= {"n.größe": [7], "n.v": [8]}
+        row = [value[column.name] for column in columns]
+    text = text_of(format_name, *columns)
+    message = json.dumps(row, ensure_ascii=is_ascii).encode()
+    expected = ["1", {"größe": 5, "b": 1}, [7], [8], 9, [{"é": "x"}], value["s"]]
+    assert made(text, message, message.replace(b'"b"', b'"\\u0062"')) == [expected] * 2
+
+
+def test_a_path_through_names_that_are_not_ascii() -> None:
+    mapping = (Mapped("s", "path", "adresse.straße"),)
+    text = text_of("JSONEachRow", ID, TEXT, mapping=mapping)
+    value = json.dumps({"id": 1, "adresse": {"straße": "Ulm"}}).encode()
+    assert made(text, value) == [["1", "Ulm"]]
+
+
+def test_names_that_are_none() -> None:
+    text = text_of("JSONEachRow", ID, Column("t", "Tuple(a Int32)"))
+    for name in (b"\\ud800", b"\\u00", b'a\\"b', b"\\x"):
+        (found,) = made(text, b'{"id":1,"t":{"%b":2,"a":3}}' % name)
+        assert found in (["1", {"a": 3}], PARSE)
 
 
 def test_a_value_that_debezium_does_not_have() -> None:
