@@ -38,6 +38,7 @@ class _Walk:
     end: int
     where: int = 0
     unknown: list[tuple[int, int]] = field(default_factory=list)
+    comes_again: bool = False
     empty_items_left: int = field(init=False)
 
     def __post_init__(self) -> None:
@@ -199,6 +200,7 @@ class _ProtobufWalker:
     def message(self, walk: _Walk, message_type: int, depth: int) -> None:
         walk.fail(depth > DEPTH_MAX, Code.DEPTH)
         chosen: dict[int, int] = {}
+        seen: set[int] = set()
         while walk.at != walk.end:
             tag = walk.varint()
             number, wire = tag >> 3, tag & 7
@@ -214,7 +216,12 @@ class _ProtobufWalker:
             _, kind, is_repeated, oneof, _, _ = field
             walk.fail(kind == ProtobufKind.REFUSED, Code.REFUSED)
             if wire == 2 and (kind >= ProtobufKind.BYTES or is_repeated):
+                outer = walk.comes_again
+                walk.comes_again = not is_repeated and (outer or number in seen)
+                walk.fail(walk.comes_again and kind == ProtobufKind.BYTES, Code.TWICE)
+                seen.add(number)
                 self.length(walk, field, depth)
+                walk.comes_again = outer
             else:
                 walk.fail(wire != WIRE_TYPES[kind], Code.WIRE)
                 self.scalar(walk, field)

@@ -31,7 +31,8 @@ enum code {
     UNKNOWN = 11,
     COUNT = 12,
     NULL_REFUSED = 13,
-    REFUSED = 14
+    REFUSED = 14,
+    TWICE = 15
 };
 
 struct input {
@@ -45,6 +46,7 @@ struct input {
     const int32_t *fields;
     const int32_t *enums;
     int32_t refuses_unknown;
+    int comes_again; /* Protobuf: the message at hand stood there before */
     struct unknown *unknown;
 };
 
@@ -253,6 +255,7 @@ enum protobuf_kind {
 
 #define FIELD_WORDS 6 /* number, kind, is repeated, oneof (0: none), reference, count */
 #define ONEOFS_MAX 64
+#define TRACKED_MAX 4096 /* fields of a type */
 
 static const int WIRE_TYPES[] = {0, 0, 0, 0, 0, 1, 5, 2, 2, 2};
 
@@ -355,9 +358,25 @@ static void note_unknown(const struct input *in, uint64_t number) {
     if (unknown->count < unknown->room) unknown->places[unknown->count++] = place;
 }
 
+/* Whether a field, or the message that it is in, stood there before. Parsers take the last number or
+ * text, and merge messages; so does the engine, but it makes an empty text of one that comes late. */
+static int comes_again(const struct input *in, const int32_t *first, const int32_t *field,
+                       uint64_t *seen) {
+    int64_t place = (field - first) / FIELD_WORDS;
+    if (field[2]) return 0; /* of a repeated field each is one of its own */
+    if (place >= TRACKED_MAX) return in->comes_again;
+    uint64_t bit = (uint64_t)1 << place % 64, before = seen[place / 64] & bit;
+    seen[place / 64] |= bit;
+    return before != 0 || in->comes_again;
+}
+
 static int protobuf_message(struct input *in, int32_t type, int depth) {
     int32_t chosen[ONEOFS_MAX] = {0};
+    uint64_t seen[TRACKED_MAX / 64];
+    const int32_t *first = in->fields + FIELD_WORDS * in->types[2 * type];
+    int32_t fields = in->types[2 * type + 1];
     if (depth > DEPTH_MAX) return DEPTH;
+    memset(seen, 0, fields < TRACKED_MAX ? (size_t)(fields + 63) / 64 * 8 : sizeof seen);
     while (in->at != in->end) {
         uint64_t tag;
         int code = read_varint(in, &tag);
@@ -374,7 +393,11 @@ static int protobuf_message(struct input *in, int32_t type, int depth) {
         } else if (field[1] == P_REFUSED) {
             return REFUSED;
         } else if (wire == 2 && (field[1] >= P_BYTES || field[2])) {
+            int again = comes_again(in, first, field, seen), outer = in->comes_again;
+            if (again && field[1] == P_BYTES) return TWICE;
+            in->comes_again = again;
             code = protobuf_length(in, field, depth);
+            in->comes_again = outer;
         } else if (wire == WIRE_TYPES[field[1]]) {
             code = protobuf_scalar(in, field);
         } else {
