@@ -9,11 +9,14 @@ import resource
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from datetime import date
 from pathlib import Path
 from typing import Any
 
 import fastavro
+import pyarrow
 import pytest
+from pyarrow import ipc
 
 from sluice.core.errors import TerminalError
 from sluice.core.load_spec import Column, Mapped
@@ -295,3 +298,128 @@ def test_more_shapes_than_a_process_may_have_files() -> None:
         resource.setrlimit(resource.RLIMIT_NOFILE, before)
     assert not decoded.bad
     assert [int(row[0]) for row in rows(decoded)] == list(range(400))
+
+
+# Values that would be others
+
+TIME_WRAPS = ["2147483648", "4294967301", str(2**63), str(2**64 + 5), "9" * 5000, "1e10", "1e300"]
+
+
+@pytest.mark.parametrize("value", TIME_WRAPS)
+@pytest.mark.parametrize(
+    ("type_text", "shown"),
+    [
+        ("Time", "{}"),
+        ("Nullable(Time)", "{}"),
+        ("Array(Time)", "[1,{}]"),
+        ("Tuple(x Time)", '{{"x":{}}}'),
+        ("Tuple(x Time, at DateTime)", '{{"x":{},"at":"2026-01-02 03:04:05"}}'),
+        ("Time64(0)", "{}"),
+        ("Time64(3)", "{}"),
+        ("Time64(9)", "{}"),
+        ("Map(String, Time)", '{{"a":{}}}'),
+    ],
+)
+def test_a_number_in_a_time_of_day_does_not_wrap(value: str, type_text: str, shown: str) -> None:
+    text = text_of("JSONEachRow", ID, Column("t", type_text))
+    if type_text in ("Time64(3)", "Time64(9)") and value in ("2147483648", "4294967301", "1e10"):
+        return  # it counts the last digits
+    for sign in ("", "-"):
+        message = f'{{"id":1,"t":{shown.format(sign + value)}}}'.encode()
+        (found,) = made(text, message)
+        assert found in (PARSE, RANGE)
+
+
+def test_times_of_day_that_are_some() -> None:
+    text = text_of("JSONEachRow", ID, Column("t", "Time"), Column("u", "Time64(3)"))
+    message = b'{"id":1,"t":3599,"u":"12:34:56.789"}'
+    assert made(text, message) == [["1", "00:59:59", "12:34:56.789"]]
+
+
+@pytest.mark.parametrize(
+    "types",
+    [
+        "Int64, DateTime",
+        "Int64, DateTime64(3)",
+        "Int8, DateTime64(3), Decimal(9, 2)",
+        "UInt8, DateTime",
+    ],
+)
+@pytest.mark.parametrize("value", ['"1.5"', '"12.30"', '"0.10"', "1.5"])
+def test_what_no_type_of_a_variant_takes_is_no_day_of_this_year(types: str, value: str) -> None:
+    text = text_of("JSONEachRow", ID, Column("v", f"Variant({types})"))
+    (found,) = made(text, b'{"id":1,"v":%b}' % value.encode())
+    if isinstance(found, list):  # as the Decimal that it is
+        assert float(found[1]) == float(value.strip('"'))
+    else:
+        assert found in (PARSE, RANGE)
+
+
+@pytest.mark.parametrize("value", ["12", '"12"', "-7"])
+def test_a_number_of_a_variant(value: str) -> None:
+    text = text_of("JSONEachRow", ID, Column("v", "Variant(Int64, DateTime)"))
+    (found,) = made(text, b'{"id":1,"v":%b}' % value.encode())
+    assert str(found[1]) == value.strip('"')
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("a", "1.5"),
+        ("a", '"1.5"'),
+        ("a", "-0.5"),
+        ("a", "1e-1"),
+        ("ar", "[1.5]"),
+        ("b", "2"),
+        ("t", "4294967301"),
+        ("i", "1e30"),
+    ],
+)
+@pytest.mark.parametrize("around", ["{}", "[{}]", '{{"x":{}}}'])
+def test_paths_of_a_json_type_cut_nothing(field: str, value: str, around: str) -> None:
+    kind = "JSON(a Int8, u UInt64, ar Array(Int8), b Bool, t Time, i Int256)"
+    types = {"{}": kind, "[{}]": f"Array({kind})", '{{"x":{}}}': f"Tuple(x {kind})"}
+    text = text_of("JSONEachRow", ID, Column("j", types[around]))
+    inner = f'{{"{field}":{value}}}'
+    (found,) = made(text, f'{{"id":1,"j":{around.format(inner)}}}'.encode())
+    assert found in (PARSE, RANGE)
+
+
+def test_paths_of_a_json_type_that_are_fine() -> None:
+    text = text_of("JSONEachRow", ID, Column("j", "JSON(a Int8, b Bool, i Int256)"))
+    (found,) = made(text, b'{"id":1,"j":{"a":-7,"b":1,"i":12}}')
+    assert found[1] == {"a": -7, "b": True, "i": "12"}
+
+
+@pytest.mark.parametrize(
+    "value", ["1" + "0" * 31 + "e9", "34028235699999999999999999999999999999e1"]
+)
+@pytest.mark.parametrize("beside", [[], [b'{"id":"x"}']])
+def test_a_float_of_many_digits_and_a_small_exponent(value: str, beside: list[bytes]) -> None:
+    text = text_of("JSONEachRow", ID, Column("f", "Float32"))
+    assert made(text, b'{"id":1,"f":%b}' % value.encode(), *beside)[0] == RANGE
+
+
+def test_words_and_signs_in_arrays_of_csv() -> None:
+    text = text_of("CSV", ID, Column("f", "Array(Nullable(Float64))"))
+    assert made(text, b'1,"[nan,NULL,1,NaN,inf]"') == [["1", ["nan", None, 1, "nan", "inf"]]]
+    wide = text_of("JSONEachRow", ID, Column("i", "Int256"))
+    assert made(wide, b'{"id":1,"i":-0}', b'{"id":1,"i":-5}') == [["1", "0"], ["1", "-5"]]
+
+
+@pytest.mark.parametrize("name", ["Arrow", "ArrowStream"])
+@pytest.mark.parametrize("type_text", ["Date32", "DateTime64(3)", "String", "Array(Date32)"])
+def test_days_in_milliseconds_of_arrow(name: str, type_text: str) -> None:
+    days = [date(1960, 1, 1), date(1969, 12, 31), date(2106, 2, 8), date(2200, 1, 1)]
+    is_list = type_text.startswith("Array")
+    kind = pyarrow.list_(pyarrow.date64()) if is_list else pyarrow.date64()
+    values = [[day] for day in days] if is_list else days
+    read = pyarrow.table({"id": [1, 2, 3, 4], "day": pyarrow.array(values, kind)})
+    out = io.BytesIO()
+    make = ipc.new_file if name == "Arrow" else ipc.new_stream
+    with make(out, read.schema) as written:
+        written.write_table(read)
+    text = text_of(name, ID, Column("day", type_text), rows="many")
+    found = [row[1] for row in rows(decode_text(text, [out.getvalue()]))]
+    shown = [one[0][:10] if is_list else one[:10] for one in found]
+    assert shown == [str(day) for day in days]

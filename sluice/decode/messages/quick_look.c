@@ -132,9 +132,15 @@ static int is_foreign(const uint8_t *at, const uint8_t *end)
     return 1;
 }
 
-/* Of a time of day: it has no more digits of a second than are kept. */
+/* More digits than a number of a time of day has, before those of a second that are kept. */
+#define TIME_DIGITS_MAX 7
+
+/* Of a time of day: it is no number of many digits, and has no more digits of a second than are kept. */
 static int is_time_clear(const uint8_t *at, const uint8_t *end, int64_t scale)
 {
+    at += at < end && (*at == '+' || *at == '-');
+    if (digits(at, end) > TIME_DIGITS_MAX)
+        return 0;
     while (at < end && *at != '.' && !is_text_end(at, end))
         at++;
     const uint8_t *point = at;
@@ -218,6 +224,11 @@ static enum verdict value_verdict(const uint8_t *at, const uint8_t *end, int64_t
             if (!is_clear(at + 1, end, scale))
                 return UNCLEAR;
             at = string_end(at + 1, end);
+        } else if ((scale & TIME_OF_DAY) && is_digit(*at)) {
+            int count = digits(at, end);
+            at += count - 1;
+            if (count > TIME_DIGITS_MAX || (end - at > 1 && (at[1] | 0x20) == 'e'))
+                return UNCLEAR;
         } else if (*at == '.') {
             at = fraction_end(at, end, scale & ~TIME_OF_DAY, &clear) - 1;
             if (!clear)
