@@ -95,6 +95,8 @@ class JsonSplitter:
 #: So many lines of names are known at a time.
 _HEADS_MAX = 1024
 _MARKED = Fault(CANNOT_PARSE, "the message starts with a byte order mark")
+#: Bytes that say what a message looks like; it may have a million bad rows.
+_LOOKED_AT = 4096
 #: By `enum fault` of objects.c.
 _FAULTS = (
     Fault("", ""),
@@ -175,8 +177,8 @@ class LineRows:
             values = "1 value" if code == 1 else f"{code} values"
             expected = len(parts.layouts[int(parts.chosen[part])].values)
             said = f"the row has {values}, not {expected}"
-        message = parts.text[int(parts.begins[part]) : int(parts.ends[part])]
-        return in_words(Fault(CANNOT_PARSE, said), message)
+        begin, end = int(parts.begins[part]), int(parts.ends[part])
+        return in_words(Fault(CANNOT_PARSE, said), parts.text[begin : min(end, begin + _LOOKED_AT)])
 
 
 class ArrayRows(LineRows):
