@@ -181,6 +181,24 @@ def test_a_head_of_a_megabyte(format_name: str, value: bytes) -> None:
     assert len(decoded.bad) == (format_name != "TSKV")
 
 
+@pytest.mark.parametrize(
+    ("format_name", "value", "good"),
+    [
+        ("JSONEachRow", b"{}" * 2_000_000, b'{"id":1,"s":"a"}'),
+        ("JSONCompactEachRow", b'[1,"a"]' * 1_100_000, b'[1,"a"]'),
+        ("CSV", b"\n" * 2_000_000, b"1,a"),
+        ("TSV", b"1\ta\n" * 1_100_000, b"1\ta"),
+    ],
+)
+def test_a_message_of_millions_of_rows(format_name: str, value: bytes, good: bytes) -> None:
+    text = text_of(format_name, ID, TEXT, rows="many")
+    with soon():
+        decoded = decode_text(text, [good, value, good])
+    assert [(bad.index, bad.reason) for bad in decoded.bad] == [(1, PARSE)]
+    assert "over 1,048,576 rows" in decoded.bad[0].error
+    assert rows(decoded) == [["1", "a"]] * 2
+
+
 # Exceptions of Python
 
 

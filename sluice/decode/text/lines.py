@@ -43,7 +43,13 @@ from sluice.decode.messages.fault import (
     Fault,
 )
 from sluice.decode.messages.framing import BYTE_ORDER_MARK, JSON_OBJECTS, begins_like, in_words
-from sluice.decode.messages.splitting import PieceRows, Split, split_pieces
+from sluice.decode.messages.splitting import (
+    ROWS_MAX,
+    TOO_MANY_ROWS,
+    PieceRows,
+    Split,
+    split_pieces,
+)
 from sluice.decode.text.decoder import Decoder
 from sluice.decode.text.fields import names_in_objects
 from sluice.decode.text.objects import GARBAGE, Dialect, Parts, ValueLayout, objects_of
@@ -70,6 +76,11 @@ class JsonSplitter:
         """Of a piece."""
         begins, ends = piece.bounds
         froms, tos, owners, broken = rows_in(piece.text, begins, ends, self.kind)
+        counts = np.bincount(owners, minlength=len(ends))
+        too_many = np.flatnonzero(counts > ROWS_MAX)
+        if len(too_many):
+            kept = np.isin(owners, too_many, invert=True)
+            froms, tos, owners = froms[kept], tos[kept], owners[kept]
         view = memoryview(piece.text)
         parts = [view[a:b] for a, b in zip(froms.tolist(), tos.tolist(), strict=True)]
         text = b"\n".join([*parts, b""])
@@ -77,6 +88,7 @@ class JsonSplitter:
             place: self._explain(piece.text[begins[place] : ends[place]])
             for place in np.flatnonzero(broken).tolist()
         }
+        faults |= dict.fromkeys(too_many.tolist(), TOO_MANY_ROWS)
         return PieceRows(text, np.cumsum(tos - froms + 1) - 1, owners, faults)
 
     def _explain(self, message: bytes) -> Fault:
@@ -150,7 +162,7 @@ class LineRows:
         return Parts.of_one(self.layout, piece.text, *piece.bounds, np.arange(len(piece.ends)))
 
     def _rows(self, buffer: MessageBuffer, piece: Piece) -> PieceRows:
-        parts = self.parts(buffer, piece)
+        parts = _without_too_many_rows(self.parts(buffer, piece))
         if not len(parts.owners):
             nothing = np.zeros(0, np.int64)
             return PieceRows(b"", nothing, nothing, parts.faults)
@@ -179,6 +191,27 @@ class LineRows:
             said = f"the row has {values}, not {expected}"
         begin, end = int(parts.begins[part]), int(parts.ends[part])
         return in_words(Fault(CANNOT_PARSE, said), parts.text[begin : min(end, begin + _LOOKED_AT)])
+
+
+def _without_too_many_rows(parts: Parts) -> Parts:
+    """No row is shorter than its line break."""
+    large = np.flatnonzero(parts.ends - parts.begins >= ROWS_MAX).tolist()
+    faults = {
+        int(parts.owners[part]): TOO_MANY_ROWS
+        for part in large
+        if parts.text.count(b"\n", int(parts.begins[part]), int(parts.ends[part])) >= ROWS_MAX
+    }
+    if not faults:
+        return parts
+    kept = np.isin(parts.owners, [*faults], invert=True)
+    return replace(
+        parts,
+        begins=parts.begins[kept],
+        ends=parts.ends[kept],
+        owners=parts.owners[kept],
+        chosen=parts.chosen[kept],
+        faults=parts.faults | faults,
+    )
 
 
 class ArrayRows(LineRows):
