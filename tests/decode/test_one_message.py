@@ -186,7 +186,7 @@ def test_a_head_of_a_megabyte(format_name: str, value: bytes) -> None:
     [
         ("JSONEachRow", b"{}" * 2_000_000, b'{"id":1,"s":"a"}'),
         ("JSONCompactEachRow", b'[1,"a"]' * 1_100_000, b'[1,"a"]'),
-        ("CSV", b"\n" * 2_000_000, b"1,a"),
+        ("CSV", b"1\n" * 1_100_000, b"1,a"),
         ("TSV", b"1\ta\n" * 1_100_000, b"1\ta"),
     ],
 )

@@ -162,12 +162,17 @@ class LineRows:
         return Parts.of_one(self.layout, piece.text, *piece.bounds, np.arange(len(piece.ends)))
 
     def _rows(self, buffer: MessageBuffer, piece: Piece) -> PieceRows:
-        parts = _without_too_many_rows(self.parts(buffer, piece))
+        parts = self.parts(buffer, piece)
         if not len(parts.owners):
             nothing = np.zeros(0, np.int64)
             return PieceRows(b"", nothing, nothing, parts.faults)
         found = objects_of(parts, self.dialect, self.delimiter, self._null)
-        owners, faults = parts.owners[found.owners], parts.faults
+        faults = parts.faults
+        too_many = np.flatnonzero(np.bincount(found.owners) > ROWS_MAX)
+        if len(too_many):
+            faults |= dict.fromkeys(parts.owners[too_many].tolist(), TOO_MANY_ROWS)
+            found = found.without(too_many)
+        owners = parts.owners[found.owners]
         for part in np.flatnonzero(found.faults).tolist():
             faults.setdefault(int(parts.owners[part]), _FAULTS[found.faults[part]])
         bad = {
@@ -191,27 +196,6 @@ class LineRows:
             said = f"the row has {values}, not {expected}"
         begin, end = int(parts.begins[part]), int(parts.ends[part])
         return in_words(Fault(CANNOT_PARSE, said), parts.text[begin : min(end, begin + _LOOKED_AT)])
-
-
-def _without_too_many_rows(parts: Parts) -> Parts:
-    """No row is shorter than its line break."""
-    large = np.flatnonzero(parts.ends - parts.begins >= ROWS_MAX).tolist()
-    faults = {
-        int(parts.owners[part]): TOO_MANY_ROWS
-        for part in large
-        if parts.text.count(b"\n", int(parts.begins[part]), int(parts.ends[part])) >= ROWS_MAX
-    }
-    if not faults:
-        return parts
-    kept = np.isin(parts.owners, [*faults], invert=True)
-    return replace(
-        parts,
-        begins=parts.begins[kept],
-        ends=parts.ends[kept],
-        owners=parts.owners[kept],
-        chosen=parts.chosen[kept],
-        faults=parts.faults | faults,
-    )
 
 
 class ArrayRows(LineRows):

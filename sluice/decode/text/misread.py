@@ -71,7 +71,7 @@ _BARE = re.compile(r'("(?:[^"\\]|\\.)*+(?:"|\\?\Z))|[^\s{}\[\]:,"]++', re.DOTALL
 #: A number that the engine reads, and JSON does not know: 01, +1, .5, 1.
 _LOOSE_NUMBER = re.compile(r"([+-]?)0*+([0-9]*+)(?:\.([0-9]*+))?([eE][+-]?[0-9]++)?")
 #: A message without any of this has no float that the engine could take for infinite, or for none.
-_EXTREME = re.compile(rb"[0-9.][eE][+]?[0-9]|[0-9]{39}")
+_EXTREME = re.compile(rb"[0-9.][eE][+]?[0-9]{2}|[0-9]{39}|[0-9]{30}[.]?[0-9]*+[eE]")
 _EXTREME_OR_NULL = re.compile(_EXTREME.pattern + rb"|null")
 #: Keeps fields of equal names. As the engine, and unlike Python, it takes a tab in a text for one.
 WITH_FIELDS = json.JSONDecoder(
