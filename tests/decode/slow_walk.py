@@ -38,6 +38,11 @@ class _Walk:
     end: int
     where: int = 0
     unknown: list[tuple[int, int]] = field(default_factory=list)
+    comes_again: bool = False
+    empty_items_left: int = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.empty_items_left = EMPTY_ITEMS_MAX + self.end - self.at
 
     def varint(self) -> int:
         result = shift = 0
@@ -153,12 +158,15 @@ def _avro_blocks(
             count, size = -count, walk.long()
             walk.fail(size < 0 or size > walk.end - walk.at, Code.TRUNCATED)
             stop = walk.at + size
-        walk.fail(count > walk.end - walk.at + EMPTY_ITEMS_MAX, Code.COUNT, node)
+        walk.fail(count > walk.end - walk.at + walk.empty_items_left, Code.COUNT, node)
+        begin = walk.at
         for _ in range(count):
             if kind == AvroKind.MAP:
                 walk.skip(walk.long())
             _avro(walk, nodes, children, item, depth + 1)
+        walk.empty_items_left -= max(0, count - (walk.at - begin))
         walk.fail(stop is not None and stop != walk.at, Code.COUNT, node)
+        walk.fail(walk.empty_items_left < 0, Code.COUNT, node)
 
 
 def check_protobuf_slowly(
@@ -192,6 +200,7 @@ class _ProtobufWalker:
     def message(self, walk: _Walk, message_type: int, depth: int) -> None:
         walk.fail(depth > DEPTH_MAX, Code.DEPTH)
         chosen: dict[int, int] = {}
+        seen: set[int] = set()
         while walk.at != walk.end:
             tag = walk.varint()
             number, wire = tag >> 3, tag & 7
@@ -207,7 +216,12 @@ class _ProtobufWalker:
             _, kind, is_repeated, oneof, _, _ = field
             walk.fail(kind == ProtobufKind.REFUSED, Code.REFUSED)
             if wire == 2 and (kind >= ProtobufKind.BYTES or is_repeated):
+                outer = walk.comes_again
+                walk.comes_again = not is_repeated and (outer or number in seen)
+                walk.fail(walk.comes_again and kind == ProtobufKind.BYTES, Code.TWICE)
+                seen.add(number)
                 self.length(walk, field, depth)
+                walk.comes_again = outer
             else:
                 walk.fail(wire != WIRE_TYPES[kind], Code.WIRE)
                 self.scalar(walk, field)

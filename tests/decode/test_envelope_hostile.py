@@ -6,6 +6,7 @@ import random
 
 import pytest
 
+from sluice.core.load_spec import Column
 from sluice.producer.wire import delimited, varint
 from tests.decode.envelope_support import (
     COLUMNS,
@@ -86,6 +87,14 @@ HOSTILE = {
 def test_unusual_ways_of_writing_are_read(name: str) -> None:
     found, faults = relations(envelope_table(COLUMNS[0]), [SEVEN, UNUSUAL[name], SEVEN])
     assert (found, faults) == ({place: [{"id": 7}] for place in range(3)}, {})
+
+
+@pytest.mark.parametrize("behind", [b"", b"\x10\x05", b"\x1a\x01x", b"\x10\x05\x18\x07"])
+def test_a_timestamp_is_its_milliseconds_whatever_fields_a_later_version_has(behind: bytes) -> None:
+    at = b"INSERT INTO t (at) VALUES (?)"
+    message = bound(field(1, field(9, b"\x08\x64" + behind)), sql=at)
+    found, faults = relations(envelope_table(Column("at", "DateTime64(3)")), [message])
+    assert (faults, [row["at"] for row in found[0]]) == ({}, ["1970-01-01 00:00:00.100"])
 
 
 @pytest.mark.parametrize("name", HOSTILE)

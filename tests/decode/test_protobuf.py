@@ -80,6 +80,31 @@ def test_unusual_but_legal_messages_are_read_as_the_library_does(
     assert_equal(rows(decoded)[1], Order.FromString(value))
 
 
+@pytest.mark.parametrize(
+    "value",
+    [
+        part(2, b"abc") + part(2, b"d"),
+        part(2, b"abc") + part(2, b"abc"),
+        part(9, b"abc") + part(9, b"d"),
+        part(14, b"\x01") + part(14, b""),
+        part(600, b"") + part(600, part(1, b"x")),
+        part(27, tag(1, 0) + b"\x05") + part(27, part(600, part(1, b"x"))),
+        part(8, part(1, b"a") + part(1, b"b")),
+    ],
+)
+def test_a_text_that_comes_late_is_not_lost(orders: TypedDecoder, value: bytes) -> None:
+    """Parsers take the last one; the engine makes an empty one of it."""
+    decoded = decode(orders, [ONE, value, ONE])
+    assert [(one.index, one.reason) for one in decoded.bad] == [(1, "cannot-parse")]
+    assert "twice" in decoded.bad[0].error
+
+
+def test_what_is_merged_without_a_text(orders: TypedDecoder) -> None:
+    value = part(6, tag(1, 0) + b"\x09") + part(6, tag(3, 0) + b"\x02" + part(2, b"q"))
+    decoded = decode(orders, [value])
+    assert_equal(rows(decoded)[0], Order.FromString(value))
+
+
 def test_a_message_of_ten_megabytes(orders: TypedDecoder) -> None:
     large = Order(id=7, name="x" * 10_000_000, nums=range(99_999)).SerializeToString()
     decoded = decode(orders, [ONE, large, large[:-1], ONE])

@@ -62,6 +62,10 @@ PATTERN = (
     f"(?:{_SAID}|{_YEAR_MONTH}|{_FIRST_MONTH}{_MORE}(?:{_SAID}))(?:[^0-9]|$)"
 )
 _says_year = re.compile(PATTERN).match
+#: Longer texts, and those of more letters, than a date and time that is written out: words of a
+#: date that follow each other without a gap may be divided in more ways than Python can try.
+_TEXT_MAX, _LETTERS_MAX = 64, 24
+_letters = re.compile("[A-Za-z]").findall
 #: A word that no date begins with: the engine refuses such a text in words of its own.
 _FOREIGN = re.compile(
     "(?![z])(?!(?:jan|feb|mar|apr|may|jun|jul|aug|sep|oct|nov|dec|mon|tue|wed|thu|fri|sat|sun"
@@ -79,7 +83,18 @@ _DATE = re.compile(
 
 def says_year(text: str) -> bool:
     """Of a text that the engine reads as a DateTime or DateTime64."""
+    if len(text) > _TEXT_MAX or len(_letters(text)) > _LETTERS_MAX:
+        return _says_year_somewhere(text)
     return _says_year(text) is not None
+
+
+def _says_year_somewhere(text: str) -> bool:
+    """The same by RE2, as in SQL: its time grows with the text and no faster. 0.6 ms."""
+    import pyarrow
+    from pyarrow import compute
+
+    value = pyarrow.scalar(text.encode(errors="replace"), pyarrow.binary())
+    return bool(compute.match_substring_regex(value, PATTERN).as_py())
 
 
 def lacks_year(text: str) -> bool:

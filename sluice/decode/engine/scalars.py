@@ -240,7 +240,8 @@ def _wraps(target: str) -> Expression:
     def unfit(value: str) -> str:
         number = f"accurateCastOrNull({value}, '{target}')"
         canonical = f"replaceRegexpOne({value}, '^\\\\+?(-?)0*([0-9])', '\\\\1\\\\2')"
-        return f"(isNull({number}) OR toString({number}) != {canonical})"
+        differs = f"(toString({number}) != {canonical} AND {canonical} != '-0')"
+        return f"(isNull({number}) OR {differs})"
 
     return unfit
 

@@ -117,6 +117,10 @@ def _naturals(nodes: Nodes, cells: Cells, messages: int) -> Signature:
     return common
 
 
+#: Of a relation without a file: each has one more open file in a process that may have 1,024.
+_HELD_BYTES_MAX = 256 * 1024
+
+
 class Relation:
     """Rows with the same columns of the same types, which a file holds text after text.
 
@@ -127,7 +131,9 @@ class Relation:
         self._shapes = {n: statement.shapes[n] for n in statement.columns if n in statement.shapes}
         self._naturals = signature.tolist()
         self._nullable = [False] * len(signature)
-        self._file = MemoryFile("envelope")
+        #: What is not in the file yet; a range may have thousands of small relations.
+        self._held = bytearray()
+        self._file: MemoryFile | None = None
         self._messages: list[Indices] = []
         self._count = 0
         #: Each message has exactly one row.
@@ -144,7 +150,7 @@ class Relation:
         self._nullable = list(map(or_, self._nullable, nullable))
         places = read.rows.of(chosen).owners
         self._single &= np.array_equal(places, np.arange(len(messages)))
-        write = self._file.append
+        write = self._write
         write(varint(1 + len(columns)) + varint(len(places)))
         write(column_head(PLACE, "UInt32") + (places + self._count).astype(np.uint32).tobytes())
         left = iter(zip(self._naturals, nullable, strict=True))
@@ -158,14 +164,29 @@ class Relation:
         self._messages.append(messages)
         self._count += len(messages)
 
+    def _write(self, *parts: bytes | memoryview) -> None:
+        if self._file is not None:
+            self._file.append(*parts)
+            return
+        for part in parts:
+            self._held += part
+        if len(self._held) > _HELD_BYTES_MAX:
+            self._open()
+
+    def _open(self) -> MemoryFile:
+        self._file = self._file or MemoryFile("envelope")
+        self._file.append(memoryview(self._held))
+        self._held = bytearray()
+        return self._file
+
     @contextmanager
     def group(self) -> Iterator[Group]:
         """All of it as a source, once; the file lives as long as the context."""
-        with self._file:
+        with self._open() as file:
             columns = self._columns(self._nullable)
             read = ((column.name, column.type) for column in columns)
             structure = literal(declared([(PLACE, "UInt32"), *read]))
-            source = f"file({literal(self._file.path)}, Native, {structure})"
+            source = f"file({literal(file.path)}, Native, {structure})"
             messages = np.concatenate(self._messages)
             yield Group(source, columns, messages, PLACE, self._single)
 

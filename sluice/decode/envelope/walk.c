@@ -188,10 +188,10 @@ static int read_kind(struct input *in, const struct field *value, int depth) {
         struct part part = {value->begin, value->end, TIMESTAMP};
         struct field field = {.number = 0};
         int code, seen = 0;
-        while (!(code = next_single(in, &part, &field, &seen)) && field.id) {
-        }
+        number = 0;
+        /* Fields that are passed over leave numbers, too. */
+        while (!(code = next_single(in, &part, &field, &seen)) && field.id) number = field.number;
         if (code) return code;
-        number = seen ? field.number : 0;
         break;
     }
     case DOUBLE_VALUE:

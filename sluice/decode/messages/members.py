@@ -45,6 +45,11 @@ class Member:
     value: str
 
     @property
+    def name(self) -> str:
+        """The name that the key says, as a column has it."""
+        return str(json.loads(self.key.encode("latin-1").decode(errors="replace"), strict=False))
+
+    @property
     def is_null(self) -> bool:
         return self.value == "null"
 
@@ -54,7 +59,8 @@ class Member:
 
 
 def members_of(text: str) -> dict[str, Member]:
-    """Of one object, by name, in their order.
+    """Of one object, in their order, by name; a name is Latin-1, too, but where it is written in
+    escapes: `Member.name` says which column it is.
 
     :raises ValueError: it is no object, or a name stands there twice.
     """

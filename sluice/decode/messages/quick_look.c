@@ -1,8 +1,8 @@
 /* Which objects have a value that the engine may take for another one: a date without a year or of two
  * readings, a fraction of more digits than are kept, an empty text for a number; and which may have no
  * field of the table. What is not found here is proven to have none; the others are judged exactly
- * (text/misread.py). And which may have a value that the engine refuses although its column takes it
- * (text/rewriting.py).
+ * (text/misread.py). And which may have a value that the engine refuses although its column takes it, or a
+ * name that it does not know again (text/rewriting.py).
  *
  * The input is not trusted: it need not be what its format says. Nothing is allocated or kept.
  */
@@ -132,9 +132,15 @@ static int is_foreign(const uint8_t *at, const uint8_t *end)
     return 1;
 }
 
-/* Of a time of day: it has no more digits of a second than are kept. */
+/* More digits than a number of a time of day has, before those of a second that are kept. */
+#define TIME_DIGITS_MAX 7
+
+/* Of a time of day: it is no number of many digits, and has no more digits of a second than are kept. */
 static int is_time_clear(const uint8_t *at, const uint8_t *end, int64_t scale)
 {
+    at += at < end && (*at == '+' || *at == '-');
+    if (digits(at, end) > TIME_DIGITS_MAX)
+        return 0;
     while (at < end && *at != '.' && !is_text_end(at, end))
         at++;
     const uint8_t *point = at;
@@ -218,6 +224,11 @@ static enum verdict value_verdict(const uint8_t *at, const uint8_t *end, int64_t
             if (!is_clear(at + 1, end, scale))
                 return UNCLEAR;
             at = string_end(at + 1, end);
+        } else if ((scale & TIME_OF_DAY) && is_digit(*at)) {
+            int count = digits(at, end);
+            at += count - 1;
+            if (count > TIME_DIGITS_MAX || (end - at > 1 && (at[1] | 0x20) == 'e'))
+                return UNCLEAR;
         } else if (*at == '.') {
             at = fraction_end(at, end, scale & ~TIME_OF_DAY, &clear) - 1;
             if (!clear)
@@ -447,6 +458,43 @@ int64_t sluice_spellings(const uint8_t *text, int64_t messages, const int64_t *e
     const uint8_t *at = text;
     for (int64_t i = 0; i < messages; i++) {
         verdicts[i] = has_spelling(at, text + ends[i], &keys, others, &likely);
+        sum += verdicts[i];
+        at = text + ends[i] + 1;
+    }
+    return sum;
+}
+
+/* Whether a name inside of a value is written with a backslash. */
+static int has_escaped_name(const uint8_t *at, const uint8_t *end)
+{
+    int64_t depth = 0;
+    if (!memchr(at, '\\', end - at))
+        return 0;
+    for (; at < end; at++) {
+        if (*at == '{' || *at == '[') {
+            depth++;
+        } else if (*at == '}' || *at == ']') {
+            depth--;
+        } else if (*at == '"') {
+            const uint8_t *close = string_end(at + 1, end);
+            if (depth > 1 && close < end && memchr(at, '\\', close - at)) {
+                const uint8_t *colon = behind_space(close + 1, end);
+                if (colon < end && *colon == ':')
+                    return 1;
+            }
+            at = close;
+        }
+    }
+    return 0;
+}
+
+/* Of messages with one byte between two of them: which have such a name. How many do is given back. */
+int64_t sluice_escaped_names(const uint8_t *text, int64_t messages, const int64_t *ends, uint8_t *verdicts)
+{
+    int64_t sum = 0;
+    const uint8_t *at = text;
+    for (int64_t i = 0; i < messages; i++) {
+        verdicts[i] = has_escaped_name(at, text + ends[i]);
         sum += verdicts[i];
         at = text + ends[i] + 1;
     }

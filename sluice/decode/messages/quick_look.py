@@ -54,6 +54,17 @@ class Spellings:
         return np.flatnonzero(verdicts) if found else _NONE
 
 
+def escaped_names(text: bytes, ends: Positions) -> Positions:
+    """The messages in which a name inside of a value is written with a backslash.
+
+    :param text: the messages, with one byte between two of them.
+    :param ends: where each ends in it, exclusive.
+    """
+    verdicts, ends = np.empty(len(ends), np.uint8), np.ascontiguousarray(ends)
+    found = _LIBRARY.call("escaped_names", text, len(ends), ends, verdicts)
+    return np.flatnonzero(verdicts) if found else _NONE
+
+
 class QuickLook:
     """Finds the messages of one object each that have to be judged.
 

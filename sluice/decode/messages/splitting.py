@@ -9,10 +9,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sluice.decode.messages.buffer import MessageBuffer, Piece
-from sluice.decode.messages.fault import Fault
+from sluice.decode.messages.fault import CANNOT_PARSE, Fault
 from sluice.decode.messages.framing import Framing
 
 Indices = NDArray[np.int64]
+
+#: Of one message of text. Compressed, a message of 64 KiB could have thirty million, and each takes
+#: some 200 bytes while it is taken apart.
+ROWS_MAX = 1 << 20
+TOO_MANY_ROWS = Fault(CANNOT_PARSE, f"the message has over {ROWS_MAX:,} rows")
 
 
 def numbers_within(messages: Indices) -> NDArray[np.uint32]:

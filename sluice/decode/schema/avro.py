@@ -92,6 +92,9 @@ class AvroLayout(Layout):
         if schema.marked is not None:
             marked = _types_of(_container_head([*head, *schema.marked, tail]))
             types = {name: with_ticks(type_text) for name, type_text in marked.items()}
+        unread = [c.name for c in schema.columns if not c.type and c.name not in types]
+        if unread:
+            raise UnsupportedSchemaError(f"the engine does not read the Avro field {unread[0]!r}")
         self.columns = tuple(
             replace(column, type=column.type or types[column.name]) for column in schema.columns
         )
@@ -145,6 +148,8 @@ def _types_of(head: bytes) -> dict[str, str]:
     except (EngineError, TerminalError) as error:
         said = f"the engine cannot read the Avro schema: {engine_words(error)}"
         raise UnsupportedSchemaError(said[:_ERROR_CHARACTERS_MAX]) from error
+    except UnicodeDecodeError as error:
+        raise UnsupportedSchemaError("the Avro schema has a name that is no text") from error
     described = (json.loads(line) for line in rows.split("\n") if line)
     return {row[0]: row[1] for row in described}
 

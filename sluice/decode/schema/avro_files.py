@@ -28,8 +28,9 @@ _MAGIC = b"Obj\x01"
 _SYNC_BYTES = 16
 #: What the blocks of one message may become.
 _UNPACKED_BYTES_MAX = 1 << 28
-#: Rows without bytes are limited by themselves.
+#: Rows without bytes are limited by themselves, and so are all: each stands between two marks.
 _ROWS_WITHOUT_BYTES_MAX = 4096
+_ROWS_MAX = 1 << 24
 _LAYOUTS_MAX = 256
 
 
@@ -70,12 +71,16 @@ class _File:
 
         :raises _FileError: they are not what they should be.
         """
-        left = _UNPACKED_BYTES_MAX
+        left, empty_left, rows_left = _UNPACKED_BYTES_MAX, _ROWS_WITHOUT_BYTES_MAX, _ROWS_MAX
         while self._at < len(self._raw):
             rows, size = self._long(), self._long()
             data = self._unpacked(self._take(size), left)
-            if rows < 0 or rows > len(data) + _ROWS_WITHOUT_BYTES_MAX:
+            empty_left -= max(0, rows - len(data))
+            rows_left -= rows
+            if rows < 0 or empty_left < 0:
                 raise _FileError("a block of the Avro file has not as many rows as it says")
+            if rows_left < 0:
+                raise _FileError(f"the Avro file has over {_ROWS_MAX:,} rows")
             if self._take(_SYNC_BYTES) != self._sync:
                 raise _FileError("a block of the Avro file does not end where it says")
             left -= len(data)

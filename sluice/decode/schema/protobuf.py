@@ -70,6 +70,7 @@ _WORDS = {
     Code.ONEOF: "{of} stands beside another field of its oneof",
     Code.DEPTH: "{of} is nested too deeply",
     Code.UNKNOWN: "the table has no column for {of}, or not for all of it",
+    Code.TWICE: "{of}, or a field in it, stands there twice",
     Code.REFUSED: "{of} cannot be read: its type contains itself, or has no fields",
 }
 _REASONS = {

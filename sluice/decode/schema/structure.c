@@ -13,7 +13,7 @@
 #include <string.h>
 
 #define DEPTH_MAX 64
-#define EMPTY_ITEMS_MAX 4096
+#define EMPTY_ITEMS_MAX 4096 /* more than a message has bytes */
 #define FIELD_NUMBER_MAX 536870911
 
 enum code {
@@ -31,12 +31,14 @@ enum code {
     UNKNOWN = 11,
     COUNT = 12,
     NULL_REFUSED = 13,
-    REFUSED = 14
+    REFUSED = 14,
+    TWICE = 15
 };
 
 struct input {
     const uint8_t *at;
     const uint8_t *end;
+    int64_t empty_items_left; /* Avro: items without bytes, of the whole message */
     int64_t where; /* Avro: the node at fault, Protobuf: the message's own field */
     const int32_t *nodes;
     const int32_t *children;
@@ -44,6 +46,7 @@ struct input {
     const int32_t *fields;
     const int32_t *enums;
     int32_t refuses_unknown;
+    int comes_again; /* Protobuf: the message at hand stood there before */
     struct unknown *unknown;
 };
 
@@ -121,11 +124,12 @@ static int avro_blocks(struct input *in, int32_t item, int is_map, int32_t node,
             if (size < 0 || size > in->end - in->at) return TRUNCATED;
             stop = in->at + size;
         }
-        if (count > in->end - in->at + EMPTY_ITEMS_MAX) {
+        if (count > in->end - in->at + in->empty_items_left) {
             in->where = node;
             return COUNT;
         }
-        for (; count > 0; count--) {
+        const uint8_t *begin = in->at;
+        for (int64_t left = count; left > 0; left--) {
             if (is_map) {
                 int64_t length;
                 code = read_long(in, &length);
@@ -137,7 +141,8 @@ static int avro_blocks(struct input *in, int32_t item, int is_map, int32_t node,
             code = avro_value(in, item, depth + 1);
             if (code) return code;
         }
-        if (stop && stop != in->at) {
+        if (count > in->at - begin) in->empty_items_left -= count - (in->at - begin);
+        if ((stop && stop != in->at) || in->empty_items_left < 0) {
             in->where = node;
             return COUNT;
         }
@@ -206,8 +211,9 @@ void sluice_check_avro(const uint8_t *text, int64_t messages, const int64_t *beg
                        const int64_t *ends, const int32_t *nodes, const int32_t *children,
                        int64_t *results) {
     for (int64_t i = 0; i < messages; i++) {
-        struct input in = {.at = text + begins[i], .end = text + ends[i], .nodes = nodes,
-                           .children = children};
+        struct input in = {.at = text + begins[i], .end = text + ends[i],
+                           .empty_items_left = EMPTY_ITEMS_MAX + ends[i] - begins[i],
+                           .nodes = nodes, .children = children};
         int code = avro_value(&in, 0, 0);
         if (!code && in.at != in.end) {
             in.where = 0;
@@ -221,7 +227,8 @@ void sluice_check_avro(const uint8_t *text, int64_t messages, const int64_t *beg
  * and 256 times the node at fault. */
 int64_t sluice_split_avro(const uint8_t *text, int64_t begin, int64_t end, int64_t rows,
                           const int32_t *nodes, const int32_t *children, int64_t *row_ends) {
-    struct input in = {.at = text + begin, .end = text + end, .nodes = nodes,
+    struct input in = {.at = text + begin, .end = text + end,
+                       .empty_items_left = EMPTY_ITEMS_MAX + end - begin, .nodes = nodes,
                        .children = children};
     for (int64_t row = 0; row < rows; row++) {
         int code = avro_value(&in, 0, 0);
@@ -248,6 +255,7 @@ enum protobuf_kind {
 
 #define FIELD_WORDS 6 /* number, kind, is repeated, oneof (0: none), reference, count */
 #define ONEOFS_MAX 64
+#define TRACKED_MAX 4096 /* fields of a type */
 
 static const int WIRE_TYPES[] = {0, 0, 0, 0, 0, 1, 5, 2, 2, 2};
 
@@ -350,9 +358,25 @@ static void note_unknown(const struct input *in, uint64_t number) {
     if (unknown->count < unknown->room) unknown->places[unknown->count++] = place;
 }
 
+/* Whether a field, or the message that it is in, stood there before. Parsers take the last number or
+ * text, and merge messages; so does the engine, but it makes an empty text of one that comes late. */
+static int comes_again(const struct input *in, const int32_t *first, const int32_t *field,
+                       uint64_t *seen) {
+    int64_t place = (field - first) / FIELD_WORDS;
+    if (field[2]) return 0; /* of a repeated field each is one of its own */
+    if (place >= TRACKED_MAX) return in->comes_again;
+    uint64_t bit = (uint64_t)1 << place % 64, before = seen[place / 64] & bit;
+    seen[place / 64] |= bit;
+    return before != 0 || in->comes_again;
+}
+
 static int protobuf_message(struct input *in, int32_t type, int depth) {
     int32_t chosen[ONEOFS_MAX] = {0};
+    uint64_t seen[TRACKED_MAX / 64];
+    const int32_t *first = in->fields + FIELD_WORDS * in->types[2 * type];
+    int32_t fields = in->types[2 * type + 1];
     if (depth > DEPTH_MAX) return DEPTH;
+    memset(seen, 0, fields < TRACKED_MAX ? (size_t)(fields + 63) / 64 * 8 : sizeof seen);
     while (in->at != in->end) {
         uint64_t tag;
         int code = read_varint(in, &tag);
@@ -369,7 +393,11 @@ static int protobuf_message(struct input *in, int32_t type, int depth) {
         } else if (field[1] == P_REFUSED) {
             return REFUSED;
         } else if (wire == 2 && (field[1] >= P_BYTES || field[2])) {
+            int again = comes_again(in, first, field, seen), outer = in->comes_again;
+            if (again && field[1] == P_BYTES) return TWICE;
+            in->comes_again = again;
             code = protobuf_length(in, field, depth);
+            in->comes_again = outer;
         } else if (wire == WIRE_TYPES[field[1]]) {
             code = protobuf_scalar(in, field);
         } else {

@@ -41,6 +41,7 @@ class Code(IntEnum):
     COUNT = 12
     NULL_REFUSED = 13
     REFUSED = 14
+    TWICE = 15
 
 
 class AvroKind(IntEnum):

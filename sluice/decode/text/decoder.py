@@ -29,7 +29,7 @@ from sluice.decode.text.fields import NamesIn, ignored_fields
 from sluice.decode.text.isolate import find_faults, halve
 from sluice.decode.text.misread import MisreadObjects
 from sluice.decode.text.plan import Plan
-from sluice.decode.text.rewriting import Rewriting
+from sluice.decode.text.rewriting import PlainNames, Rewriting
 
 
 def _said_of(table: TableSpec) -> frozenset[str]:
@@ -73,7 +73,9 @@ class Decoder(BlockDecoder):
             names_fields=table.format == "JSONEachRow",
         )
         self._rewriting: Rewriting | None = None
+        self._plain_names: PlainNames | None = None
         if table.format.startswith("JSON"):
+            self._plain_names = PlainNames(self._plan.types.values())
             self._rewriting = Rewriting(self._plan.types, table.unknown_fields == "ignore")
         if split is None:
             self.look = self._misread.look
@@ -132,6 +134,15 @@ class Decoder(BlockDecoder):
 
         :param known: what is wrong with some of them.
         """
+        anew = self._plain_names.values(buffer) if self._plain_names is not None else {}
+        if not anew:
+            return self._decode_plain(buffer, where, known)
+        with replaced(buffer, anew) as written:
+            return self._decode_plain(written, where, known)
+
+    def _decode_plain(
+        self, buffer: MessageBuffer, where: str, known: dict[int, Fault]
+    ) -> tuple[Body, dict[int, Fault]]:
         faults = self._structure_faults(buffer) | known
         faults = self._misread.faults(buffer) | faults
         faults |= self._long_digit_faults(buffer, faults)

@@ -20,6 +20,7 @@ from __future__ import annotations
 import csv
 import io
 import re
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache, partial
@@ -42,7 +43,13 @@ from sluice.decode.messages.fault import (
     Fault,
 )
 from sluice.decode.messages.framing import BYTE_ORDER_MARK, JSON_OBJECTS, begins_like, in_words
-from sluice.decode.messages.splitting import PieceRows, Split, split_pieces
+from sluice.decode.messages.splitting import (
+    ROWS_MAX,
+    TOO_MANY_ROWS,
+    PieceRows,
+    Split,
+    split_pieces,
+)
 from sluice.decode.text.decoder import Decoder
 from sluice.decode.text.fields import names_in_objects
 from sluice.decode.text.objects import GARBAGE, Dialect, Parts, ValueLayout, objects_of
@@ -69,6 +76,11 @@ class JsonSplitter:
         """Of a piece."""
         begins, ends = piece.bounds
         froms, tos, owners, broken = rows_in(piece.text, begins, ends, self.kind)
+        counts = np.bincount(owners, minlength=len(ends))
+        too_many = np.flatnonzero(counts > ROWS_MAX)
+        if len(too_many):
+            kept = np.isin(owners, too_many, invert=True)
+            froms, tos, owners = froms[kept], tos[kept], owners[kept]
         view = memoryview(piece.text)
         parts = [view[a:b] for a, b in zip(froms.tolist(), tos.tolist(), strict=True)]
         text = b"\n".join([*parts, b""])
@@ -76,6 +88,7 @@ class JsonSplitter:
             place: self._explain(piece.text[begins[place] : ends[place]])
             for place in np.flatnonzero(broken).tolist()
         }
+        faults |= dict.fromkeys(too_many.tolist(), TOO_MANY_ROWS)
         return PieceRows(text, np.cumsum(tos - froms + 1) - 1, owners, faults)
 
     def _explain(self, message: bytes) -> Fault:
@@ -94,6 +107,8 @@ class JsonSplitter:
 #: So many lines of names are known at a time.
 _HEADS_MAX = 1024
 _MARKED = Fault(CANNOT_PARSE, "the message starts with a byte order mark")
+#: Bytes that say what a message looks like; it may have a million bad rows.
+_LOOKED_AT = 4096
 #: By `enum fault` of objects.c.
 _FAULTS = (
     Fault("", ""),
@@ -152,7 +167,12 @@ class LineRows:
             nothing = np.zeros(0, np.int64)
             return PieceRows(b"", nothing, nothing, parts.faults)
         found = objects_of(parts, self.dialect, self.delimiter, self._null)
-        owners, faults = parts.owners[found.owners], parts.faults
+        faults = parts.faults
+        too_many = np.flatnonzero(np.bincount(found.owners) > ROWS_MAX)
+        if len(too_many):
+            faults |= dict.fromkeys(parts.owners[too_many].tolist(), TOO_MANY_ROWS)
+            found = found.without(too_many)
+        owners = parts.owners[found.owners]
         for part in np.flatnonzero(found.faults).tolist():
             faults.setdefault(int(parts.owners[part]), _FAULTS[found.faults[part]])
         bad = {
@@ -174,8 +194,8 @@ class LineRows:
             values = "1 value" if code == 1 else f"{code} values"
             expected = len(parts.layouts[int(parts.chosen[part])].values)
             said = f"the row has {values}, not {expected}"
-        message = parts.text[int(parts.begins[part]) : int(parts.ends[part])]
-        return in_words(Fault(CANNOT_PARSE, said), message)
+        begin, end = int(parts.begins[part]), int(parts.ends[part])
+        return in_words(Fault(CANNOT_PARSE, said), parts.text[begin : min(end, begin + _LOOKED_AT)])
 
 
 class ArrayRows(LineRows):
@@ -227,13 +247,15 @@ class NamedRows(LineRows):
                 faults[place] = found
                 continue
             head, rest = found
-            if not rest and head and not head.startswith(BYTE_ORDER_MARK):
-                if self.table.rows == "one":
-                    faults[place] = Fault(NOT_ONE_ROW, "the message has 0 rows")
-                continue
-            layout = self._layout_below(head)
+            is_alone = bool(not rest and head and not head.startswith(BYTE_ORDER_MARK))
+            # A head of several lines may have taken rows for a part of a name.
+            layout = None if is_alone and b"\n" not in head else self._layout_below(head)
             if isinstance(layout, Fault):
                 faults[place] = layout
+                continue
+            if is_alone or layout is None:
+                if self.table.rows == "one":
+                    faults[place] = Fault(NOT_ONE_ROW, "the message has 0 rows")
                 continue
             text.append(rest)
             owners.append(place)
@@ -247,10 +269,12 @@ class NamedRows(LineRows):
 
     def _first_line(self, message: bytes) -> tuple[bytes, bytes] | Fault:
         """The line of names that a message begins with, and the rest."""
-        head, _, rest = message.partition(b"\n")
-        while self.dialect is Dialect.CSV and head.count(b'"') % 2 and rest:
-            more, _, rest = rest.partition(b"\n")
-            head += b"\n" + more
+        end = message.find(b"\n")
+        quotes = message.count(b'"', 0, end) if self.dialect is Dialect.CSV and end >= 0 else 0
+        while end >= 0 and quotes % 2:
+            begin, end = end, message.find(b"\n", end + 1)
+            quotes += message.count(b'"', begin, end) if end >= 0 else 0
+        head, rest = (message, b"") if end < 0 else (message[:end], message[end + 1 :])
         return head.removesuffix(b"\r"), rest
 
     def _named(self, head: bytes) -> ValueLayout | Fault:
@@ -262,8 +286,13 @@ class NamedRows(LineRows):
             names = self._names(head.decode())
         except UnicodeDecodeError:
             return Fault(CANNOT_PARSE, "the line of names is not UTF-8")
+        if not names:
+            said = "the quotes in the line of names do not stand around whole names"
+            return Fault(CANNOT_PARSE, said)
         unknown = [name for name in names if name not in self.types]
-        doubled = sorted({name for name in names if name in self.types and names.count(name) > 1})
+        doubled = sorted(
+            name for name, count in Counter(names).items() if name in self.types and count > 1
+        )
         if doubled:
             return Fault(CANNOT_PARSE, f"column {doubled[0]} is named twice", doubled[0])
         if len(unknown) == len(names):
@@ -278,21 +307,22 @@ class NamedRows(LineRows):
         return [] if isinstance(found, Fault) else self._names(found[0].decode(errors="replace"))
 
     def _names(self, head: str) -> list[str]:
+        """The names; none if the line is not one row of CSV."""
         if self.dialect is Dialect.TSV:
             return [_UNESCAPED.sub(_unescape, name) for name in head.split("\t")]
         try:
-            return next(
-                csv.reader(io.StringIO(head, newline=""), delimiter=self.delimiter.decode()), []
-            )
-        except csv.Error:
+            lines = io.StringIO(head, newline="")
+            names, *others = csv.reader(lines, delimiter=self.delimiter.decode())
+        except (csv.Error, ValueError):
             return []
+        return [] if others else names
 
 
 class TskvRows(NamedRows):
     """Takes messages of TSKV apart. Names are taken out of the rows, and stand before them once."""
 
     def _first_line(self, message: bytes) -> tuple[bytes, bytes] | Fault:
-        heads, rows, at, end = set[bytes](), b"", 0, b"\n"
+        heads, rows, at, end = set[bytes](), list[bytes](), 0, b"\n"
         names, values = list[bytes](), list[bytes]()
         while at < len(message) or end == b"\t":
             field = _FIELD.match(message, at)
@@ -305,11 +335,11 @@ class TskvRows(NamedRows):
                 values.append(value)
             if end != b"\t":
                 heads.add(b"\t".join(names))
-                rows += b"\t".join(values) + b"\n"
+                rows.append(b"\t".join(values) + b"\n")
                 names, values = [], []
         if len(heads) > 1:
             return Fault(NOT_ONE_ROW, "the rows of the message have different names")
-        return b"".join(heads), rows
+        return b"".join(heads), b"".join(rows)
 
 
 #: Of TSKV: name, value, and what ends it; or the word `tskv`, which means nothing. In a name stand

@@ -29,6 +29,7 @@ from sluice.decode.engine.types import (
     TypeNode,
     decimal_shape,
     enum_values,
+    integer_bounds,
     parse_type,
     scale_of,
     typed_paths,
@@ -53,6 +54,10 @@ from sluice.decode.messages.quick_look import (
 )
 
 _MOMENTS = ("DateTime", "DateTime64")
+_TIMES = ("Time", "Time64")
+#: Of a number in a time of day, before the digits of a second that it keeps: more are none, and the
+#: engine lets some of them wrap.
+_TIME_DIGITS_MAX = 7
 _VALUE_CHARACTERS_MAX = 100
 
 
@@ -60,11 +65,13 @@ class Fields(tuple[tuple[str, Any], ...]):
     """A JSON object's fields, in their order, also those of equal names."""
 
 
-_BARE = re.compile(r'("(?:[^"\\]|\\.)*")|[^\s{}\[\]:,"]+', re.DOTALL)
+#: A text, one that does not end too, or what stands in no quotes. As all expressions for what
+#: messages say, it never tries one place twice: of a million characters that would take hours.
+_BARE = re.compile(r'("(?:[^"\\]|\\.)*+(?:"|\\?\Z))|[^\s{}\[\]:,"]++', re.DOTALL)
 #: A number that the engine reads, and JSON does not know: 01, +1, .5, 1.
-_LOOSE_NUMBER = re.compile(r"([+-]?)0*([0-9]*)(?:\.([0-9]*))?([eE][+-]?[0-9]+)?")
+_LOOSE_NUMBER = re.compile(r"([+-]?)0*+([0-9]*+)(?:\.([0-9]*+))?([eE][+-]?[0-9]++)?")
 #: A message without any of this has no float that the engine could take for infinite, or for none.
-_EXTREME = re.compile(rb"[0-9.][eE][+]?[0-9]{2}|[0-9]{39}")
+_EXTREME = re.compile(rb"[0-9.][eE][+]?[0-9]{2}|[0-9]{39}|[0-9]{30}[.]?[0-9]*+[eE]")
 _EXTREME_OR_NULL = re.compile(_EXTREME.pattern + rb"|null")
 #: Keeps fields of equal names. As the engine, and unlike Python, it takes a tab in a text for one.
 WITH_FIELDS = json.JSONDecoder(
@@ -73,8 +80,8 @@ WITH_FIELDS = json.JSONDecoder(
 
 
 def holds_moment(node: TypeNode) -> bool:
-    """Whether a value of this type has a date with a time, or a Time64, in it."""
-    return node.name in (*_MOMENTS, "Time64") or any(map(holds_moment, inner_types(node)))
+    """Whether a value of this type has a date with a time, or a time of day, in it."""
+    return node.name in (*_MOMENTS, *_TIMES) or any(map(holds_moment, inner_types(node)))
 
 
 def inner_types(node: TypeNode) -> list[TypeNode]:
@@ -121,8 +128,8 @@ def scale_kept(node: TypeNode, cuts: bool) -> int:
 
 def least_scale(node: TypeNode, cuts: bool) -> int:
     """The least of all in a type; of times of day with TIME_OF_DAY."""
-    scalars = [one for one in scalars_in(node) if one.name in (*_MOMENTS, "Time64")]
-    is_time = all(one.name == "Time64" for one in scalars)
+    scalars = [one for one in scalars_in(node) if one.name in (*_MOMENTS, *_TIMES)]
+    is_time = all(one.name in _TIMES for one in scalars)
     return min(scale_kept(one, cuts) for one in scalars) | (TIME_OF_DAY if is_time else 0)
 
 
@@ -147,6 +154,13 @@ def is_read_as_it_is(node: TypeNode) -> bool:
     if node.name in ("Variant", "JSON"):
         return any(map(_may_be_misread, scalars_in(node)))
     return any(is_read_as_it_is(inner) for inner in inner_types(node))
+
+
+def _mixes_times(node: TypeNode) -> bool:
+    """Whether a value of this type has both a date with a time and a time of day in it: the quick
+    look knows one rule for a field."""
+    found = {one.name in _TIMES for one in scalars_in(node) if holds_moment(one)}
+    return len(found) > 1
 
 
 def _may_be_misread(node: TypeNode) -> bool:
@@ -178,7 +192,8 @@ class MisreadObjects:
         moments = {name: node for name, node in nodes.items() if holds_moment(node)}
         empties, within = _empties(nodes)
         self.look: QuickLook | None = None
-        if not any((*map(is_read_as_it_is, nodes.values()), *map(is_odd, (*nodes, *empties)))):
+        judged = map(is_read_as_it_is, nodes.values()), map(_mixes_times, nodes.values())
+        if not any((*judged[0], *judged[1], *map(is_odd, (*nodes, *empties)))):
             scales = {name: least_scale(node, cuts) for name, node in moments.items()}
             others = [name for name in types if name not in moments] if names_fields else None
             self.look = QuickLook(scales, others, empties, within)
@@ -321,6 +336,9 @@ def _misread_scalar(value: str, node: TypeNode, cuts: bool, as_it_is: bool) -> M
             return None
         why = problem(value, CUT) if node.name in _MOMENTS else ""
         return Misread(value, CANNOT_PARSE, why)
+    number = exact_number(value) if node.name in _TIMES else None
+    if number is not None and sum(number) > _TIME_DIGITS_MAX + scale_of(node):
+        return Misread(value, OUT_OF_RANGE)
     if node.name in (*_MOMENTS, "Time64"):
         scale = scale_kept(node, cuts)
         if is_number:
@@ -338,6 +356,13 @@ def _misread_scalar(value: str, node: TypeNode, cuts: bool, as_it_is: bool) -> M
 def _unfit_as_it_is(value: str, node: TypeNode) -> Misread | None:
     """What is cut, becomes infinite or another day where the engine reads the type itself."""
     unfit = Misread(value, OUT_OF_RANGE)
+    if node.name == "Bool":
+        return unfit if exact_number(value) is not None and value not in ("0", "1") else None
+    if integer_bounds(node.name) is not None and not value.lstrip("+-").isdecimal():
+        # Of a number with a point or an exponent it takes what is before it, or what a float holds.
+        number = exact_number(value)
+        is_whole = number is None or number == (0, 0) or (number[1] >= 0 and sum(number) < 16)
+        return None if is_whole else unfit
     if node.name.startswith("Decimal"):
         return None if _keeps(value, decimal_shape(node)[1]) else unfit
     if node.name in _FLOATS_MAX:
@@ -430,7 +455,7 @@ _FLOATS_MAX = {
     "Float32": 3.4028235677973366e38,
     "BFloat16": 3.3961775292304957e38,
 }
-_DECIMAL = re.compile(r"[+-]?(?=\.?[0-9])([0-9]*)\.?([0-9]*)(?:[eE]([+-]?[0-9]+))?")
+_DECIMAL = re.compile(r"[+-]?(?=\.?[0-9])([0-9]*+)\.?([0-9]*+)(?:[eE]([+-]?[0-9]++))?")
 _DIGITS_MAX = 900
 
 
@@ -438,14 +463,11 @@ def _misread_variant(value: str, node: TypeNode, cuts: bool) -> Misread | None:
     """Of a text or number: in any of the types that it may become. The engine takes a number for
     a number first, and what can be no date for something else."""
     kinds = [inner.bare() for inner in inner_types(node)]
-    has_numbers = any(
-        kind.name.startswith(("Int", "UInt", "Float", "Decimal", "BFloat")) for kind in kinds
-    )
     if not value:
         return Misread(value, CANNOT_PARSE) if not all(map(takes_empty, kinds)) else None
-    is_number = _is_float(value)
+    is_number = any(_takes_number(value, kind) for kind in kinds)
     for kind in kinds:
-        if kind.name in _MOMENTS and ((is_number and has_numbers) or not may_be_date(value)):
+        if kind.name in _MOMENTS and (is_number or not may_be_date(value)):
             continue
         if kind.name in ("Array", "Tuple", "Map"):
             continue
@@ -453,6 +475,17 @@ def _misread_variant(value: str, node: TypeNode, cuts: bool) -> Misread | None:
         if found is not None:
             return found
     return None
+
+
+def _takes_number(value: str, kind: TypeNode) -> bool:
+    """Whether the engine takes this text or number for a number of a Variant, before all dates: an
+    integer that fits, or any if there are floats."""
+    bounds = integer_bounds(kind.name)
+    if bounds is not None:
+        # Longer ones are beyond all types, and Python refuses to read thousands of digits.
+        is_short = len(value) <= 80 and re.fullmatch("[+-]?[0-9]+", value) is not None
+        return is_short and bounds[0] <= int(value) <= bounds[1]
+    return kind.name in _FLOATS_MAX and _is_float(value)
 
 
 def _is_float(value: str) -> bool:

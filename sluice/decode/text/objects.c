@@ -148,6 +148,8 @@ static uint8_t *put_word(uint8_t *to, const uint8_t *at, const uint8_t *end, int
 {
     if (end - at == 4 && !strncasecmp((const char *)at, "NULL", 4))
         return put(to, (const uint8_t *)"null", 4);
+    if (end - at == 3 && !is_key && !strncasecmp((const char *)at, "nan", 3))
+        return put(to, (const uint8_t *)"NaN", 3); /* the engine takes n for null */
     return is_key ? put_text(to, at, end) : put(to, at, end - at);
 }
 

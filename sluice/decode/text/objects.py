@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import IntEnum
 
 import numpy as np
@@ -150,6 +150,14 @@ class Objects:
     owners: Positions
     codes: Positions
     faults: NDArray[np.uint8]
+
+    def without(self, parts: Positions) -> Objects:
+        """The same without the rows of these parts."""
+        kept = np.isin(self.owners, parts, invert=True)
+        sizes = np.diff(self.ends, prepend=-1)  # the newlines with them
+        text = np.frombuffer(self.text, np.uint8)[np.repeat(kept, sizes)].tobytes()
+        ends = np.cumsum(sizes[kept]) - 1
+        return replace(self, text=text, ends=ends, owners=self.owners[kept], codes=self.codes[kept])
 
 
 _LIBRARY = Library(__file__, "_objects")

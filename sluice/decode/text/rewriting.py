@@ -1,4 +1,5 @@
-"""Values of JSON that are what their column takes, written in a way that the engine refuses.
+"""Values of JSON that are what their column takes, written in a way that the engine refuses; and
+names that it does not know again.
 
 In integers 1.0 and 1e3, in a Bool "true" and "false", in a JSON column a text of an object; and
 NaN and Infinity in fields that have no column, which the engine cannot pass over. They are written
@@ -13,10 +14,19 @@ import re
 from collections.abc import Iterable, Mapping
 from decimal import Context, Decimal
 
+import numpy as np
+
 from sluice.decode.engine.types import TypeNode, integer_bounds, leaves, parse_type
 from sluice.decode.messages.buffer import MessageBuffer, Value
 from sluice.decode.messages.members import Member, items_of, members_of, object_of
-from sluice.decode.messages.quick_look import BOOLEANS, CONSTANTS, DOCUMENTS, NUMBERS, Spellings
+from sluice.decode.messages.quick_look import (
+    BOOLEANS,
+    CONSTANTS,
+    DOCUMENTS,
+    NUMBERS,
+    Spellings,
+    escaped_names,
+)
 from sluice.decode.messages.views import Indices
 
 _WITH_POINT = re.compile(r"-?[0-9]{1,80}(?:\.[0-9]{0,80})?(?:[eE][+-]?[0-9]{1,3})?")
@@ -25,6 +35,44 @@ _BOOLEANS = {'"true"': "true", '"false"': "false"}
 #: More digits no integer has.
 _DIGITS_MAX = 78
 _EXACT = Context(prec=1000)
+
+
+#: A text, and whether it is the name of a field.
+_TEXT = re.compile(rb'("(?:[^"\\]|\\.)*+")([ \t\r\n]*+:)?', re.DOTALL)
+
+
+class PlainNames:
+    """Names inside of values, as of a tuple's elements, without escapes. Python's json writes all
+    that is not ASCII in escapes, and the engine reads these in the names of a message's own fields
+    only.
+
+    :param types: of the columns that are read.
+    """
+
+    def __init__(self, types: Iterable[str]) -> None:
+        self._are_needed = any("Tuple(" in text or "Nested(" in text for text in types)
+
+    def values(self, buffer: MessageBuffer) -> dict[int, Value]:
+        """The messages that have such names, without them."""
+        found: dict[int, Value] = {}
+        if not self._are_needed:
+            return found
+        for piece in buffer.pieces(np.arange(buffer.messages)):
+            begins, ends = piece.bounds
+            for place in escaped_names(piece.text, ends).tolist():
+                value = piece.text[begins[place] : ends[place]]
+                found[piece.first + place] = _TEXT.sub(_plain, value)
+        return found
+
+
+def _plain(text: re.Match[bytes]) -> bytes:
+    if text[2] is None or b"\\" not in text[1]:
+        return text[0]
+    try:
+        name = json.loads(text[1], strict=False)
+        return json.dumps(name, ensure_ascii=False).encode() + text[2]
+    except ValueError:  # it is no text, or half of a pair
+        return text[0]
 
 
 class Rewriting:
@@ -61,7 +109,8 @@ class Rewriting:
         except ValueError:
             return None
         kept: list[Member] = []
-        for name, one in members.items():
+        for one in members.values():
+            name = one.name
             if name in self._nodes:
                 kept.append(_member_anew(one, self._nodes[name]))
             elif name in self._names or not (self._leaves_out and _says_no_json(one.value)):
@@ -125,8 +174,8 @@ def _array(items: Iterable[str]) -> str:
 def _object(text: str, elements: Mapping[str, TypeNode], other: TypeNode | None) -> str:
     """An object's values, of the types of their names or of another one."""
     found = []
-    for name, one in members_of(text).items():
-        node = elements.get(name, other)
+    for one in members_of(text).values():
+        node = elements.get(one.name, other)
         value = one.value if node is None else _written_anew(one.value, node)
         found.append(Member(one.key, value))
     return object_of(found)

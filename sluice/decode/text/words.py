@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Iterable
 from decimal import Decimal
 from typing import Any
 
@@ -25,7 +26,13 @@ from sluice.decode.messages.fault import (
     no_json,
     refused_value,
 )
-from sluice.decode.text.misread import WITH_FIELDS, holds_moment, parts_of, shown_value
+from sluice.decode.text.misread import (
+    WITH_FIELDS,
+    exact_number,
+    holds_moment,
+    parts_of,
+    shown_value,
+)
 from sluice.decode.text.plan import Plan, PlannedColumn
 
 #: Types of which reading fails either for what is no such value at all, or for its size.
@@ -38,7 +45,7 @@ _NUMBER_TYPE = re.compile(
 #: No number begins like this, nor `nan`, `inf`, `true`, `false`, `null` in any case.
 _WORD = re.compile(r"[A-EG-HJ-MO-SU-Za-eg-hj-mo-su-z]")
 _HALF_PAIR = re.compile("[\ud800-\udfff]")
-_NUMBER = re.compile(r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?")
+_NUMBER = re.compile(r"[+-]?([0-9]++\.?[0-9]*+|\.[0-9]++)([eE][+-]?[0-9]++)?")
 #: No DateTime has so many.
 _SECONDS = re.compile(r"-?[0-9]{18,}(\.[0-9]*)?")
 #: Is in any number of seconds beyond 64 bits, in the parts of a second that a column keeps.
@@ -164,7 +171,11 @@ class TooManySeconds:
 
 def _has_too_many_seconds(value: Any, node: TypeNode) -> bool:
     if node.name in ("DateTime", "DateTime64") and isinstance(value, Number):
-        return abs(Decimal(value)) >= Decimal(1 << 63).scaleb(-scale_of(node))
+        try:
+            return abs(Decimal(value)) >= Decimal(1 << 63).scaleb(-scale_of(node))
+        except ArithmeticError:  # of an exponent that no Decimal has
+            digits, power = exact_number(value) or (0, 0)
+            return digits + power > 0
     if node.name in ("Variant", "JSON"):
         return False
     return any(_has_too_many_seconds(one, inner) for one, inner in parts_of(value, node))
@@ -206,15 +217,33 @@ def _is_too_large(value: Any, type_text: str) -> bool:
     return number.fullmatch(value) is not None
 
 
+#: Arrays and objects in each other. Who looks into deeper ones needs more frames than Python may
+#: have left, and how many these are hangs on who has called.
+_LEVELS_MAX = 100
 #: Made once: it costs more than a message. See WITH_FIELDS.
 AS_WRITTEN = json.JSONDecoder(parse_int=Number, parse_float=Number, strict=False)
 
 
 def _document(line: bytes) -> dict[str, Any]:
-    """The message as Python reads it; empty if it does not."""
+    """The message as Python reads it; empty if it does not, or if it is too deep."""
     try:
         text = line.decode(errors="replace")
         document = AS_WRITTEN.decode(text)
     except (ValueError, RecursionError):
         return {}
-    return document if isinstance(document, dict) else {}
+    return document if isinstance(document, dict) and not _is_deep(document) else {}
+
+
+def _is_deep(document: Any) -> bool:
+    level = [document]
+    for _ in range(_LEVELS_MAX):
+        level = [inner for one in level for inner in _inside(one)]
+        if not level:
+            return False
+    return True
+
+
+def _inside(value: Any) -> Iterable[Any]:
+    if isinstance(value, dict):
+        return value.values()
+    return value if isinstance(value, list) else ()

@@ -80,6 +80,48 @@ def arrow_of_parquet(value: bytes, wanted: Collection[str]) -> bytes:
     return out.getvalue()
 
 
+def arrow_with_days(name: str, value: bytes, wanted: Collection[str]) -> bytes:
+    """A file of Arrow with the rows of one that has days in milliseconds (date64) in these columns:
+    the engine lets them wrap after 2^32 seconds. b"" if it has none, or cannot be read.
+
+    :param name: of the format.
+    :raises pyarrow.ArrowNotImplementedError: such days stand where they cannot be written anew.
+    """
+    import pyarrow
+    from pyarrow import ipc, types
+
+    try:
+        opened = ipc.open_file(value) if name == "Arrow" else ipc.open_stream(value)
+        schema = opened.schema
+        if not any(_holds(one.type, types.is_date64) for one in schema if one.name in wanted):
+            return b""
+        read = opened.read_all()
+    except (pyarrow.ArrowInvalid, OSError, ValueError, KeyError):
+        return b""
+    read = read.cast(pyarrow.schema([one.with_type(_in_days(one.type)) for one in schema]))
+    out = io.BytesIO()
+    with ipc.new_file(out, read.schema) as written:
+        written.write_table(read)
+    return out.getvalue()
+
+
+def _in_days(kind: Any) -> Any:
+    """A type with date32 for each date64 in it."""
+    import pyarrow
+    from pyarrow import types
+
+    if types.is_date64(kind):
+        return pyarrow.date32()
+    if types.is_list(kind) or types.is_large_list(kind):
+        make = pyarrow.list_ if types.is_list(kind) else pyarrow.large_list
+        return make(kind.value_field.with_type(_in_days(kind.value_type)))
+    if types.is_struct(kind):
+        return pyarrow.struct([one.with_type(_in_days(one.type)) for one in kind])
+    if types.is_map(kind):
+        return pyarrow.map_(_in_days(kind.key_type), _in_days(kind.item_type))
+    return kind
+
+
 def _with_uuids_as_text(file: Any) -> Any:
     """Arrow has bytes for them, which nothing tells from others."""
     import uuid
@@ -163,10 +205,23 @@ class Blobs(TypedFormat):
     def groups(self, buffer: MessageBuffer, indices: Indices) -> Iterator[Group]:
         """See TypedFormat: a group for each message."""
         for index, value in buffer.items(indices):
-            as_arrow = arrow_of_parquet(value, self._wanted) if self._name == "Parquet" else b""
+            try:
+                as_arrow = self._as_arrow(value)
+            except NotImplementedError as error:
+                said = f"the message has days in milliseconds where they cannot be read: {error}"
+                yield Group.without_messages({index: Fault(CANNOT_PARSE, said)})
+                continue
             name, content = ("Arrow", as_arrow) if as_arrow else (self._name, value)
             with memory_file(content) as path:
                 yield self._group(index, content, name, f"{literal(path)}, {name}")
+
+    def _as_arrow(self, value: bytes) -> bytes:
+        """The message as a file of Arrow, where the engine does not read all of it as it is."""
+        if self._name == "Parquet":
+            return arrow_of_parquet(value, self._wanted)
+        if self._name.startswith("Arrow"):
+            return arrow_with_days(self._name, value, self._wanted)
+        return b""
 
     def _group(self, index: int, value: bytes, name: str, file: str) -> Group:
         settings = _SETTINGS | {

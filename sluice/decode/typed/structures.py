@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 from sluice.core.errors import TerminalError
 from sluice.core.load_spec import TableSpec
 from sluice.decode.engine.session import EngineError, declared, literal, run
@@ -63,14 +65,15 @@ def normalised(structure: Structure) -> Structure:
     try:
         described = f"DESCRIBE TABLE null({literal(declared(plain))})"
         query = f"{described} SETTINGS print_pretty_type_names=0"
-        text = run(query, "TSVRaw").bytes().decode(errors="replace")
+        text = run(query, "JSONCompactEachRow").bytes().decode(errors="replace")
     except EngineError as error:
         raise TerminalError(
             f"the columns {declared(plain)[:200]!r} are not understood: {str(error)[:200]}",
             "Check their types.",
         ) from error
-    types = [line.split("\t")[1] for line in text.split("\n") if line]
-    if len(types) != len(names):
+    # Of JSON, since a name may have a tab in it, and say another type behind it.
+    types = [str(json.loads(line, strict=False)[1]) for line in text.split("\n") if line]
+    if len(types) != len(names) or any(map(is_unsafe, types)):
         raise TerminalError(
             f"the columns {declared(plain)[:200]!r} are not understood", "Check their types."
         )

@@ -247,10 +247,7 @@ def rewritten(member: Member, of: Callable[[str], Rewrite | None]) -> Member:
 
     :param of: by the name of a field.
     """
-    try:
-        name = json.loads(member.key.encode("latin-1"))
-    except ValueError:
-        return member
+    name = member.name
     rewrite = of(name)
     try:
         written = None if rewrite is None else rewrite(member.value)
@@ -483,9 +480,9 @@ class DebeziumJson(_Unwrapping):
         if not row.is_object:
             return Fault(CANNOT_PARSE, f"its field {side} is no object")
         fields = members_of(row.value)
-        for name, one in fields.items():
-            if name in self.types and is_unavailable(one.value):
-                return unavailable(name)
+        for one in fields.values():
+            if is_unavailable(one.value) and one.name in self.types:
+                return unavailable(one.name)
         kept = list(fields.values())
         if is_deleted:
             # What the log does not keep of a deleted row is null there.

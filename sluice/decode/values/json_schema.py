@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator
 from typing import Any
 
@@ -147,8 +148,11 @@ def _compared(validator: Any, document: Any, shown: str) -> Fault | None:
 
     try:
         error = best_match(validator.iter_errors(document))
-    except (Unresolvable, RecursionError) as broken:
+    except (Unresolvable, RecursionError, TypeError, re.error) as broken:
         return Fault(CANNOT_PARSE, f"{shown} cannot be used: {type(broken).__name__} {broken}")
+    except (ArithmeticError, ValueError) as broken:
+        # A number that is none, or too large for a float, is compared with a `multipleOf`.
+        return Fault(BREAKS_SCHEMA, f"it cannot be compared with {shown}: {broken}")
     if error is None:
         return None
     where = error.json_path.removeprefix("$").lstrip(".")
