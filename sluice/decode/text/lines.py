@@ -357,6 +357,7 @@ def line_decoder(table: TableSpec) -> TableDecoder:
     null = null_text(options.get("null", "\\N"))
     if table.format == "TSKV":
         return _named(table, TskvRows(table, Dialect.TSV, null=null))
+    assert table.format.startswith(("CSV", "TSV")), f"line_decoder has no case for {table.format}"
     dialect, delimiter = Dialect.TSV, b"\t"
     if table.format.startswith("CSV"):
         dialect, delimiter = Dialect.CSV, delimiter_of(options.get("delimiter", ",")).encode()

@@ -97,6 +97,9 @@ def subjects_of(table_format: str) -> tuple[Subject, ...]:
         return tuple(_behind_header(one) for one in _text("JSONEachRow")[:2])
     if table_format == "SQLBatchRequest":
         return _envelope()
+    assert table_format in SCHEMA_SUBJECTS, (
+        f"{table_format}: say in tests/decode/fuzz/subjects.py what a table and good messages are"
+    )
     return SCHEMA_SUBJECTS[table_format]()
 
 
