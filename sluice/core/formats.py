@@ -62,6 +62,7 @@ _FORMATS = (
     Format("TSV", ("columns", "null"), is_text=True, is_positional=True),
     Format("TSVWithNames", ("null",), is_text=True),
     Format("TSKV", ("null",), is_text=True),
+    Format("LineAsString", ("columns",), is_text=True),
     Format("AvroConfluent", ("schema_id",), needs_registry=True),
     Format("AvroSingleObject", ("schema",), ("schema",)),
     Format("Avro"),

@@ -73,9 +73,11 @@ def _typed_format(table: TableSpec) -> TypedFormat:
             from sluice.decode.sequential.whole import WholeValues
 
             return WholeValues(table)
-    from sluice.decode.typed.blobs import Blobs
+        case "Native" | "Parquet" | "ORC" | "Arrow" | "ArrowStream":
+            from sluice.decode.typed.blobs import Blobs
 
-    return Blobs(table, table.format)
+            return Blobs(table, table.format)
+    raise AssertionError(f"_typed_format has no case for {table.format}")
 
 
 def _json_behind_header(table: TableSpec) -> TableDecoder:

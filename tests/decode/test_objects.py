@@ -181,7 +181,7 @@ HOSTILE_TYPES = ("UInt8", "Bool", "Array(String)", "Map(String, UInt8)", "JSON",
 @given(
     st.lists(HOSTILE, min_size=1, max_size=5),
     st.sampled_from(HOSTILE_TYPES),
-    st.sampled_from([Dialect.CSV, Dialect.TSV]),
+    st.sampled_from([Dialect.CSV, Dialect.TSV, Dialect.PLAIN]),
 )
 def test_whatever_a_line_says_its_object_is_one(
     messages: list[str], type_text: str, dialect: Dialect

@@ -1,4 +1,4 @@
-"""Messages that are kept as they are: RawBLOB, and the raw message beside its columns."""
+"""Messages that are kept as they are: RawBLOB, lines, and the raw message beside its columns."""
 
 from __future__ import annotations
 
@@ -6,14 +6,20 @@ import gzip
 from typing import Any
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from sluice.core.errors import TerminalError
 from sluice.core.load_spec import Column, Mapped, TableSpec
+from sluice.decode.engine.session import run
 from sluice.decode.formats import framing_of, make_decoder
 from sluice.decode.messages.buffer import MessageBuffer
 from sluice.decode.messages.decoded import Decoded
 from sluice.decode.messages.facts import MessageFacts, alone
+from sluice.decode.messages.memory import memory_file
 from tests.decode.support import fill, rows, table
+from tests.decode.text_support import made
+from tests.support.examples import examples
 
 LINE, ID = Column("line", "String"), Column("id", "UInt64")
 HOSTILE = [b"", b"a\tb\n", b'{"a":1}', b"\x00\xff\xfe", "ä".encode(), b"x" * 70_000, b'"', b"\\n"]
@@ -64,6 +70,64 @@ def test_expressions_take_lines_apart() -> None:
     decoded = decode(text, [b"GET / id=7 ok", b"GET /  id= ok", b"id=8"])
     assert rows(decoded) == [["7", "GET / id=7 ok"], ["8", "id=8"]]
     assert [one.index for one in decoded.bad] == [1]
+
+
+LINES: dict[str, Any] = {"format": "LineAsString", "options": (("columns", "line"),)}
+HEXED = (LINE, Column("bytes", "String", "DEFAULT", "hex(line)"))
+PIECES = [
+    *(b"a", b"\n", b"\r\n", b"\t", b"\\", b"\\N", b'"', b"'", b"{", b"\x00", b"\xff"),
+    *(b",", b"\xc3"),
+]
+
+
+@settings(max_examples=examples(60), deadline=None)
+@given(st.lists(st.lists(st.sampled_from(PIECES), max_size=9).map(b"".join), max_size=6))
+def test_each_line_is_what_the_engine_reads(values: list[bytes]) -> None:
+    decoded = decode(table(*HEXED, rows="many", **LINES), values)
+    bad = {one.index for one in decoded.bad}
+    assert bad == {place for place, value in enumerate(values) if not value.strip(b"\r\n")}
+    expected: list[str] = []
+    for value in (value for place, value in enumerate(values) if place not in bad):
+        with memory_file(value) as path:
+            query = f"SELECT hex(line) FROM file('{path}', LineAsString, 'line String')"
+            expected += run(query, "TSV").bytes().decode().split("\n")[:-1]
+    # A carriage return before a newline belongs to it.
+    assert [row[1] for row in rows(decoded)] == [one.removesuffix("0D") for one in expected]
+
+
+def test_a_message_of_lines() -> None:
+    """One line unless the entry says otherwise; its end is no part of it."""
+    values = [
+        *(b"a", b"b\n", b"c\r\n", b"d\re", b"f\ng", b"", b"\n"),
+        *(b"h\r\r\n", b"\xef\xbb\xbfi", b"\\N"),
+    ]
+    assert made(table(LINE, **LINES), *values) == [
+        *(["a"], ["b"], ["c"], ["d\re"], "not-one-row", "not-one-row", "not-one-row"),
+        *("cannot-parse", "cannot-parse", ["\\N"]),
+    ]
+
+
+def test_lines_of_another_type() -> None:
+    text = table(ID, LINE, format="LineAsString", options=(("columns", "id"),), rows="many")
+    decoded = decode(text, [b"7\n8", b"9\n-1", b"\n5", b"6"])
+    assert [row[0] for row in rows(decoded)] == ["7", "8", "6"]
+    reasons = [(one.index, one.reason) for one in decoded.bad]
+    assert reasons == [(1, "out-of-range"), (2, "cannot-parse")]
+    assert "row 1: " in decoded.bad[0].error
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ((), "id, line are 2"),
+        ((("columns", "id, line"),), "id, line are 2"),
+        ((("columns", "-"),), "- is none"),
+        ((("columns", "nine"),), "has no column nine"),
+    ],
+)
+def test_a_line_is_one_column(options: tuple[tuple[str, str], ...], words: str) -> None:
+    with pytest.raises(TerminalError, match=words):
+        make_decoder(table(ID, LINE, format="LineAsString", options=options))
 
 
 @pytest.mark.parametrize("many", [False, True])

@@ -45,6 +45,7 @@ SCALAR_TYPES = ["DateTime", "Nullable(DateTime64(3))", "LowCardinality(DateTime)
         ("CSVWithNames", "x,a\n12,{}"),
         ("TSVWithNames", "a\n{}"),
         ("TSKV", "x=12\ta={}"),
+        ("LineAsString", "{}"),
     ],
 )
 def test_each_text_format(fmt: str, around: str, type_text: str) -> None:

@@ -117,6 +117,9 @@ def good(table_format: str, chance: random.Random, rows: int = 1) -> bytes:
     """A message as a careful producer writes it."""
     named = table_format.endswith("WithNames")
     kind = table_format.removesuffix("WithNames")
+    assert kind in _LINES, (
+        f"{table_format}: say in _LINES of tests/decode/text_fuzz.py how a row is written"
+    )
     lines = [_LINES[kind](_row(chance)) for _ in range(rows)]
     if named:
         lines.insert(0, ("," if kind == "CSV" else "\t").join(NAMES))

@@ -24,7 +24,7 @@ LOADS, AT_START = "yes", "no entry"
 FAMILIES: dict[str, tuple[str, ...]] = {
     "text": (
         *("JSONEachRow", "JSONConfluent", "JSONCompactEachRow", "CSV", "CSVWithNames"),
-        *("TSV", "TSVWithNames", "TSKV"),
+        *("TSV", "TSVWithNames", "TSKV", "LineAsString"),
     ),
     "avro": ("AvroConfluent", "AvroSingleObject", "Avro"),
     "protobuf": ("Protobuf", "ProtobufConfluent"),

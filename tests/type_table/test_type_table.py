@@ -19,8 +19,10 @@ def test_every_type_of_the_engine_and_every_format_is_there() -> None:
     # These stand around or before others.
     assert families == listed | set(BY_ANOTHER_NAME) | set(NO_COLUMNS)
     assert len({kind.type for kind in kinds}) == len(kinds)
-    assert set(WRITERS) == set(FORMATS)
-    assert sorted(WRITERS) == sorted(one for formats in FAMILIES.values() for one in formats)
+    differing = set(WRITERS) ^ set(FORMATS)
+    assert not differing, f"{differing}: a format without a line in WRITERS of writers.py"
+    grouped = sorted(one for formats in FAMILIES.values() for one in formats)
+    assert sorted(WRITERS) == grouped, "FAMILIES of outcomes.py has each format once"
 
 
 @pytest.mark.parametrize("format_name", WRITERS)
@@ -32,7 +34,9 @@ def test_a_value_of_each_type_becomes_what_the_page_says(format_name: str) -> No
         for kind, became in found.items()
         if said.get(kind, {}).get(format_name) != became
     }
-    assert not differences, "if they are meant, run `make golden`, and read docs/TYPES.md"
+    assert not differences, (
+        "if they are meant, run `python -m tests.type_table`, and read docs/TYPES.md"
+    )
 
 
 def test_the_page_is_written_as_it_is_read() -> None:

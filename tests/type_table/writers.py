@@ -81,6 +81,12 @@ def _tskv(named: Named) -> Written:
     return "\t".join(f"{name}={cell}" for name, cell in pairs).encode(), {}
 
 
+def _plain_line(named: Named) -> Written:
+    """As TSV has it, without escapes; several columns are none of this format's."""
+    cells = [kind.csv if len(kind.csv) == 1 else kind.cells for _, kind in named]
+    return "".join(cell for some in cells for cell in some).encode(), {}
+
+
 def _avro(named: Named) -> tuple[dict[str, Any], dict[str, Any]]:
     """A schema and the value. Each named type inside is one of its column alone."""
     fields = [{"name": name, "type": _renamed(kind.avro[0], f"_of_{name}")} for name, kind in named]
@@ -216,6 +222,7 @@ WRITERS: dict[str, Callable[[Named], Written]] = {
     "TSV": _tsv,
     "TSVWithNames": _tsv_with_names,
     "TSKV": _tskv,
+    "LineAsString": _plain_line,
     "AvroConfluent": _avro_confluent,
     "AvroSingleObject": _avro_single_object,
     "Avro": _avro_file,

@@ -33,6 +33,7 @@ ENTRIES: dict[str, tuple[dict[str, Any], list[bytes]]] = {
     ),
     "CSV": ({}, [b"1,s3cr3t,2", b'1,"s3cr3t', b"1,s3cr3t", b"s3cr3t"]),
     "TSKV": ({}, [b"id=1\tphone=s3cr3t", b"s3cr3t"]),
+    "LineAsString": ({"options": (("columns", "phone"),)}, [b"s3cr3t", b"s3cr3t\ns3cr3t"]),
     "JSONCompactEachRow": ({}, [b'[1,"s3cr3t",2]', b'["s3cr3t"]', b"s3cr3t"]),
     "mapped": ({"mapping": (Mapped("id", "sql", "phone + 1"),), "check": ("phone > 5",)}, [QUOTED]),
     "debezium": (

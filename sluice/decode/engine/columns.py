@@ -6,6 +6,7 @@ from collections.abc import Container
 from dataclasses import replace
 
 from sluice.core.errors import TerminalError
+from sluice.core.formats import SKIPPED, column_names
 from sluice.core.load_spec import LINEAGE_TYPES, Column, TableSpec
 from sluice.decode.engine.expressions import functions_of_the_server, referenced_columns
 from sluice.decode.engine.native import check_lineage_type
@@ -60,6 +61,24 @@ def filled_columns(table: TableSpec) -> tuple[Column, ...]:
             "Correct require, or add the column.",
         )
     return filled
+
+
+def only_column(table: TableSpec) -> str:
+    """The column that takes a value, where messages have no other one.
+
+    :raises TerminalError: neither the option `columns` nor the table says which one it is.
+    """
+    option = dict(table.options).get("columns", "")
+    own = (column.name for column in filled_columns(table) if column.kind != "EPHEMERAL")
+    names = column_names(option) if option else tuple(own)
+    if len(names) != 1 or SKIPPED in names:
+        said = "is none" if names == (SKIPPED,) else f"are {len(names)}"
+        raise TerminalError(
+            f"table {table.target}: a row of {table.format} is one column, and {', '.join(names)} "
+            f"{said}",
+            'Name the one that takes it: options = { columns = "…" }.',
+        )
+    return names[0]
 
 
 def _check_computed(table: TableSpec) -> None:

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from sluice.core.errors import TerminalError
-from sluice.core.formats import column_names
 from sluice.core.load_spec import TableSpec
-from sluice.decode.engine.columns import filled_columns
+from sluice.decode.engine.columns import only_column
 from sluice.decode.engine.session import declared, literal
 from sluice.decode.messages.buffer import MessageBuffer
 from sluice.decode.messages.format import PLACE_IS_ROW_NUMBER, Group, Natural, TypedFormat
@@ -23,17 +21,9 @@ class WholeValues(TypedFormat):
     """
 
     def __init__(self, table: TableSpec) -> None:
-        option = dict(table.options).get("columns", "")
-        own = (column.name for column in filled_columns(table) if column.kind != "EPHEMERAL")
-        names = column_names(option) if option else tuple(own)
-        if len(names) != 1:
-            raise TerminalError(
-                f"table {table.target}: a message of RawBLOB is one column, and {', '.join(names)} "
-                f"are {len(names)}",
-                'Name the one that takes the message: options = { columns = "…" }.',
-            )
-        self._columns = (Natural(names[0], "String"),)
-        self._structure = literal(declared([(names[0], "String")]))
+        name = only_column(table)
+        self._columns = (Natural(name, "String"),)
+        self._structure = literal(declared([(name, "String")]))
 
     def groups(self, buffer: MessageBuffer, indices: Indices) -> Iterator[Group]:
         """See TypedFormat: one group of all."""

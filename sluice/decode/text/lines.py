@@ -1,5 +1,5 @@
-"""The decoders of the text formats: messages of CSV, TSV and JSON arrays are taken apart into rows
-that are JSON objects, messages of several JSON objects by their brackets.
+"""The decoders of the text formats: messages of CSV, TSV, plain lines and JSON arrays are taken
+apart into rows that are JSON objects, messages of several JSON objects by their brackets.
 
 A newline ends a row unless it is quoted (CSV) or behind a backslash (TSV). One newline, CR LF
 or CR at the end of a message belongs to the end of its last row, so does a CR before each
@@ -30,7 +30,7 @@ import numpy as np
 from sluice.core.errors import TerminalError
 from sluice.core.formats import SKIPPED, column_names, delimiter_of, null_text
 from sluice.core.load_spec import Column, TableSpec
-from sluice.decode.engine.columns import filled_columns
+from sluice.decode.engine.columns import filled_columns, only_column
 from sluice.decode.messages.brackets import ARRAYS, JSON_WHITESPACE, OBJECTS, rows_in
 from sluice.decode.messages.buffer import MessageBuffer, Piece
 from sluice.decode.messages.decoded import TableDecoder
@@ -380,11 +380,14 @@ def json_array_decoder(table: TableSpec) -> TableDecoder:
 
 def line_decoder(table: TableSpec) -> TableDecoder:
     """CSV and TSV: a message is one line, or lines; WithNames they stand behind a line of names,
-    and in TSKV each value behind its own."""
+    and in TSKV each value behind its own. LineAsString: a line is a value."""
+    if table.format == "LineAsString":
+        return Decoder(table, LineRows(table, Dialect.PLAIN, (only_column(table),)))
     options = dict(table.options)
     null = null_text(options.get("null", "\\N"))
     if table.format == "TSKV":
         return _named(table, TskvRows(table, Dialect.TSV, null=null))
+    assert table.format.startswith(("CSV", "TSV")), f"line_decoder has no case for {table.format}"
     dialect, delimiter = Dialect.TSV, b"\t"
     if table.format.startswith("CSV"):
         dialect, delimiter = Dialect.CSV, delimiter_of(options.get("delimiter", ",")).encode()

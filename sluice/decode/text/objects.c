@@ -1,4 +1,4 @@
-/* Rows of CSV, TSV and JSON arrays as JSON objects, each on a line of its own: so there is one reader of
+/* Rows of CSV, TSV, JSON arrays and plain lines as JSON objects, each on a line of its own: so there is one reader of
  * values for all of them, and one proof of where a row ends (brackets.c).
  *
  * Values become texts in quotes, which JSON reads like the bare ones of lines; a column's type says
@@ -14,7 +14,7 @@
 
 #define DEPTH_MAX 64
 
-enum dialect { CSV = 0, TSV = 1, ARRAYS = 2 };
+enum dialect { CSV = 0, TSV = 1, ARRAYS = 2, PLAIN = 3 };
 /* Of a message; none of its rows are written. */
 enum fault { FINE = 0, EMPTY = 1, MARKED = 2, OPEN = 3, ESCAPED_END = 4, RETURNS = 5 };
 /* Of a row, in place of how many values it has. */
@@ -272,7 +272,7 @@ static uint8_t *put_cell(const struct input *in, uint8_t *to, int64_t kind, stru
 {
     const uint8_t *at = cell.at, *end = cell.end;
     int64_t size = end - at;
-    if (!cell.is_quoted && size == in->null_size && !memcmp(at, in->null, size))
+    if (in->dialect != PLAIN && !cell.is_quoted && size == in->null_size && !memcmp(at, in->null, size))
         return put(to, (const uint8_t *)"null", 4);
     if (in->dialect == CSV && !cell.is_quoted && !size && kind & NULLABLE)
         return put(to, (const uint8_t *)"null", 4);
@@ -356,6 +356,14 @@ static const uint8_t *tsv_cell(const uint8_t *at, const uint8_t *end, struct cel
     return at;
 }
 
+/* The same of a plain line: all of it is one value. */
+static const uint8_t *plain_cell(const uint8_t *at, const uint8_t *end, struct cell *cell)
+{
+    const uint8_t *close = memchr(at, '\n', end - at);
+    *cell = (struct cell){at, close ? close : end, 0, 0};
+    return cell->end;
+}
+
 /* A row that begins here, as an object; gives where it ends. */
 static const uint8_t *put_line(const struct input *in, const struct layout *layout, const uint8_t *at,
                                const uint8_t *end, uint8_t **out, enum fault *fault, int64_t *code)
@@ -367,8 +375,11 @@ static const uint8_t *put_line(const struct input *in, const struct layout *layo
     *to++ = '{';
     do {
         struct cell cell;
-        at = in->dialect == CSV ? csv_cell(in, at, end, &cell, fault, &is_garbage)
-                                : tsv_cell(at, end, &cell, fault);
+        if (in->dialect == PLAIN)
+            at = plain_cell(at, end, &cell);
+        else
+            at = in->dialect == CSV ? csv_cell(in, at, end, &cell, fault, &is_garbage)
+                                    : tsv_cell(at, end, &cell, fault);
         if (*fault)
             return at;
         is_last = at == end || *at == '\n';

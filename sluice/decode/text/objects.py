@@ -1,4 +1,4 @@
-"""Rows of CSV, TSV and JSON arrays as JSON objects, compiled (objects.c).
+"""Rows of CSV, TSV, JSON arrays and plain lines as JSON objects, compiled (objects.c).
 
 So one reader of values, one proof of where a row ends and one search for bad rows serve all text
 formats. What a row does not say is not in its object, and becomes the column's DEFAULT.
@@ -21,11 +21,12 @@ from sluice.machine.compiled import Library
 
 
 class Dialect(IntEnum):
-    """How the values of a row are written."""
+    """How the values of a row are written. A plain line is one value, whatever stands in it."""
 
     CSV = 0
     TSV = 1
     ARRAYS = 2
+    PLAIN = 3
 
 
 class _Kind(IntEnum):

@@ -69,13 +69,26 @@ def _envelope() -> tuple[Subject, ...]:
     return Subject(text, one), Subject(replace(text, bad_rows="drop-row"), one)
 
 
-def _whole() -> tuple[Subject, ...]:
-    text = fuzzed_table("RawBLOB", (Column("id", "Int32"),))
-    return (Subject(text, lambda chance: str(chance.randrange(-99_999, 99_999)).encode()),)
+def _whole(table_format: str) -> tuple[Subject, ...]:
+    text = fuzzed_table(table_format, (Column("id", "Int32"),))
+
+    def one(chance: random.Random) -> bytes:
+        return str(chance.randrange(-99_999, 99_999)).encode()
+
+    def lines(chance: random.Random) -> bytes:
+        return b"\n".join(one(chance) for _ in range(chance.choice((1, 2, 3))))
+
+    if table_format == "RawBLOB":
+        return (Subject(text, one),)
+    many = replace(text, rows="many")
+    dropping = replace(many, bad_rows="drop-row")
+    return Subject(text, one), Subject(many, lines), Subject(dropping, lines)
 
 
 def subjects_of(table_format: str) -> tuple[Subject, ...]:
     """The ways in which messages of a format are read."""
+    if table_format in ("RawBLOB", "LineAsString"):
+        return _whole(table_format)
     if table_format in TEXT_FORMATS:
         return _text(table_format)
     if table_format in (*FILES, *_ROWS):
@@ -84,8 +97,9 @@ def subjects_of(table_format: str) -> tuple[Subject, ...]:
         return tuple(_behind_header(one) for one in _text("JSONEachRow")[:2])
     if table_format == "SQLBatchRequest":
         return _envelope()
-    if table_format == "RawBLOB":
-        return _whole()
+    assert table_format in SCHEMA_SUBJECTS, (
+        f"{table_format}: say in tests/decode/fuzz/subjects.py what a table and good messages are"
+    )
     return SCHEMA_SUBJECTS[table_format]()
 
 
