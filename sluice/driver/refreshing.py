@@ -24,6 +24,7 @@ from sluice.core.positional import order_of_table, order_option
 from sluice.driver.background import Background
 from sluice.driver.effects import Wanted
 from sluice.driver.growing import Grower
+from sluice.driver.load_specs import LoadSpecs
 from sluice.driver.ports import Clock, SchemaRead
 from sluice.driver.shards import on_replicas
 from sluice.driver.specs import access_of, lineage_columns, read_today, uuids_of
@@ -180,7 +181,7 @@ def _changes(before: TableSpec, after: TableSpec) -> Iterator[str]:
 class SchemaReader(Background):
     """Reads on a timer, and when asked to.
 
-    :param spec: the load spec of the driver's start.
+    :param specs: the tables of all that may be sent are read. It begins with today's.
     :param examine: raises what forbids to load under what the tables are now; the load spec of
         before stays in use then.
     :param put: takes each reading, from this thread.
@@ -190,7 +191,7 @@ class SchemaReader(Background):
     def __init__(
         self,
         configuration: Configuration,
-        spec: LoadSpec,
+        specs: LoadSpecs,
         now_ms: Clock,
         examine: Callable[[], None],
         put: Callable[[SchemaRead], None],
@@ -199,12 +200,10 @@ class SchemaReader(Background):
         super().__init__("schema", "reading the tables' columns", POLL_SECONDS)
         #: What is read for from the next reading on.
         self._next: tuple[Configuration, LoadSpec, int] | None = None
-        #: Load specs that ranges in doubt may still name.
-        self._recorded: Collection[LoadSpec] = ()
         self._version, self._lock = version, threading.Lock()
         self._configuration = configuration
         self._access = access_of(configuration).patient()
-        self._spec = spec
+        self._specs, self._spec = specs, specs.today.spec
         self._now_ms = now_ms
         self._examine = examine
         self._put = put
@@ -234,10 +233,6 @@ class SchemaReader(Background):
         """What is loaded is this from now on; called from any thread."""
         self._next = configuration, spec, version
         self._is_wanted = True
-
-    def see_specs(self, specs: Collection[LoadSpec]) -> None:
-        """Only these load specs are named by ranges in doubt; called from any thread."""
-        self._recorded = specs
 
     def request(self) -> None:
         """Read soon; called from any thread."""
@@ -317,7 +312,6 @@ class SchemaReader(Background):
             configuration, spec, self._version = following
             clickhouse = self._configuration.clickhouse
             self._configuration = replace(configuration, clickhouse=clickhouse)
-        self._recorded = [self._spec, *self._recorded]
         self._spec, self._before = spec, None
         self._barred, self._altered = {}, {}
         self._grower.park(configuration.parkable)
@@ -329,7 +323,7 @@ class SchemaReader(Background):
 
         :raises SluiceError: none was.
         """
-        known = {table for spec in (self._spec, *self._recorded) for table in spec.tables}
+        known = {table for spec in (self._spec, *self._specs.live) for table in spec.tables}
         names = {(table.database, table.table) for table in known}
         for table in known:
             names |= {split_name(name) for _, name, _ in table.uuids if name != table.target}
@@ -360,7 +354,7 @@ class SchemaReader(Background):
 
         :raises SluiceError: they cannot be read.
         """
-        specs, before = [self._spec, *self._recorded], self._today
+        specs, before = [self._spec, *self._specs.live], self._today
         if not unread:
             return read_today(self._configuration, specs)
         tables = {table for spec in specs for table in spec.tables}

@@ -19,7 +19,9 @@ from sluice.core.receipts import Failed
 from sluice.driver import applying
 from sluice.driver.applying import Applying
 from sluice.driver.connector import _Applied
+from sluice.driver.load_specs import LoadSpecs
 from sluice.driver.ports import ConfigurationRead, SchemaRead
+from sluice.driver.state import PossibleLateInsert
 from sluice.worker.assignment import Assignment
 from tests.driver.loop_world import Answer, World, kinds, table_spec
 from tests.driver.test_specs import configuration_of
@@ -51,6 +53,7 @@ def test_a_topic_and_its_table_are_retired_under_the_load_spec_of_before(
     def script(world: World, assignment: Assignment) -> Answer:
         if assignment.block_range.source == GONE:
             sent.append(assignment.record.spec)
+            assert world.planner.specs.watched[-1] is world.spec, "its table, while it is needed"
             if len(sent) == 1:
                 world.at(0, change)
                 return Failed(TransientError("away"))
@@ -59,6 +62,7 @@ def test_a_topic_and_its_table_are_retired_under_the_load_spec_of_before(
     world.script = script
     loop = world.loop([world.settled(KEPT), world.settled(GONE)])
     world.at(60_000, lambda: world.ends.update({KEPT: 40}))
+    world.at(80_000, lambda: world.put(SchemaRead(world.now, None, spec, {}, version=1)))
     world.at(90_000, loop.stopping.set)
     with caplog.at_level("INFO", logger="sluice.loop"):
         loop.run(None, 5.0)
@@ -68,6 +72,7 @@ def test_a_topic_and_its_table_are_retired_under_the_load_spec_of_before(
     assert world.rows_of(GONE, "u") == [1] * 10 + [0] * 40
     assert world.rows_of(KEPT) == [1] * 40
     assert set(loop.states) == {KEPT}
+    assert world.planner.specs.watched == (spec,)
     assert "b[0] is not configured any more; it is settled at 10 and let go" in caplog.text
 
 
@@ -82,6 +87,24 @@ def test_a_topic_that_stands_still_is_let_go_at_once_and_comes_back_where_it_was
     loop.run(None, 5.0)
     assert seen == [{KEPT}]
     assert kinds(world, GONE) == []
+
+
+def test_a_window_is_read_as_long_as_something_may_still_be_inserted_there() -> None:
+    """Its range is settled and its entry is gone; but another one may fill the same table."""
+    tables = (table_spec("t", ("a",)), replace(table_spec("u", ("b",)), table="t"))
+    world = World([KEPT, GONE], tables)
+    spec, until_ms = replace(world.spec, tables=tables[:1]), 100_000
+    late = PossibleLateInsert({"u/s1": 0}, world.now + until_ms)
+    loop = world.loop([world.settled(KEPT), world.settled(GONE)], [late])
+    world.at(1_000, lambda: world.put(read(spec, "a", taken=lambda: None)))
+    world.at(10_000, lambda: world.ends.update({KEPT: 10}))  # under the load spec of now
+    watched: list[tuple[LoadSpec, ...]] = []
+    for at_ms in (until_ms // 2, 2 * until_ms):
+        world.at(at_ms, lambda: world.put(SchemaRead(world.now, None, spec, {}, version=1)))
+        world.at(at_ms + 1_000, lambda: watched.append(world.planner.specs.watched))
+    world.at(3 * until_ms, loop.stopping.set)
+    loop.run(None, 5.0)
+    assert watched == [(spec, world.spec), (spec,)]
 
 
 def version(number: int) -> Decided:
@@ -128,26 +151,25 @@ def test_a_version_that_is_taken_up_leaves_the_windows_of_the_next_one_watched(
     tmp_path: Path,
 ) -> None:
     """Two are applied within seconds: the second is prepared before the first is taken."""
-    configuration, second = configuration_of(tmp_path), World([KEPT]).spec
-    first, watched = replace(second, connector="d"), list[list[LoadSpec]]()
+    configuration, today = configuration_of(tmp_path), World([KEPT]).spec
+    first, second = (replace(today, connector=name) for name in ("d", "e"))
+    specs = LoadSpecs(today)
     run = SimpleNamespace(connector=SimpleNamespace(name="c"), use=lambda *_: None)
     assembly: Any = SimpleNamespace(
-        run=run,
-        configuration=configuration,
-        spec=None,
-        heir=None,
-        claims=None,
-        schema=None,
-        monitor=SimpleNamespace(only=watched.append),
-        _told_apart=None,
+        run=run, configuration=configuration, specs=specs, schema=None, _told_apart=None
     )
     applied: Any = _Applied(assembly)
-    applied._coming = second
     applied._finder = SimpleNamespace(use=lambda *_: None)
     applied._applying = SimpleNamespace(taken=lambda _: None)
-    applied._taken(SimpleNamespace(number=2), configuration, first)
-    applied.see_specs([])
-    assert watched == [[first, second]]
-    applied._taken(SimpleNamespace(number=3), configuration, second)
-    applied.see_specs([])
-    assert watched[1:] == [[second]]
+    specs.expect(first)
+    specs.expect(second)
+    assert specs.watched == (today, first, second)
+
+    def take(number: int, spec: LoadSpec) -> tuple[LoadSpec, ...]:
+        specs.go_over(spec)
+        applied._taken(SimpleNamespace(number=number), configuration, spec)
+        specs.keep([])
+        return specs.watched
+
+    assert take(2, first) == (first, second)
+    assert take(3, second) == (second,)
