@@ -211,7 +211,7 @@ class SchemaReader(Background):
         self._today: Today | None = None
         self._barred: Mapping[str, SluiceError] = {}
         self._altered: Mapping[str, SluiceError] = {}
-        self._grower = Grower(self._access, configuration.parkable)
+        self._grower = Grower()
         self._failed = ""
         self._is_wanted = True
         self._is_asked = False
@@ -227,7 +227,6 @@ class SchemaReader(Background):
             clickhouse = configuration.clickhouse
             self._configuration = replace(self._configuration, clickhouse=clickhouse)
             self._access = access
-        self._grower.use(access)
 
     def change(self, configuration: Configuration, spec: LoadSpec, version: int) -> None:
         """What is loaded is this from now on; called from any thread."""
@@ -272,7 +271,7 @@ class SchemaReader(Background):
         if asked:
             self._grower.forget_refusals()
         try:
-            grown = self._grower.grow(self._spec)
+            grown = self._grower.grow(self._spec, self._access)
             structures, unread = self._structures()
             today = None
             self._spec = grown
@@ -296,8 +295,9 @@ class SchemaReader(Background):
         elif self._failed and self._before is not None:
             _logger.warning("the tables' columns can be read again")
             self._failed = ""
-        barred = {**self._barred, **self._grower.barred}
-        altered = {**self._altered, **self._grower.altered}
+        barred, altered = {**self._barred}, {**self._altered}
+        for entry, why in self._grower.refused.items():
+            (altered if entry in self._configuration.parkable else barred)[entry] = why
         version = self._version
         told = self._spec, barred, altered, asked, version, frozenset(unread)
         self._put(SchemaRead(started_ms, today, *told))
@@ -314,7 +314,6 @@ class SchemaReader(Background):
             self._configuration = replace(configuration, clickhouse=clickhouse)
         self._spec, self._before = spec, None
         self._barred, self._altered = {}, {}
-        self._grower.park(configuration.parkable)
 
     def _structures(self) -> tuple[_Structures, Mapping[str, SluiceError]]:
         """Of all tables, in all shards that any of them needs; and why some were not read, of which
