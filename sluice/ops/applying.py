@@ -4,6 +4,7 @@ it."""
 from __future__ import annotations
 
 import os
+import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -195,29 +196,49 @@ def apply_own_file(configuration: Configuration, *, by: str, why: str) -> list[s
     return [str(version), *planned.lines]
 
 
-def apply_changed_file(
-    configuration: Configuration, at_start: Configuration, *, by: str
-) -> list[str]:
-    """Apply a driver's own file, if it is new; gives what was done, in words. What was applied
-    before and is not any more stays so: a person rolled back.
+class OwnFile:
+    """A driver's own file, which a signal applies if it has changed. Any thread may call it.
 
-    :param at_start: the file as the driver read it. Where nothing was ever applied, nothing is
-        until it is another one.
-    :raises SluiceError: it is refused.
+    :param configuration: the file as the driver read it at its start.
     """
-    if document_of(configuration) == document_of(at_start) and not versions(at_start).versions:
-        return []
-    planned = plan(configuration)
-    if not planned.does_something:
-        return []
-    earlier = [v for v in versions(configuration).versions if v.document == planned.document]
-    if planned.lines and earlier:
-        return [
-            f"{configuration.path} is what {earlier[-1]} was, and something else was applied "
-            f"since: it is not applied. Try: sluice apply {configuration.path}"
-        ]
-    version = apply(planned, by=by, why=f"{configuration.path} has changed")
-    return [f"{version.name}: {line}" for line in planned.lines]
+
+    def __init__(self, configuration: Configuration) -> None:
+        self._applying = threading.Lock()
+        #: As it was read last; not if it was refused then, so that it is tried again.
+        self._document = document_of(configuration)
+
+    def apply_if_changed(self, configuration: Configuration, *, by: str) -> list[str]:
+        """Apply the file, if it is new; gives what was done, in words. What was applied before and
+        is not any more stays so: a person rolled back. What the file said before, too, is not
+        applied over what somebody has applied since.
+
+        :param configuration: the file as it is by now.
+        :raises SluiceError: it is refused.
+        """
+        with self._applying:
+            done = self._apply(configuration, by)
+            self._document = document_of(configuration)
+            return done
+
+    def _apply(self, configuration: Configuration, by: str) -> list[str]:
+        document, found = document_of(configuration), versions(configuration)
+        earlier = [version for version in found.versions if version.document == document]
+        is_applied = found.applied is not None and found.applied.document == document
+        why = ""
+        if document == self._document:
+            if found.applied is None:
+                return []
+            why = f"has not changed since this driver read it, and {found.applied} is another one"
+        elif earlier:
+            why = f"is what {earlier[-1]} was, and something else was applied since"
+        if why and not is_applied:
+            path = configuration.path
+            return [f"{path} {why}: it is not applied. Try: sluice apply {path}"]
+        planned = plan(configuration)
+        if not planned.does_something:
+            return []
+        version = apply(planned, by=by, why=f"{configuration.path} has changed")
+        return [f"{version.name}: {line}" for line in planned.lines]
 
 
 def _names(configuration: Configuration) -> list[str]:

@@ -20,8 +20,8 @@ from sluice.machine.clock import now_ms
 from sluice.ops import applying
 from sluice.ops.applying import (
     ApplyRefusedError,
+    OwnFile,
     apply,
-    apply_changed_file,
     apply_own_file,
     plan,
     plan_rollback,
@@ -82,6 +82,30 @@ def test_an_entry_keeps_its_table(pipeline: Pipeline, findings: list[tuple[str, 
     assert renamed.refusals == () and apply(renamed, by="alice", why="").number == 2
 
 
+def test_a_signal_applies_no_file_that_has_not_changed(
+    pipeline: Pipeline, findings: list[tuple[str, Finding]]
+) -> None:
+    """What was applied from another machine meanwhile stays, though this file never was a
+    version."""
+    first = pipeline.configuration
+    own_file = OwnFile(first)
+    more = with_table(pipeline, "more")
+    apply(plan(more), by="ci", why="")
+    (line,) = own_file.apply_if_changed(first, by="SIGHUP")
+    assert "has not changed since this driver read it, and version 1, applied by ci" in line
+    assert line.endswith(f"it is not applied. Try: sluice apply {first.path}")
+    assert [version.number for version in applying.versions(first).versions] == [1]
+    # The new file comes to this machine at last, and then a newer one, which is refused at first.
+    assert own_file.apply_if_changed(more, by="SIGHUP") == []
+    findings.append(("newer", Finding("error", "window", "shop.newer", "has no window", "ALTER")))
+    newer = with_table(pipeline, "newer")
+    with pytest.raises(ApplyRefusedError, match="has no window"):
+        own_file.apply_if_changed(newer, by="SIGHUP")
+    findings.clear()
+    (line,) = own_file.apply_if_changed(newer, by="SIGHUP")
+    assert line.startswith("version 2: add table newer: ")
+
+
 @pytest.mark.slow
 def test_versions_one_after_the_other(
     pipeline: Pipeline, findings: list[tuple[str, Finding]]
@@ -89,7 +113,8 @@ def test_versions_one_after_the_other(
     first = pipeline.configuration
     assert loaded(first, {}) is first
     # SIGHUP alone, with the file of the start, makes no version.
-    assert apply_changed_file(first, first, by="SIGHUP") == []
+    own_file = OwnFile(first)
+    assert own_file.apply_if_changed(first, by="SIGHUP") == []
     planned = plan(first)
     assert planned.number == 1 and "nothing was applied before" in planned.lines[0]
     assert str(apply(planned, by="alice", why="")).startswith("version 1, applied by alice at 20")
@@ -131,13 +156,13 @@ def test_versions_one_after_the_other(
     assert loaded(first, {}) is first
 
     # A driver's own file that was rolled back from is not brought back by a signal.
-    (line,) = apply_changed_file(second, first, by="SIGHUP")
+    (line,) = own_file.apply_if_changed(second, by="SIGHUP")
     assert "is what version 2, applied by bob" in line and "is not applied" in line
     assert applying.versions(first).versions[-1].number == 3
     with pytest.raises(ApplyRefusedError, match="has no window"):
         apply_own_file(first, by="ci", why="a new file")
     findings.clear()
-    (line,) = apply_changed_file(with_table(pipeline, "new"), first, by="SIGHUP")[:1]
+    (line,) = own_file.apply_if_changed(with_table(pipeline, "new"), by="SIGHUP")[:1]
     assert line.startswith("version 4: add table ")
     with_table(pipeline, "newest")
     applied = apply_own_file(first, by="ci", why="a new file")
