@@ -12,6 +12,7 @@ from sluice.config import Configuration
 from sluice.config.applied import document_of, under
 from sluice.core.decided import Decided, Version, taken_entry
 from sluice.core.errors import ConfigurationError, SluiceError, TransientError
+from sluice.driver.fleet import why_alone
 from sluice.driver.specs import kafka_access
 from sluice.kafka.clients import KafkaAccess
 from sluice.kafka.decisions import DecisionReader, write_decisions
@@ -83,6 +84,23 @@ def refuse_what_needs_a_start(before: Configuration, after: Configuration) -> No
     ):
         if then != now:
             raise NotWhileRunningError(f"it begins or ends to use {what}, and that needs a start")
+
+
+def refuse_what_members_cannot(
+    configuration: Configuration, has_tokens: Callable[[], bool]
+) -> None:
+    """See that the members of a fleet, which share partitions, may load by a version.
+
+    :param has_tokens: whether all servers know tokens.
+    :raises NotWhileRunningError: only a driver that has all partitions may.
+    """
+    why = why_alone(configuration, has_tokens, until_caught_up=False)
+    if why:
+        raise NotWhileRunningError(
+            f"members of a fleet share the partitions, and {why}",
+            "`sluice rollback` goes back to the version before. Or stop all members, and start "
+            "one: it takes the version up, and all partitions.",
+        )
 
 
 class Applying:

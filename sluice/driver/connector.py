@@ -37,6 +37,7 @@ from sluice.driver.applying import (
     Applying,
     answer,
     newest_version,
+    refuse_what_members_cannot,
     refuse_what_needs_a_start,
 )
 from sluice.driver.background import Background
@@ -714,6 +715,8 @@ class _Applied:
         refuse_what_needs_a_start(run.configuration, applied)
         configuration = resolved(applied)
         spec = read_spec(configuration, name)
+        if assembly.names.is_shared:
+            refuse_what_members_cannot(applied, lambda: read_today(configuration, [spec]).tokens)
         ensure_own_topics(assembly.admin, configuration.own_topics)
         with self._lock:
             self._coming = spec

@@ -20,12 +20,14 @@ from sluice.core.decided import (
     why_not_said,
 )
 from sluice.core.errors import ConfigurationError, SluiceError
-from sluice.driver.specs import kafka_access
+from sluice.driver.applying import NotWhileRunningError, refuse_what_members_cannot
+from sluice.driver.specs import kafka_access, read_spec, read_today
+from sluice.driver.topology import resolved
 from sluice.kafka.decisions import write_decisions
 from sluice.machine.clock import now_ms
 from sluice.ops.doctor import Finding, examine
 from sluice.ops.driver_decisions import DecisionRefusedError, read_decided
-from sluice.ops.fleet import members_of, read_reports
+from sluice.ops.fleet import is_reporting, members_of, read_reports
 
 ANSWER_EVERY_SECONDS = 0.2
 
@@ -301,6 +303,7 @@ def _refusals(planned: Plan) -> Iterator[str]:
         yield f"it has {size:,} bytes, and {DOCUMENT_BYTES_MAX:,} are possible"
     if planned.base is not None:
         yield from _other_targets(planned.base.document, planned.document)
+    yield from _not_for_members(planned.configuration)
     found = _errors(planned.configuration)
     if not found:
         return
@@ -328,6 +331,33 @@ def _other_targets(before: str, after: str) -> Iterator[str]:
                     f"Try: give the entry another name than {each.name}; this one is retired then, "
                     "and the new one loads from the next messages on"
                 )
+
+
+def _not_for_members(configuration: Configuration) -> Iterator[str]:
+    """While members of a fleet run, each of them would refuse what only a driver alone may load;
+    one that is started again would end, since it may not run beside the others."""
+    sharing = [name for name in _names(configuration) if _is_shared(configuration, name)]
+    if not sharing:
+        return
+
+    def has_tokens() -> bool:
+        now = resolved(configuration)
+        return read_today(now, [read_spec(now, name) for name in sharing]).tokens
+
+    try:
+        refuse_what_members_cannot(configuration, has_tokens)
+    except NotWhileRunningError as error:
+        yield (
+            f"connector {', '.join(sharing)}: {error}. Try: stop all members (`sluice drain`), "
+            "apply it then, and start one, which takes all partitions"
+        )
+    except SluiceError as error:
+        yield f"nobody knows whether servers know tokens: {error}. Try: {error.hint}"
+
+
+def _is_shared(configuration: Configuration, name: str) -> bool:
+    heard, at_ms = read_reports(configuration, name).values(), now_ms()
+    return any(is_reporting(each, at_ms) and not each.report.is_alone for each in heard)
 
 
 def _errors(configuration: Configuration) -> list[Finding]:

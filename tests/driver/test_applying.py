@@ -11,13 +11,15 @@ from typing import Any
 
 import pytest
 
+from sluice.config import load
+from sluice.config.applied import document_of
 from sluice.core.decided import Decided, Version, apply_entry
 from sluice.core.errors import ConfigurationError, TransientError
 from sluice.core.load_spec import LoadSpec
 from sluice.core.ranges import TopicPartition
 from sluice.core.receipts import Failed
-from sluice.driver import applying
-from sluice.driver.applying import Applying
+from sluice.driver import applying, connector
+from sluice.driver.applying import Applying, NotWhileRunningError
 from sluice.driver.connector import _Applied
 from sluice.driver.ports import ConfigurationRead, SchemaRead
 from sluice.worker.assignment import Assignment
@@ -151,3 +153,46 @@ def test_a_version_that_is_taken_up_leaves_the_windows_of_the_next_one_watched(
     applied._taken(SimpleNamespace(number=3), configuration, second)
     applied.see_specs([])
     assert watched[1:] == [[second]]
+
+
+@pytest.mark.parametrize(
+    ("table", "why"),
+    [
+        ('deduplicate = { key = ["id"], window = "7d" }', "orders has `deduplicate`"),
+        (
+            'unknown_fields = "refuse"\ndynamic_columns = { allow = ["a"] }',
+            "a server hashes what it stores",
+        ),
+    ],
+)
+def test_members_of_a_fleet_take_up_nothing_that_only_a_driver_alone_may_load(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, table: str, why: str
+) -> None:
+    """Each of them would deduplicate by itself, or add columns while another one inserts."""
+    more = '[deduplication]\nstore = "redis://host:6379"\n[fleet]\nmember = "a"\n'
+    file = configuration_of(tmp_path, more=more)
+    text = (tmp_path / "sluice.toml").read_text()
+    entry = f'[[table]]\nname = "orders"\n{table}\n'
+    (tmp_path / "sluice.toml").write_text(text.replace('[[table]]\nname = "orders"\n', entry))
+    document = document_of(load(tmp_path / "sluice.toml", {}))
+    spec = World([KEPT]).spec
+    monkeypatch.setattr(connector, "read_spec", lambda *_: spec)
+    monkeypatch.setattr(connector, "read_today", lambda *_: SimpleNamespace(tokens=False))
+    made: list[object] = []
+    monkeypatch.setattr(connector, "ensure_own_topics", lambda *asked: made.append(asked))
+    monitor = SimpleNamespace(watch=made.append)
+    assembly: Any = SimpleNamespace(
+        run=SimpleNamespace(connector=SimpleNamespace(name="dc1"), file=file, configuration=file),
+        names=SimpleNamespace(is_shared=True),
+        admin=None,
+        monitor=monitor,
+        staging=monitor,
+        inbox=SimpleNamespace(put=made.append),
+    )
+    version = Version(2, 1, document, "alice", "", 1)
+    with pytest.raises(NotWhileRunningError, match=f"share the partitions, and .*{why}"):
+        _Applied(assembly)._prepare(version)
+    assert made == []
+    assembly.names.is_shared = False
+    _Applied(assembly)._prepare(version)
+    assert spec in made

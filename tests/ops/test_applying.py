@@ -14,6 +14,7 @@ from sluice.core.decided import Version, apply_entry, taken_entry
 from sluice.core.errors import ConfigurationError
 from sluice.core.fleet.records import Report
 from sluice.driver.applying import loaded
+from sluice.driver.specs import kafka_access
 from sluice.kafka.decisions import write_decisions
 from sluice.kafka.fleet import FleetTopic
 from sluice.machine.clock import now_ms
@@ -252,6 +253,32 @@ def test_a_table_whose_name_is_a_variable_is_added(pipeline: Pipeline) -> None:
     assert line.startswith("add table ${MORE}: ") and line.endswith(" into shop.bids")
 
 
+def report(configuration: Configuration, *owners: str, is_alone: bool = False) -> None:
+    """Members of a fleet report."""
+    access = kafka_access(configuration, "dc1")
+    topic = FleetTopic(access, configuration.fleet_topic, is_made=True)
+    for owner in owners:
+        topic.send(Report(owner, owner, 1, silent_seconds=60, is_alone=is_alone))
+    topic.flush(10)
+    topic.close()
+
+
+def test_what_members_that_share_cannot_load_is_refused_while_they_run(
+    pipeline: Pipeline, findings: list[tuple[str, Finding]]
+) -> None:
+    with_table(pipeline, "events")
+    text = pipeline.path.read_text() + 'deduplicate = { key = ["id"], window = "7d" }\n'
+    pipeline.path.write_text(f'{text}[deduplication]\nstore = "redis://host:6379"\n')
+    configuration = load(pipeline.path, {})
+    report(configuration, "run-1", is_alone=True)
+    assert plan(configuration).refusals == ()
+    report(configuration, "run-2")
+    (refusal,) = plan(configuration).refusals
+    assert refusal.startswith("connector dc1: members of a fleet share the partitions, and ")
+    assert "[[table]] events has `deduplicate`" in refusal and "stop all members" in refusal
+    assert plan(pipeline.configuration).refusals == ()
+
+
 def plan_rollback_of_before(late: applying.Plan) -> applying.Plan:
     """The plan of somebody who looked before the last version came, and wants something else."""
     from dataclasses import replace
@@ -276,11 +303,7 @@ def test_what_drivers_said(pipeline: Pipeline, findings: list[tuple[str, Finding
     assert [(each.owner, each.error) for each in found.said] == [("run-1", "no shard is named s9")]
     assert found.are_all
     # Of a fleet all members that report are waited for.
-    topic = FleetTopic(access, configuration.fleet_topic, is_made=True)
-    for owner in ("run-1", "run-2"):
-        topic.send(Report(owner, owner, 1, silent_seconds=60))
-    topic.flush(10)
-    topic.close()
+    report(configuration, "run-1", "run-2")
     (found,) = applying.answers(configuration, 1, 0.1).values()
     assert found.missing == ("run-2",) and not found.are_all
     say("run-2", "")
