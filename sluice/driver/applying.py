@@ -103,6 +103,20 @@ def refuse_what_members_cannot(
         )
 
 
+def refuse_other_tables(entries: Collection[str]) -> None:
+    """:param entries: whose windows the driver watches, of another table each.
+    :raises NotWhileRunningError: there are some.
+    """
+    if entries:
+        named = ", ".join(entries)
+        raise NotWhileRunningError(
+            f"table {named}: an entry keeps its table while a driver runs, and this one knows it "
+            "with another",
+            f"Give the entry another name than {named}, and apply that. Or start the driver again: "
+            "it takes the version up then.",
+        )
+
+
 class Applying:
     """Takes up the versions of one connector, the newest one that it knows.
 

@@ -37,6 +37,7 @@ from sluice.driver.applying import (
     Applying,
     answer,
     newest_version,
+    refuse_other_tables,
     refuse_what_members_cannot,
     refuse_what_needs_a_start,
 )
@@ -717,6 +718,7 @@ class _Applied:
         spec = read_spec(configuration, name)
         if assembly.names.is_shared:
             refuse_what_members_cannot(applied, lambda: read_today(configuration, [spec]).tokens)
+        refuse_other_tables(assembly.monitor.other_tables(spec))
         ensure_own_topics(assembly.admin, configuration.own_topics)
         with self._lock:
             self._coming = spec

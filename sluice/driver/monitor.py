@@ -88,6 +88,18 @@ class WindowMonitor(Background):
             self._tables = {**new, **self._tables}
             self._read(self._servers())
 
+    def other_tables(self, spec: LoadSpec) -> list[str]:
+        """Entries of a load spec of which another table's window is watched: what is in doubt in
+        the one would be judged by the window of the other (R10)."""
+        tables = self._tables
+        return sorted(
+            {
+                target_shard.entry
+                for target_shard, table in self._target_shards(spec).items()
+                if tables.get(target_shard, table) != table
+            }
+        )
+
     def only(self, specs: Iterable[LoadSpec]) -> None:
         """Watch the target shards of these load specs, and no others; called from any thread."""
         found: dict[TargetShard, tuple[str, str]] = {}

@@ -78,14 +78,15 @@ def plan(configuration: Configuration) -> Plan:
     """
     document = document_of(configuration)
     decided = _decided(configuration)
-    base = decided[_leading(decided)].applied
+    before = decided[_leading(decided)].versions
+    base = before[-1] if before else None
     number = base.number if base else 0
     behind = tuple(n for n, each in decided.items() if number and _number(each) != number)
     if base is not None and base.document == document:
         return Plan(configuration, base, number, document, behind, ())
     lines = tuple(_lines(configuration, base, document))
     planned = Plan(configuration, base, number + 1, document, (), lines)
-    return replace(planned, refusals=tuple(_refusals(planned)))
+    return replace(planned, refusals=tuple(_refusals(planned, before)))
 
 
 def plan_rollback(configuration: Configuration, number: int | None) -> Plan:
@@ -297,12 +298,11 @@ _WORDS: Mapping[tuple[str, str], str] = {
 }
 
 
-def _refusals(planned: Plan) -> Iterator[str]:
+def _refusals(planned: Plan, before: Sequence[Version]) -> Iterator[str]:
     size = len(planned.document.encode())
     if size > DOCUMENT_BYTES_MAX:
         yield f"it has {size:,} bytes, and {DOCUMENT_BYTES_MAX:,} are possible"
-    if planned.base is not None:
-        yield from _other_targets(planned.base.document, planned.document)
+    yield from _other_targets(before, planned)
     yield from _not_for_members(planned.configuration)
     found = _errors(planned.configuration)
     if not found:
@@ -320,17 +320,28 @@ def _refusals(planned: Plan) -> Iterator[str]:
             yield f"{finding.where}: {finding.what}.{fix}"
 
 
-def _other_targets(before: str, after: str) -> Iterator[str]:
+def _other_targets(before: Sequence[Version], planned: Plan) -> Iterator[str]:
     """Drivers that run know the deduplication windows of an entry by its name (R10): what is in
-    doubt in the one table would be judged by the window of the other."""
-    for each in differences(before, after):
-        for key in each.keys if each.what == "table" else ():
-            if key.partition(":")[0] == "target":
-                yield (
-                    f"table {each.name}: {key}, and an entry keeps its table while drivers run. "
-                    f"Try: give the entry another name than {each.name}; this one is retired then, "
-                    "and the new one loads from the next messages on"
-                )
+    doubt in the one table would be judged by the window of the other. They know it still where it
+    was retired meanwhile.
+
+    :param before: all versions, the oldest first.
+    """
+    unseen = set(tables_by_written_name(planned.configuration))
+    for version in reversed(before):
+        found = [d for d in differences(version.document, planned.document) if d.what == "table"]
+        since = "" if version == planned.base else f" since {version.name}"
+        for each in found:
+            for key in each.keys if each.name in unseen else ():
+                if key.partition(":")[0] == "target":
+                    yield (
+                        f"table {each.name}: {key}{since}, and an entry keeps its table while "
+                        f"drivers run. Try: give the entry another name than {each.name}; this one "
+                        "is retired then, and the new one loads from the next messages on"
+                    )
+        unseen &= {each.name for each in found if each.kind == "add"}
+        if not unseen:
+            return
 
 
 def _not_for_members(configuration: Configuration) -> Iterator[str]:

@@ -165,7 +165,7 @@ def test_a_version_that_is_taken_up_leaves_the_windows_of_the_next_one_watched(
         ),
     ],
 )
-def test_members_of_a_fleet_take_up_nothing_that_only_a_driver_alone_may_load(
+def test_nothing_is_taken_up_that_this_driver_may_not_load(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, table: str, why: str
 ) -> None:
     """Each of them would deduplicate by itself, or add columns while another one inserts."""
@@ -180,7 +180,7 @@ def test_members_of_a_fleet_take_up_nothing_that_only_a_driver_alone_may_load(
     monkeypatch.setattr(connector, "read_today", lambda *_: SimpleNamespace(tokens=False))
     made: list[object] = []
     monkeypatch.setattr(connector, "ensure_own_topics", lambda *asked: made.append(asked))
-    monitor = SimpleNamespace(watch=made.append)
+    monitor = SimpleNamespace(watch=made.append, other_tables=lambda _: ["orders"])
     assembly: Any = SimpleNamespace(
         run=SimpleNamespace(connector=SimpleNamespace(name="dc1"), file=file, configuration=file),
         names=SimpleNamespace(is_shared=True),
@@ -193,6 +193,11 @@ def test_members_of_a_fleet_take_up_nothing_that_only_a_driver_alone_may_load(
     with pytest.raises(NotWhileRunningError, match=f"share the partitions, and .*{why}"):
         _Applied(assembly)._prepare(version)
     assert made == []
+    # A driver alone may; but nobody may where the entry had another table.
     assembly.names.is_shared = False
+    with pytest.raises(NotWhileRunningError, match="table orders: an entry keeps its table"):
+        _Applied(assembly)._prepare(version)
+    assert made == []
+    monitor.other_tables = lambda _: []
     _Applied(assembly)._prepare(version)
     assert spec in made

@@ -81,6 +81,11 @@ def test_an_entry_keeps_its_table(pipeline: Pipeline, findings: list[tuple[str, 
         apply(planned, by="alice", why="")
     renamed = plan(with_other_table("renamed"))
     assert renamed.refusals == () and apply(renamed, by="alice", why="").number == 2
+    # They still know the one that is retired by now.
+    (refusal,) = plan(with_other_table("other")).refusals
+    assert 'target: not set becomes "shop.elsewhere" since version 1, and an entry' in refusal
+    pipeline.path.write_text(written)
+    assert plan(load(pipeline.path, {})).refusals == ()
 
 
 def test_a_signal_applies_no_file_that_has_not_changed(
