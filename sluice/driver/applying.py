@@ -160,15 +160,16 @@ class Applying:
             self._thread.start()
 
     def _run(self) -> None:
-        said = ""
+        said, newest = "", 0
         item = self._todo.get()
         while item is not None:
             try:
-                if isinstance(item, Version):
+                if not isinstance(item, Version):
+                    self._answer(*item)
+                elif item.number >= newest:  # an older one waited while an answer came
+                    newest = item.number
                     self._prepare(item)
                     said = ""
-                else:
-                    self._answer(*item)
             except TransientError as error:
                 if str(error) != said:
                     said = str(error)

@@ -126,6 +126,37 @@ def test_what_cannot_be_taken_up_is_answered_and_the_next_one_is_tried(
     assert caplog.text.count("the server is away") == 1
 
 
+def test_an_older_version_is_not_taken_up_after_a_newer_one(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """It waits for a server when an answer and the newer one come."""
+    monkeypatch.setattr(applying, "RETRY_SECONDS", 0.01)
+    said: list[tuple[int, str]] = []
+    done = threading.Event()
+    tries: list[int] = []
+
+    def prepare(found: Version) -> None:
+        tries.append(found.number)
+        if tries == [7]:
+            taker.taken(6)
+            taker.hear(version(8))
+            raise TransientError("the server is away")
+        taker.taken(found.number)
+
+    def answer(number: int, error: str) -> None:
+        said.append((number, error))
+        if number == 8:
+            done.set()
+
+    taker = Applying(None, prepare, answer)
+    try:
+        taker.hear(version(7))
+        assert done.wait(10)
+    finally:
+        taker.stop()
+    assert tries == [7, 8] and said == [(6, ""), (8, "")]
+
+
 def test_a_version_that_is_taken_up_leaves_the_windows_of_the_next_one_watched(
     tmp_path: Path,
 ) -> None:
