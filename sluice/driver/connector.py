@@ -725,14 +725,17 @@ class _Applied:
         # Its claims are watched once the loop goes by it: until then rows may come without them.
         assembly.monitor.watch(spec)
         assembly.staging.watch(spec)
-        taken = partial(self._taken, version, configuration, spec)
+        taken = partial(self._taken, version, applied, spec)
         reads = partial(configuration.reads, name)
         assembly.inbox.put(
             ConfigurationRead(version.number, spec, configuration.parkable, reads, taken)
         )
 
     def _taken(self, version: Version, configuration: Configuration, spec: LoadSpec) -> None:
-        """The loop goes by it from now on; called from its thread."""
+        """The loop goes by it from now on; called from its thread.
+
+        :param configuration: without replicas where servers tell them: each start asks them anew.
+        """
         assembly = self._assembly
         _logger.warning("connector %s loads by %s", assembly.run.connector.name, version)
         assembly.run.use(version, configuration)

@@ -5,13 +5,14 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from sluice.config import load
+from sluice.config import Configuration, load
 from sluice.config.applied import document_of
 from sluice.core.decided import Decided, Version, apply_entry
 from sluice.core.errors import ConfigurationError, TransientError
@@ -22,6 +23,7 @@ from sluice.driver import applying, connector
 from sluice.driver.applying import Applying, NotWhileRunningError
 from sluice.driver.connector import _Applied
 from sluice.driver.ports import ConfigurationRead, SchemaRead
+from sluice.driver.topology import with_replicas
 from sluice.worker.assignment import Assignment
 from tests.driver.loop_world import Answer, World, kinds, table_spec
 from tests.driver.test_specs import configuration_of
@@ -186,6 +188,26 @@ def test_a_version_that_is_taken_up_leaves_the_windows_of_the_next_one_watched(
     assert watched[1:] == [[second]]
 
 
+def assembly_of(file: Configuration, monkeypatch: pytest.MonkeyPatch) -> Any:
+    """What `_Applied` needs to prepare a version; `made` has what became of it."""
+    spec, made = World([KEPT]).spec, list[Any]()
+    monkeypatch.setattr(connector, "read_spec", lambda *_: spec)
+    monkeypatch.setattr(connector, "read_today", lambda *_: SimpleNamespace(tokens=False))
+    monkeypatch.setattr(connector, "ensure_own_topics", lambda *asked: made.append(asked))
+    return SimpleNamespace(
+        run=SimpleNamespace(connector=SimpleNamespace(name="dc1"), file=file, configuration=file),
+        configuration=file,
+        names=SimpleNamespace(is_shared=True),
+        admin=None,
+        monitor=SimpleNamespace(watch=made.append, other_tables=lambda _: []),
+        staging=SimpleNamespace(watch=made.append),
+        inbox=SimpleNamespace(put=made.append),
+        schema=None,
+        _told_apart=None,
+        made=made,
+    )
+
+
 @pytest.mark.parametrize(
     ("table", "why"),
     [
@@ -199,36 +221,41 @@ def test_a_version_that_is_taken_up_leaves_the_windows_of_the_next_one_watched(
 def test_nothing_is_taken_up_that_this_driver_may_not_load(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, table: str, why: str
 ) -> None:
-    """Each of them would deduplicate by itself, or add columns while another one inserts."""
+    """Members of a fleet would deduplicate each by itself, or add columns while another one
+    inserts."""
     more = '[deduplication]\nstore = "redis://host:6379"\n[fleet]\nmember = "a"\n'
-    file = configuration_of(tmp_path, more=more)
+    assembly = assembly_of(configuration_of(tmp_path, more=more), monkeypatch)
     text = (tmp_path / "sluice.toml").read_text()
     entry = f'[[table]]\nname = "orders"\n{table}\n'
     (tmp_path / "sluice.toml").write_text(text.replace('[[table]]\nname = "orders"\n', entry))
     document = document_of(load(tmp_path / "sluice.toml", {}))
-    spec = World([KEPT]).spec
-    monkeypatch.setattr(connector, "read_spec", lambda *_: spec)
-    monkeypatch.setattr(connector, "read_today", lambda *_: SimpleNamespace(tokens=False))
-    made: list[object] = []
-    monkeypatch.setattr(connector, "ensure_own_topics", lambda *asked: made.append(asked))
-    monitor = SimpleNamespace(watch=made.append, other_tables=lambda _: ["orders"])
-    assembly: Any = SimpleNamespace(
-        run=SimpleNamespace(connector=SimpleNamespace(name="dc1"), file=file, configuration=file),
-        names=SimpleNamespace(is_shared=True),
-        admin=None,
-        monitor=monitor,
-        staging=monitor,
-        inbox=SimpleNamespace(put=made.append),
-    )
     version = Version(2, 1, document, "alice", "", 1)
     with pytest.raises(NotWhileRunningError, match=f"share the partitions, and .*{why}"):
         _Applied(assembly)._prepare(version)
-    assert made == []
+    assert assembly.made == []
     # A driver alone may; but nobody may where the entry had another table.
     assembly.names.is_shared = False
+    assembly.monitor.other_tables = lambda _: ["orders"]
     with pytest.raises(NotWhileRunningError, match="table orders: an entry keeps its table"):
         _Applied(assembly)._prepare(version)
-    assert made == []
-    monitor.other_tables = lambda _: []
+    assert assembly.made == []
+    assembly.monitor.other_tables = lambda _: []
     _Applied(assembly)._prepare(version)
-    assert spec in made
+    assert isinstance(assembly.made[-1], ConfigurationRead)
+
+
+def test_a_later_start_looks_for_replicas_anew(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And not at those that there were when something was applied, which may be gone by then."""
+    file, used = configuration_of(tmp_path), list[Configuration]()
+    assembly = assembly_of(file, monkeypatch)
+    assembly.run.use = lambda _, configuration: used.append(configuration)
+    of_now = partial(with_replicas, shards={"s1": ("http://of-now:8123",)})
+    monkeypatch.setattr(connector, "resolved", of_now)
+    applied: Any = _Applied(assembly)
+    applied._prepare(Version(1, 0, document_of(file), "alice", "", 1))
+    applied._finder = SimpleNamespace(use=lambda *_: None)
+    applied._applying = SimpleNamespace(taken=lambda _: None)
+    assembly.made[-1].taken()
+    assert [each.clickhouse for each in used] == [file.clickhouse]
