@@ -165,6 +165,8 @@ class ConnectorRun:
         self.loop: ConnectorLoop | None = None
         #: Where the driver is a member of a fleet, once it has looked who else is.
         self.fleet: FleetMember | None = None
+        #: What its loops have heard of what persons decide; None: it had none yet.
+        self.decided: Decided | None = None
         #: By the file, and as it is loaded: by what was applied last.
         self.file, self.configuration = configuration, configuration
         self.version: Version | None = None
@@ -508,6 +510,7 @@ class _Assembly:
 
     def _hear(self, read: DecisionsRead) -> None:
         """A person has decided something; called from the watch's thread."""
+        self.run.decided = read.decided
         self.monitor.bear(read.decided.frozen)
         self.inbox.put(read)
         self.applying.hear(read.decided)
@@ -529,8 +532,9 @@ class _Assembly:
         self.watch = ReplicaWatch(configuration, name, self.spec, now_ms, self._use)
         run, topic = self.run, configuration.decisions_topic
         hearing = self._hear, run.stopping.set, run.refresh, _member_name(configuration)
-        decisions = DecisionWatch(self.kafka, topic, *hearing)
+        decisions = DecisionWatch(self.kafka, topic, *hearing, run.decided)
         decided, self.decisions = decisions.start(), decisions
+        run.decided = decided
         self.monitor.bear(decided.frozen)
         windows: Windows = self.claims or self.monitor
         jobs = self.run._jobs.result()
