@@ -82,11 +82,21 @@ def plan(configuration: Configuration) -> Plan:
     base = before[-1] if before else None
     number = base.number if base else 0
     behind = tuple(n for n, each in decided.items() if number and _number(each) != number)
-    if base is not None and base.document == document:
+    differing = tuple(_differing(base, decided)) if base is not None else ()
+    if base is not None and base.document == document and not differing:
         return Plan(configuration, base, number, document, behind, ())
-    lines = tuple(_lines(configuration, base, document))
+    lines = *differing, *_lines(configuration, base, document)
     planned = Plan(configuration, base, number + 1, document, (), lines)
     return replace(planned, refusals=tuple(_refusals(planned, before)))
+
+
+def _differing(base: Version, decided: Mapping[str, Decided]) -> Iterator[str]:
+    """What else counts under the same number: two persons who apply at once by files with different
+    connectors may both be the first, each in another cluster."""
+    for name, each in decided.items():
+        found = each.applied
+        if found and found.number == base.number and found.document != base.document:
+            yield f"connector {name} has another {found}: what is applied now takes its place"
 
 
 def plan_rollback(configuration: Configuration, number: int | None) -> Plan:
@@ -238,7 +248,7 @@ class OwnFile:
             path = configuration.path
             return [f"{path} {why}: it is not applied. Try: sluice apply {path}"]
         planned = plan(configuration)
-        if not planned.does_something:
+        if not planned.does_something or (planned.lines and document == self._document):
             return []
         version = apply(planned, by=by, why=f"{configuration.path} has changed")
         return [f"{version.name}: {line}" for line in planned.lines]

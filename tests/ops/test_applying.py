@@ -227,6 +227,29 @@ def test_a_connector_that_is_new_takes_the_next_version_wherever_its_name_stands
     assert not plan(configuration).does_something
 
 
+def test_two_clusters_with_different_versions_of_one_number_get_the_next_one(
+    pipeline: Pipeline, findings: list[tuple[str, Finding]]
+) -> None:
+    """As after two persons, of whom one has no connector aa in the file."""
+    before = document_of(pipeline.configuration)
+    text = with_table(pipeline, "more").path.read_text()
+    other = f'[[connector]]\nname = "aa"\nbrokers = "{pipeline.kafka.brokers}"\n'
+    pipeline.path.write_text(f'{text}{other}topics = ["{pipeline.topic}"]\n')
+    configuration = load(pipeline.path, {})
+    topics = configuration.ledger_topic, configuration.decisions_topic
+    for name, document in (("aa", document_of(configuration)), ("dc1", before)):
+        entry = apply_entry(1, 0, document, "bob", "")
+        access, group = pipeline.kafka.access(name), configuration.group(name)
+        write_decisions(access, group, *topics, [entry], now_ms())
+    planned = plan(configuration)
+    (line,) = planned.lines
+    assert line.startswith("connector dc1 has another version 1, applied by bob at 20")
+    assert apply(planned, by="alice", why="").number == 2
+    decided = [read_decided(configuration, name).applied for name in ("aa", "dc1")]
+    assert {each.document for each in decided if each} == {document_of(configuration)}
+    assert not plan(configuration).does_something
+
+
 @pytest.mark.slow
 def test_a_version_that_is_refused_by_now_is_replaced_by_the_file(
     pipeline: Pipeline, findings: list[tuple[str, Finding]]
