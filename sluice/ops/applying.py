@@ -15,6 +15,7 @@ from sluice.core.decided import (
     DOCUMENT_BYTES_MAX,
     Answer,
     Decided,
+    Frozen,
     Version,
     apply_entry,
     why_not_said,
@@ -87,7 +88,8 @@ def plan(configuration: Configuration) -> Plan:
         return Plan(configuration, base, number, document, behind, ())
     lines = *differing, *_lines(configuration, base, document)
     planned = Plan(configuration, base, number + 1, document, (), lines)
-    return replace(planned, refusals=tuple(_refusals(planned, before)))
+    frozen = [each for found in decided.values() for each in found.frozen]
+    return replace(planned, refusals=tuple(_refusals(planned, before, frozen)))
 
 
 def _differing(base: Version, decided: Mapping[str, Decided]) -> Iterator[str]:
@@ -308,26 +310,33 @@ _WORDS: Mapping[tuple[str, str], str] = {
 }
 
 
-def _refusals(planned: Plan, before: Sequence[Version]) -> Iterator[str]:
+def _refusals(planned: Plan, before: Sequence[Version], frozen: Sequence[Frozen]) -> Iterator[str]:
     size = len(planned.document.encode())
     if size > DOCUMENT_BYTES_MAX:
         yield f"it has {size:,} bytes, and {DOCUMENT_BYTES_MAX:,} are possible"
     yield from _other_targets(before, planned)
+    yield from _frozen_targets(planned, frozen)
     yield from _not_for_members(planned.configuration)
     found = _errors(planned.configuration)
     if not found:
         return
-    known: Sequence[Finding] = ()
-    if planned.base is not None:
-        base = planned.base
-        try:
-            known = _errors(under(planned.configuration, base.document, base.name, os.environ))
-        except SluiceError:
-            known = ()
+    base = _loaded_now(planned)
+    known = [] if base is None else _errors(base)
     for finding in found:
         if finding not in known:
             fix = f" Try: {finding.fix}" if finding.fix else ""
             yield f"{finding.where}: {finding.what}.{fix}"
+
+
+def _loaded_now(planned: Plan) -> Configuration | None:
+    """By what is applied until then; None: nothing is, or it does not fit the file by now."""
+    base = planned.base
+    if base is None:
+        return None
+    try:
+        return under(planned.configuration, base.document, base.name, os.environ)
+    except SluiceError:
+        return None
 
 
 def _other_targets(before: Sequence[Version], planned: Plan) -> Iterator[str]:
@@ -352,6 +361,22 @@ def _other_targets(before: Sequence[Version], planned: Plan) -> Iterator[str]:
         unseen &= {each.name for each in found if each.kind == "add"}
         if not unseen:
             return
+
+
+def _frozen_targets(planned: Plan, frozen: Sequence[Frozen]) -> Iterator[str]:
+    """A freeze of a table is of the entry's name: under another one the table would be loaded."""
+    held = {each.subject.name: each for each in frozen if each.subject.what == "table"}
+    base = _loaded_now(planned) if held else None
+    if base is None:
+        return
+    names = {table.name for table in base.tables}
+    of_target = {table.target: held[table.name] for table in base.tables if table.name in held}
+    for table in planned.configuration.tables:
+        if table.name not in names and table.target in of_target:
+            yield (
+                f"table {table.name}: it is loaded into {table.target}, and "
+                f"{of_target[table.target].line()}. Try: `sluice resume` it first"
+            )
 
 
 def _not_for_members(configuration: Configuration) -> Iterator[str]:

@@ -29,7 +29,7 @@ from sluice.ops.applying import (
 )
 from sluice.ops.doctor import Finding
 from sluice.ops.doctor_kafka import look_at_kafka
-from sluice.ops.driver_decisions import read_decided
+from sluice.ops.driver_decisions import freeze, read_decided, resume
 from sluice.ops.ledger_view import LedgerSelection, read_ledger
 from tests.ops.pipelines import Pipeline
 from tests.support.kafka import Kafka
@@ -110,6 +110,25 @@ def test_a_signal_applies_no_file_that_has_not_changed(
     findings.clear()
     (line,) = own_file.apply_if_changed(newer, by="SIGHUP")
     assert line.startswith("version 2: add table newer: ")
+
+
+def test_a_table_that_is_frozen_is_not_loaded_under_another_name(
+    pipeline: Pipeline, findings: list[tuple[str, Finding]]
+) -> None:
+    first = pipeline.configuration
+    apply(plan(first), by="alice", why="")
+    freeze(first, by="bob", why="another disk", table="orders")
+    text = pipeline.path.read_text()
+    target = first.tables[0].target
+    renamed = f'name = "renamed"\ntarget = "{target}"'
+    pipeline.path.write_text(text.replace('name = "orders"\ntopics', f"{renamed}\ntopics"))
+    configuration = load(pipeline.path, {})
+    (refusal,) = plan(configuration).refusals
+    assert refusal.startswith(
+        f"table renamed: it is loaded into {target}, and table orders is frozen by bob since 20"
+    )
+    resume(first, by="bob", why="it is there", table="orders")
+    assert plan(configuration).refusals == ()
 
 
 @pytest.mark.slow
