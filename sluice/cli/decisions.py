@@ -31,7 +31,8 @@ from sluice.cli.output import cell_text, confirm
 
 if TYPE_CHECKING:
     from sluice.config import Configuration
-    from sluice.ops.partition_decisions import Outcome, Plan
+    from sluice.ops.partition_decisions.resolving import Outcome
+    from sluice.ops.partition_decisions.situation import Plan
 
 
 _WHERE = "--connector dc1 --topic orders --partition 3"
@@ -81,7 +82,7 @@ _selected = together(
 )
 def resolve(config: Path, yes: bool, outcome: Outcome, **where: Any) -> int:
     """Say whether a range in doubt was loaded."""
-    from sluice.ops.partition_decisions import plan_resolve
+    from sluice.ops.partition_decisions.resolving import plan_resolve
 
     return _decide(config, yes, partial(plan_resolve, outcome=outcome), **where)
 
@@ -91,7 +92,7 @@ def resolve(config: Path, yes: bool, outcome: Outcome, **where: Any) -> int:
 @click.option("--offset", required=True, type=an_offset, help="the next offset to load")
 def adopt(config: Path, yes: bool, offset: int, **where: Any) -> int:
     """Go on from an offset after a foreign hand changed the group."""
-    from sluice.ops.partition_decisions import plan_adopt
+    from sluice.ops.partition_decisions.positions import plan_adopt
 
     return _decide(config, yes, partial(plan_adopt, offset=offset), **where)
 
@@ -108,7 +109,7 @@ def adopt(config: Path, yes: bool, offset: int, **where: Any) -> int:
 )
 def rewind(config: Path, yes: bool, to: int | datetime, **where: Any) -> int:
     """Load again from an offset or a time, under new tokens."""
-    from sluice.ops.partition_decisions import plan_rewind
+    from sluice.ops.partition_decisions.positions import plan_rewind
 
     return _decide(config, yes, partial(plan_rewind, to=to), **where)
 
@@ -121,7 +122,8 @@ def _decide(
     why: str,
     **where: Any,
 ) -> int:
-    from sluice.ops.partition_decisions import Decider, PartitionSelection, apply
+    from sluice.ops.partition_decisions.carrying_out import apply
+    from sluice.ops.partition_decisions.situation import Decider, PartitionSelection
 
     selection, decider = PartitionSelection(**where), Decider(by or getpass.getuser(), why)
     configuration = load_to_decide(config, selection.connector)

@@ -277,6 +277,11 @@ class SchemaChanges:
         # Under another load spec, what is sent again may be other rows.
         return {entry: known[entry] for entry in parked_in(spec, state.source.topic)}
 
+    @property
+    def may_be_parked(self) -> Collection[str]:
+        """See `ports.Sought`."""
+        return self._parking.parked.keys()
+
     def in_parts(self, state: PartitionState) -> frozenset[str]:
         """See `ports.Prober`."""
         spec = self._specs.get(state.record.spec)

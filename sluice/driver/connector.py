@@ -37,6 +37,8 @@ from sluice.driver.applying import (
     Applying,
     answer,
     newest_version,
+    refuse_other_tables,
+    refuse_what_members_cannot,
     refuse_what_needs_a_start,
 )
 from sluice.driver.background import Background
@@ -163,6 +165,8 @@ class ConnectorRun:
         self.loop: ConnectorLoop | None = None
         #: Where the driver is a member of a fleet, once it has looked who else is.
         self.fleet: FleetMember | None = None
+        #: What its loops have heard of what persons decide; None: it had none yet.
+        self.decided: Decided | None = None
         #: By the file, and as it is loaded: by what was applied last.
         self.file, self.configuration = configuration, configuration
         self.version: Version | None = None
@@ -504,6 +508,7 @@ class _Assembly:
 
     def _hear(self, read: DecisionsRead) -> None:
         """A person has decided something; called from the watch's thread."""
+        self.run.decided = read.decided
         self.monitor.bear(read.decided.frozen)
         self.inbox.put(read)
         self.applying.hear(read.decided)
@@ -523,8 +528,9 @@ class _Assembly:
         self.watch = ReplicaWatch(configuration, name, self.specs, now_ms, self._use)
         run, topic = self.run, configuration.decisions_topic
         hearing = self._hear, run.stopping.set, run.refresh, _member_name(configuration)
-        decisions = DecisionWatch(self.kafka, topic, *hearing)
+        decisions = DecisionWatch(self.kafka, topic, *hearing, run.decided)
         decided, self.decisions = decisions.start(), decisions
+        run.decided = decided
         self.monitor.bear(decided.frozen)
         windows: Windows = self.claims or self.monitor
         jobs = self.run._jobs.result()
@@ -694,17 +700,23 @@ class _Applied:
         refuse_what_needs_a_start(run.configuration, applied)
         configuration = resolved(applied)
         spec = read_spec(configuration, name)
+        if assembly.names.is_shared:
+            refuse_what_members_cannot(applied, lambda: read_today(configuration, [spec]).tokens)
+        refuse_other_tables(assembly.monitor.other_tables(spec))
         ensure_own_topics(assembly.admin, configuration.own_topics)
         assembly.monitor.watch(spec)
         assembly.staging.watch(spec)
-        taken = partial(self._taken, version, configuration, spec)
+        taken = partial(self._taken, version, applied, spec)
         reads = partial(configuration.reads, name)
         assembly.inbox.put(
             ConfigurationRead(version.number, spec, configuration.parkable, reads, taken)
         )
 
     def _taken(self, version: Version, configuration: Configuration, spec: LoadSpec) -> None:
-        """The loop goes by it from now on; called from its thread."""
+        """The loop goes by it from now on; called from its thread.
+
+        :param configuration: without replicas where servers tell them: each start asks them anew.
+        """
         assembly = self._assembly
         _logger.warning("connector %s loads by %s", assembly.run.connector.name, version)
         assembly.run.use(version, configuration)

@@ -176,6 +176,7 @@ class Dispatcher:
                         self._schema.known_rest(state),
                         state.background.stored,
                         self._schema.in_parts(state),
+                        self._schema.may_be_parked,
                     )
                     for state in states[begin : begin + PROBED_TOGETHER_MAX]
                 ]

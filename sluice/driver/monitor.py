@@ -91,6 +91,19 @@ class WindowMonitor(Background):
         if not self._target_shards(self._access.shards).keys() <= self._looked_at:
             self._read(self._servers())
 
+    def other_tables(self, spec: LoadSpec) -> list[str]:
+        """Entries of a load spec of which another table's window is watched: what is in doubt in
+        the one would be judged by the window of the other (R10)."""
+        known = self._target_shards(self._access.shards)
+        return sorted(
+            {
+                table.entry
+                for table in spec.tables
+                for target_shard in own_target_shards(table)
+                if known.get(target_shard, here := (table.database, table.table)) != here
+            }
+        )
+
     def use(self, access: ClickHouseAccess) -> None:
         """Ask these replicas from now on; called from any thread."""
         self._access = access

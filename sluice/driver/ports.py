@@ -286,6 +286,9 @@ class Sought:
     :param in_parts: entries whose tables had ClickHouse partitions when blocks of the range may
         have come: of a message of several rows only some may be stored, whatever the table is
         now.
+    :param may_be_parked: entries of which what is found missing may be parked. Who replays a parked
+        message loads all of its rows, so their tables are looked at wherever rows can be told, also
+        those that take everything again (R22).
     """
 
     block_range: Range
@@ -293,6 +296,7 @@ class Sought:
     known: Rest = field(default_factory=dict)
     stored: Stored = field(default_factory=dict)
     in_parts: Collection[str] = ()
+    may_be_parked: Collection[str] = ()
 
 
 class Prober(Protocol):

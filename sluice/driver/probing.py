@@ -306,7 +306,9 @@ class ClickHouseProber:
     ) -> None:
         probe, tables = Probe(sought), spec.tables_of(sought[0].block_range.source.topic)
         try:
-            probe.look_in({table.entry for table in tables if self._may_leave_out(table)})
+            may_be_parked = sought[0].may_be_parked
+            looked_at = {t.entry for t in tables if self._is_looked_at(t, may_be_parked)}
+            probe.look_in(looked_at)
             for table in tables:
                 self._look(probe, table, since_ms)
         except SluiceError as error:
@@ -316,14 +318,17 @@ class ClickHouseProber:
             probe.fail_all(TransientError(f"probing {ranges}: {type(error).__name__}: {error}"))
         finished(ProbeEnded(tuple(probe.answers())))
 
-    def _may_leave_out(self, table: TableSpec) -> bool:
+    def _is_looked_at(self, table: TableSpec, may_be_parked: Collection[str]) -> bool:
         """Whether a table that takes everything again (R22) is looked at all the same: of an entry
         that deduplicates, a repeat may take for duplicates what an earlier attempt has inserted, as
-        the claims of that one may be over (R20). Where rows cannot be told, all of it is missing.
+        the claims of that one may be over (R20); and one that may be parked by then. Where rows
+        cannot be told, all of it is missing.
 
         :raises SluiceError: a server does not answer.
         """
-        if not table.is_replacing or table.deduplicate is None or table.parked:
+        if not table.is_replacing or table.parked:
+            return False
+        if table.deduplicate is None and table.entry not in may_be_parked:
             return False
         describe = partial(describe_table, database=table.database, table=table.table)
         shards = [shard for shard in table.shards if shard in self._access.shards]

@@ -16,6 +16,7 @@ from confluent_kafka.admin import AdminClient, ClusterMetadata
 from sluice.core.errors import ConfigurationError, SluiceError
 from sluice.core.kafka_identity import identity_properties, wire_mechanism
 from sluice.kafka.errors import kafka_error, refused, unreachable
+from sluice.kafka.quotas import Slowed
 from sluice.kafka.tokens import token_source
 
 _logger = logging.getLogger("sluice.kafka")
@@ -37,7 +38,7 @@ _BROKEN_LOGIN = (
 )
 #: What is answered to a request that reached no broker.
 _UNREACHED_CODES = frozenset({*_LOST_CODES, ck.KafkaError._TIMED_OUT})
-_AFTER = re.compile(r" \(after \d+ms in state [A-Z_]+\)")
+_AFTER = re.compile(r" \(after \d+ms in state [A-Z_]+(, \d+ identical error\(s\) suppressed)?\)")
 #: A login that goes on to fail is told again after so long.
 _AGAIN_SECONDS = 60.0
 
@@ -169,6 +170,7 @@ def _make(
     access: KafkaAccess,
     lost: Callable[[], None] = lambda: None,
     /,
+    callbacks: Mapping[str, Callable[..., None]] = {},
     **own: Any,
 ) -> _Client:
     """A client of one kind; see `KafkaAccess.client`.
@@ -176,7 +178,7 @@ def _make(
     :raises SluiceError: there can be none with these properties.
     """
     errors = _Errors(lost)
-    properties = {"log_level": 2, **access.client(**own), "error_cb": errors}
+    properties = {"log_level": 2, **access.client(**own), **callbacks, "error_cb": errors}
     try:
         client = kind(properties)
         if isinstance(client, AdminClient):
@@ -199,13 +201,19 @@ def make_admin(access: KafkaAccess) -> AdminClient:
 
 
 def make_consumer(
-    access: KafkaAccess, group: str = READER_GROUP, /, **own: str | int | bool
+    access: KafkaAccess,
+    group: str = READER_GROUP,
+    slowed: Slowed | None = None,
+    /,
+    **own: str | int | bool,
 ) -> ck.Consumer:
     """A consumer that never commits and never joins a group by itself.
 
     It reads committed data only, and an offset that is gone is an error, not a jump (H20).
+
+    :param slowed: is told, from `consume` and other calls, when a broker's quota is used up.
     """
-    return _consumer(access, group, {"isolation_level": "read_committed", **own})
+    return _consumer(access, group, {"isolation_level": "read_committed", **own}, slowed)
 
 
 def make_unstable_reader(access: KafkaAccess, group: str = READER_GROUP) -> ck.Consumer:
@@ -216,10 +224,17 @@ def make_unstable_reader(access: KafkaAccess, group: str = READER_GROUP) -> ck.C
     return _consumer(access, group, {"isolation_level": "read_uncommitted"})
 
 
-def _consumer(access: KafkaAccess, group: str, own: dict[str, str | int | bool]) -> ck.Consumer:
+def _consumer(
+    access: KafkaAccess,
+    group: str,
+    own: dict[str, str | int | bool],
+    slowed: Slowed | None = None,
+) -> ck.Consumer:
+    callbacks = {} if slowed is None else {"throttle_cb": slowed.told_by_librdkafka}
     return _make(
         ck.Consumer,
         access,
+        callbacks=callbacks,
         group_id=group,
         enable_auto_commit=False,
         enable_auto_offset_store=False,

@@ -1,8 +1,9 @@
-"""Keys, headers and times of the messages of one range, kept while it is loaded.
+"""Keys, headers and times of messages, which a dead letter carries.
 
-A dead letter carries them. Reading a range a second time for its bad messages costs as much as
-the first time where they are spread over it, however few they are. So where the range before
-had bad messages, what they need is kept for all messages of the next one.
+With librdkafka, reading a range a second time for its bad messages costs as much as the first time
+where they are spread over it, however few they are. So where the range before had bad messages,
+what they need is kept for all messages of the next one. The native reader passes over all other
+messages without an object for any, and reads again.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import confluent_kafka as ck
 
@@ -23,6 +25,62 @@ KEPT_BYTES_MAX = 16 * 1024 * 1024
 _OBJECT_BYTES = 64
 
 _key, _timestamp = ck.Message.key, ck.Message.timestamp
+
+
+class Original(NamedTuple):
+    """A message as it stands in its topic.
+
+    :param value: None: it is a tombstone.
+    """
+
+    source: TopicPartition
+    offset: int
+    timestamp_ms: int | None
+    key: bytes | None
+    value: bytes | None
+    headers: Sequence[tuple[str, bytes | None]]
+
+    def dead_letter(self, fault: DeadLetterReason, bytes_max: int) -> DeadLetter:
+        """What becomes of it for one reason.
+
+        :param bytes_max: with a longer value it is a pointer: no value, truncated.
+        """
+        is_pointer = self.value is not None and len(self.value) > bytes_max
+        return DeadLetter(
+            topic=self.source.topic,
+            partition=self.source.partition,
+            offset=self.offset,
+            timestamp_ms=self.timestamp_ms,
+            key=self.key,
+            value=None if is_pointer else self.value,
+            headers=tuple(self.headers),
+            reason=fault.reason,
+            error=fault.error,
+            table=fault.entry,
+            column=fault.column,
+            truncated=is_pointer,
+            into=fault.into,
+            facts=fault.facts,
+        )
+
+
+class Letters:
+    """The dead letters of a range, made of its originals in their order.
+
+    :param faults: offset -> what is wrong with its message, once for each table entry.
+    :param bytes_max: of all values together.
+    """
+
+    def __init__(self, faults: Mapping[int, Sequence[DeadLetterReason]], bytes_max: int) -> None:
+        self._faults, self._left = faults, bytes_max
+        self.made: list[DeadLetter] = []
+
+    def take(self, original: Original) -> None:
+        """Make those of one message."""
+        for fault in self._faults.get(original.offset, ()):
+            letter = original.dead_letter(fault, self._left)
+            self._left -= len(letter.value or b"")
+            self.made.append(letter)
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,14 +134,16 @@ class Originals:
         source: TopicPartition,
         wanted: Mapping[int, Sequence[DeadLetterReason]],
         values: Mapping[int, bytes],
+        bytes_max: int,
     ) -> tuple[DeadLetter, ...] | None:
         """The dead letters of these messages, by offset; None if one of them is not here.
 
         :param values: of the same messages.
+        :param bytes_max: see `Letters`.
         """
         if not self.complete or wanted.keys() - values.keys():
             return None
-        dead_letters: list[DeadLetter] = []
+        letters = Letters(wanted, bytes_max)
         polls = iter(self._polls)
         poll, last = None, -1
         for offset in sorted(wanted):
@@ -97,22 +157,14 @@ class Originals:
             if poll.offsets[place] != offset:
                 return None
             has_time = poll.kinds[place] != ck.TIMESTAMP_NOT_AVAILABLE
-            dead_letters += [
-                DeadLetter(
-                    topic=source.topic,
-                    partition=source.partition,
-                    offset=offset,
-                    timestamp_ms=poll.stamps[place] if has_time else None,
-                    key=poll.keys[place] if poll.keys else None,
-                    value=values[offset],
-                    headers=tuple(poll.headers[place] if poll.headers else ()),
-                    reason=fault.reason,
-                    error=fault.error,
-                    table=fault.entry,
-                    column=fault.column,
-                    into=fault.into,
-                    facts=fault.facts,
+            letters.take(
+                Original(
+                    source,
+                    offset,
+                    poll.stamps[place] if has_time else None,
+                    poll.keys[place] if poll.keys else None,
+                    values[offset],
+                    poll.headers[place] if poll.headers else (),
                 )
-                for fault in wanted[offset]
-            ]
-        return tuple(dead_letters)
+            )
+        return tuple(letters.made)

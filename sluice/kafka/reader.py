@@ -22,7 +22,7 @@ from sluice.core.errors import SluiceError
 from sluice.core.ranges import EPOCH_UNKNOWN, Range, TopicPartition
 from sluice.core.receipts import DeadLetter, DeadLetterReason
 from sluice.core.routing import Seen
-from sluice.kafka.clients import KafkaAccess, make_admin, make_consumer
+from sluice.kafka.clients import READER_GROUP, KafkaAccess, make_admin, make_consumer
 from sluice.kafka.errors import (
     RangeVanishedError,
     StalledError,
@@ -30,7 +30,8 @@ from sluice.kafka.errors import (
     kafka_error,
 )
 from sluice.kafka.headers import all_headers, headers_of
-from sluice.kafka.originals import Originals
+from sluice.kafka.originals import Letters, Original, Originals
+from sluice.kafka.quotas import Slowed
 
 if TYPE_CHECKING:
     from sluice.kafka.log import SourceLog
@@ -134,6 +135,7 @@ class RangeReader:
         #: With where each stands, and the epoch and the topic's id of the last range that it read.
         self._consumers = OrderedDict[TopicPartition, tuple[ck.Consumer, tuple[int, int, str]]]()
         self._polls: dict[TopicPartition, int] = {}
+        self._slowed = Slowed()
         #: Of the last range that was read, if its topic had bad messages before.
         self._originals: tuple[Range | None, Originals | None] = None, None
         self._had_bad: set[str] = set()
@@ -180,6 +182,7 @@ class RangeReader:
         """
         first = wanted[0].block_range
         originals = None
+        self._originals = None, None
         if len(wanted) == 1:
             originals = Originals() if first.source.topic in self._had_bad else None
             self._originals = first, originals
@@ -189,7 +192,15 @@ class RangeReader:
         fetch_bytes = _fetch_bytes(poll)
         consumer = self._consumer_at(wanted, fetch_bytes)
         reading = _Reading(
-            consumer, wanted, bytes_max, deliver, look, originals, poll, tombstones=tombstones
+            consumer,
+            self._slowed,
+            wanted,
+            bytes_max,
+            deliver,
+            look,
+            originals,
+            poll,
+            tombstones=tombstones,
         )
         is_kept = False
         try:
@@ -212,20 +223,22 @@ class RangeReader:
 
     def dead_letters(
         self,
-        block_range: Range,
+        read: Wanted,
         wanted: Mapping[int, Sequence[DeadLetterReason]],
         values: Mapping[int, bytes],
         bytes_max: int,
     ) -> tuple[DeadLetter, ...]:
         """As `read_originals`, without reading if all was kept when the range was read.
 
+        :param read: what was read before, of one range.
         :param values: of these messages, as far as they are at hand.
         """
+        block_range = read.block_range
         self._had_bad.add(block_range.source.topic)
         (kept_range, originals), self._originals = self._originals, (None, None)
         size = sum(len(values.get(offset, b"")) * len(wanted[offset]) for offset in wanted)
         if originals is not None and kept_range == block_range and size <= bytes_max:
-            dead_letters = originals.dead_letters(block_range.source, wanted, values)
+            dead_letters = originals.dead_letters(block_range.source, wanted, values, bytes_max)
             if dead_letters is not None:
                 return dead_letters
         return read_originals(self._access, block_range, wanted, bytes_max)
@@ -259,7 +272,13 @@ class RangeReader:
                 return kept
             if kept is not None:
                 kept.close()
-        consumer = make_consumer(self._access, max_partition_fetch_bytes=fetch_bytes, **_TUNING)
+        consumer = make_consumer(
+            self._access,
+            READER_GROUP,
+            self._slowed,
+            max_partition_fetch_bytes=fetch_bytes,
+            **_TUNING,
+        )
         consumer.assign([_at(each.source, each.begin) for each in ranges])
         return consumer
 
@@ -292,6 +311,7 @@ class _Reading:
     def __init__(
         self,
         consumer: ck.Consumer,
+        slowed: Slowed,
         wanted: Sequence[Wanted],
         bytes_max: int,
         deliver: Deliver,
@@ -302,7 +322,7 @@ class _Reading:
         tombstones: bool,
     ) -> None:
         ranges = [one.block_range for one in wanted]
-        self._consumer, self._wanted = consumer, wanted
+        self._consumer, self._slowed, self._wanted = consumer, slowed, wanted
         self._bytes_max, self._deliver, self._look = bytes_max, deliver, look
         self._originals, self._tombstones = originals, tombstones
         self.poll = poll
@@ -335,7 +355,7 @@ class _Reading:
             if len(self._unfinished) == 1 or not batch:
                 self._see_positions()
             self._pass_on()
-            if self._unfinished and time.monotonic() - self._progress_at > STALL_SECONDS:
+            if self._unfinished and self._slowed.seconds_since(self._progress_at) > STALL_SECONDS:
                 number, block_range = self.current
                 with _unread(number):
                     _explain_stall(self._consumer, block_range, self.positions[number])
@@ -605,9 +625,9 @@ def read_originals(
     :param wanted: offset -> what is wrong with its message, once for each table entry.
     :param bytes_max: payloads beyond this total become pointers: no value, truncated.
     """
-    dead_letters: list[DeadLetter] = []
-    left = bytes_max
-    consumer = make_consumer(access)
+    letters = Letters(wanted, bytes_max)
+    slowed = Slowed()
+    consumer = make_consumer(access, READER_GROUP, slowed)
     source, end = block_range.source, block_range.end
     where = [ck.TopicPartition(source.topic, source.partition)]
     position = min(wanted)
@@ -618,37 +638,25 @@ def read_originals(
         while position < min(stop, end):
             batch = consumer.consume(min(POLL_MESSAGES, stop - position), POLL_TIMEOUT_SECONDS)
             for message in _without_errors(block_range, batch):
-                for fault in wanted.get(message.offset(), ()):
-                    letter = _letter(message, fault, left)
-                    left -= len(letter.value or b"")
-                    dead_letters.append(letter)
+                if message.offset() in wanted:
+                    letters.take(_original(source, message))
             before = position
             position = _position(consumer, where, position)
             if position > before:
                 progress_at = time.monotonic()
-            elif time.monotonic() - progress_at > STALL_SECONDS:
+            elif slowed.seconds_since(progress_at) > STALL_SECONDS:
                 _explain_stall(consumer, block_range, position)
     finally:
         consumer.close()
-    return tuple(dead_letters)
+    return tuple(letters.made)
 
 
-def _letter(message: ck.Message, fault: DeadLetterReason, left: int) -> DeadLetter:
-    value = message.value()
-    pointer = value is not None and len(value) > left
-    return DeadLetter(
-        topic=message.topic(),
-        partition=message.partition(),
-        offset=message.offset(),
-        timestamp_ms=_timestamp_ms(message),
-        key=message.key(),
-        value=None if pointer else value,
-        headers=tuple(headers_of(message)),
-        reason=fault.reason,
-        error=fault.error,
-        table=fault.entry,
-        column=fault.column,
-        truncated=pointer,
-        into=fault.into,
-        facts=fault.facts,
+def _original(source: TopicPartition, message: ck.Message) -> Original:
+    return Original(
+        source,
+        message.offset(),
+        _timestamp_ms(message),
+        message.key(),
+        message.value(),
+        headers_of(message),
     )

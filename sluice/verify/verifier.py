@@ -2,76 +2,30 @@
 
 It shares nothing with the loader but the format of its records: what it reads is what Kafka
 keeps, from one of two sources (`sluice.verify.history`), and the judgement is pure
-(`sluice.core.anomalies`, which also says how gaps are found). It writes nothing, fences
-nobody and joins no group, so it may run beside the pipeline for as long as one likes.
+(`sluice.core.anomalies`, which also says how gaps are found). Two instances that contradict each
+other lie in one log, so each log is judged by itself, in its own order: a clock that was set back
+turns no history round. It writes nothing, fences nobody and joins no group, so it may run beside
+the pipeline for as long as one likes.
 """
 
 from __future__ import annotations
 
-import heapq
 import logging
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import closing
 from dataclasses import dataclass, field
 from typing import Literal
 
 from sluice.config import Configuration
-from sluice.core.anomalies import Anomaly, AnomalyKind, Chain, Event, Forgotten, Instance, Judge
+from sluice.core.anomalies import Anomaly, AnomalyKind, Chain, Forgotten, Instance, Judge
 from sluice.core.errors import TransientError
 from sluice.core.ranges import TopicPartition
 from sluice.driver.specs import kafka_access
 from sluice.kafka.offsets_topic import OFFSETS_TOPIC
 from sluice.verify.history import History, open_ledger, open_offsets
 from sluice.verify.pace import Pace
-
-#: How much later than its timestamp an event of another log may become readable, their clocks'
-#: difference included. An event that comes later still is judged all the same, since a chain
-#: lies within one log; only the order of what is printed suffers.
-SKEW_ALLOWANCE_MS = 10_000
-
-
-class Merge:
-    """Puts the histories of any number of logs, which are known by number, into one order of time.
-
-    A min-heap by commit timestamp, as in the article. Within one log the log's own order counts,
-    whatever its timestamps say: a clock that was set back cannot turn a history round. Between
-    logs an event is given out once every other log has been read up to its time. A log that has
-    nothing new is waited for no longer than the skew allowance.
-    """
-
-    def __init__(self) -> None:
-        self._heap: list[tuple[int, int, int, Event]] = []
-        self._last_ms: dict[int, int] = {}
-        self._count = 0
-
-    def push(self, log: int, event: Event) -> None:
-        """Add the next event of a log."""
-        at_ms = max(event.at_ms, self._last_ms.get(log, event.at_ms))
-        self._last_ms[log] = at_ms
-        self._count += 1
-        heapq.heappush(self._heap, (at_ms, log, self._count, event))
-
-    def last_ms(self, log: int) -> int:
-        """The time that a log was read up to; 0 before its first event."""
-        return self._last_ms.get(log, 0)
-
-    def ready(self, read_up_to_ms: Mapping[int, float]) -> Iterator[Event]:
-        """The events that may be given out, oldest first.
-
-        :param read_up_to_ms: for each log, the time before which nothing of it is to come.
-        """
-        while self._heap:
-            at_ms, log, _, event = self._heap[0]
-            if any(until < at_ms for other, until in read_up_to_ms.items() if other != log):
-                return
-            heapq.heappop(self._heap)
-            yield event
-
-    def __len__(self) -> int:
-        return len(self._heap)
-
 
 _logger = logging.getLogger("sluice.verify")
 
@@ -131,16 +85,25 @@ class VerifyReport:
 
 @dataclass(slots=True)
 class _ConnectorCheck:
-    """One connector: its history and its judge, None while its log cannot be opened."""
+    """One connector: its history and its judge, None while its log cannot be opened.
+
+    :param unconfirmed: what the judge found, and what compaction may still explain.
+    """
 
     connector: str
     history: History | None = None
     judge: Judge | None = None
     instances: int = 0
+    unconfirmed: list[Anomaly] = field(default_factory=list)
     retry_at: float = 0.0
     ask_end_at: float = 0.0
-    waiting: bool = False
     missed: bool = False
+
+    @property
+    def lag(self) -> int:
+        """Messages of its log that were not read yet, as last asked for; 0 without a log."""
+        tail = self.history and self.history.tail
+        return max(0, tail.stable_end - tail.position) if tail else 0
 
 
 @dataclass(slots=True)
@@ -173,8 +136,6 @@ class Verifier:
         self.unjudged: list[Anomaly] = []
         self._configuration = configuration
         self._checks = [_ConnectorCheck(connector.name) for connector in configuration.connectors]
-        self._merge = Merge()
-        self._unconfirmed: list[Anomaly] = []
 
     # Looking once
 
@@ -186,18 +147,14 @@ class Verifier:
         """
         pace = pace or Pace()
         for check in self._checks:
-            if check.history is None:
-                self._open(check)
-            else:
-                check.history.tail.ask_end()
+            self._renew(check)
         found: list[Anomaly] = []
-        while not pace.is_over and any(self.lags().values()):
+        while not pace.is_over and any(check.lag for check in self._checks):
             for check in self._checks:
-                if check.history is not None and not check.history.tail.caught_up:
-                    self._poll(check)
-            found += self._judge_ready(following=False)
+                if check.lag:
+                    found += self._read(check)
             pace.rest()
-        return found + self._judge_ready(following=False)
+        return sorted(found, key=lambda anomaly: anomaly.after.at_ms)
 
     def report(self, anomalies: list[Anomaly]) -> VerifyReport:
         """What was read and found so far."""
@@ -238,39 +195,37 @@ class Verifier:
         caught_up = False
         while not stop.is_set():
             for check in self._checks:
-                self._attend(check)
-            try:
-                yield from self._judge_ready(following=True)
-            except TransientError as error:
-                _logger.warning("%s", error)
-            if not caught_up and all(check.waiting and check.history for check in self._checks):
+                yield from self._attend(check)
+            if not caught_up and all(check.history and not check.lag for check in self._checks):
                 caught_up = True
                 instances = sum(check.instances for check in self._checks)
                 _logger.info("caught up", extra={"instances": instances})
-            if all(check.waiting for check in self._checks):
+            now = time.monotonic()
+            if not any(check.lag and now >= check.retry_at for check in self._checks):
                 stop.wait(_POLL_SECONDS)
 
-    def _attend(self, check: _ConnectorCheck) -> None:
+    def _attend(self, check: _ConnectorCheck) -> Iterator[Anomaly]:
         """Read a little of a connector's log; trouble is logged, and waits."""
         now = time.monotonic()
         if now < check.retry_at:
             return
         try:
-            if check.history is None:
-                self._open(check)
-            if check.history is None:
-                check.waiting, check.retry_at = True, now + _RETRY_SECONDS
-                return
             if now >= check.ask_end_at:
-                check.history.tail.ask_end()
+                self._renew(check)
                 check.ask_end_at = now + _ASK_END_SECONDS
-            read = self._poll(check)
-            check.waiting = check.history.tail.caught_up and not read
+            yield from self._read(check)
         except TransientError as error:
-            check.waiting, check.retry_at = True, time.monotonic() + _RETRY_SECONDS
+            check.retry_at = time.monotonic() + _RETRY_SECONDS
             _logger.warning("connector %s: %s", check.connector, error)
 
     # Both
+
+    def _renew(self, check: _ConnectorCheck) -> None:
+        """Ask how far a connector's log goes now; it is opened first where that was not done."""
+        if check.history is None:
+            self._open(check)
+        else:
+            check.history.tail.ask_end()
 
     def _open(self, check: _ConnectorCheck) -> None:
         configuration = self._configuration
@@ -296,59 +251,25 @@ class Verifier:
             complete=check.history.complete,
         )
 
-    def _poll(self, check: _ConnectorCheck) -> int:
-        assert check.history is not None
-        number = self._checks.index(check)
-        events = check.history.poll(_POLL_SECONDS)
-        for event in events:
+    def _read(self, check: _ConnectorCheck) -> Iterator[Anomaly]:
+        """Judge what comes next of a connector's log: gives the anomalies that are certain. Those
+        that cannot be confirmed now are tried again."""
+        if check.history is None:
+            return
+        assert check.judge is not None
+        for event in check.history.poll(_POLL_SECONDS):
             check.instances += isinstance(event, Instance | Forgotten)
-            self._merge.push(number, event)
-        return len(events)
-
-    def _judge_ready(self, *, following: bool) -> list[Anomaly]:
-        """Anomalies that are certain. Those that cannot be confirmed now are tried again."""
-        for event in self._merge.ready(self._read_up_to(following=following)):
-            self._unconfirmed += self._judged(event)
-        found: list[Anomaly] = []
-        while self._unconfirmed:
-            anomaly = self._unconfirmed[0]
-            certain = self._is_certain(anomaly)
-            self._unconfirmed.pop(0)
+            check.unconfirmed += check.judge.take(event)
+        while check.unconfirmed:
+            anomaly = check.unconfirmed[0]
+            certain = _is_certain(check.history, anomaly)
+            check.unconfirmed.pop(0)
             if certain:
                 self.totals.count(anomaly)
-                found.append(anomaly)
+                yield anomaly
             else:
                 self.totals.unjudged += 1
                 self.unjudged = [*self.unjudged, anomaly][-1000:]
-        return found
-
-    def _judged(self, event: Event) -> list[Anomaly]:
-        judge = self._check_of(event.connector).judge
-        assert judge is not None
-        return judge.take(event)
-
-    def _is_certain(self, anomaly: Anomaly) -> bool:
-        """Whether nothing between the two instances can have been compacted away."""
-        if anomaly.before is None or anomaly.after.record is None:
-            return True
-        history = self._check_of(anomaly.connector).history
-        assert history is not None
-        return history.still_holds(anomaly.before.place)
-
-    def _read_up_to(self, *, following: bool) -> dict[int, float]:
-        """For each log, the time before which nothing of it is to come."""
-        skew_end_ms = time.time() * 1000 - SKEW_ALLOWANCE_MS
-        bounds: dict[int, float] = {}
-        for number, check in enumerate(self._checks):
-            bounds[number] = self._merge.last_ms(number)
-            if following and check.waiting:
-                bounds[number] = max(bounds[number], skew_end_ms)
-            elif not following and (check.history is None or check.history.tail.caught_up):
-                bounds[number] = float("inf")
-        return bounds
-
-    def _check_of(self, connector: str) -> _ConnectorCheck:
-        return next(check for check in self._checks if check.connector == connector)
 
     def _tables_of(self, connector: str, topic: str) -> tuple[str, ...]:
         return tuple(table.name for table in self._configuration.tables_of(topic))
@@ -361,11 +282,7 @@ class Verifier:
 
     def lags(self) -> dict[str, int]:
         """Messages of each connector's log that were not read yet, as last asked for."""
-        return {
-            check.connector: max(0, check.history.tail.stable_end - check.history.tail.position)
-            for check in self._checks
-            if check.history is not None
-        }
+        return {check.connector: check.lag for check in self._checks if check.history is not None}
 
     def close(self) -> None:
         """Close the clients."""
@@ -394,6 +311,13 @@ def follow(verifier: Verifier, stop: threading.Event, report: Callable[[Anomaly]
             report(anomaly)
             count += 1
     return count
+
+
+def _is_certain(history: History, anomaly: Anomaly) -> bool:
+    """Whether nothing between the two instances can have been compacted away."""
+    if anomaly.before is None or anomaly.after.record is None:
+        return True
+    return history.still_holds(anomaly.before.place)
 
 
 def _verified(connector: str, source: TopicPartition, chain: Chain) -> PartitionVerified:

@@ -53,7 +53,7 @@ from sluice.decode.schema.registry import UnknownSchemasError
 from sluice.decode.text.fields import new_fields
 from sluice.decode.values.steps import TooLargeError
 from sluice.kafka.errors import UnreadRangeError
-from sluice.kafka.reader import RangeReader, read_originals
+from sluice.kafka.reader import Wanted
 from sluice.kafka.readers import Reader
 from sluice.worker.asking import ask_for_fields, asked_for_columns, asked_for_schemas, words_of
 from sluice.worker.assignment import Assignment, TaskEnvironment
@@ -473,14 +473,13 @@ class _Loading:
         self, reader: Reader, faults: Sequence[Mapping[int, Sequence[DeadLetterReason]]]
     ) -> list[tuple[DeadLetter, ...]]:
         """The dead letters of each member, which share what a task may send."""
-        environment, left = self.environment, self.environment.dead_letter_bytes_max
+        left = self.environment.dead_letter_bytes_max
         found: list[tuple[DeadLetter, ...]] = []
         for member, wanted in zip(self.bundle.members, faults, strict=True):
             dead_letters: tuple[DeadLetter, ...] = ()
-            if wanted and self.bundle.is_alone and isinstance(reader, RangeReader):
-                dead_letters = reader.dead_letters(member.block_range, wanted, self.values, left)
-            elif wanted:
-                dead_letters = read_originals(environment.kafka, member.block_range, wanted, left)
+            if wanted:
+                read = Wanted(member.block_range, member.record.epoch)
+                dead_letters = reader.dead_letters(read, wanted, self.values, left)
             left -= sum(len(letter.value or b"") for letter in dead_letters)
             found.append(dead_letters)
         _require_topics_still(self.bundle, reader)

@@ -19,7 +19,7 @@ import pytest
 from sluice.cli.exit import ExitStatus
 from sluice.config import Configuration
 from sluice.ops.doctor_findings import Finding, Level
-from sluice.ops.partition_decisions import Decider, PartitionSelection, Plan
+from sluice.ops.partition_decisions.situation import Decider, PartitionSelection, Plan
 from sluice.ops.status import IntentStatus, PartitionStatus, ReplicaStatus
 from sluice.verify.audit import AuditReport
 from tests.cli.support import run
@@ -214,11 +214,10 @@ def test_decisions_show_ask_and_apply(
         asked.append((selection, decision))
         return plan_made
 
-    answers.set(
-        "sluice.ops.partition_decisions",
-        apply=lambda _, plan: applied.append(plan),
-        **{planner: plan},
-    )
+    decisions = "sluice.ops.partition_decisions"
+    answers.set(f"{decisions}.carrying_out", apply=lambda _, plan: applied.append(plan))
+    module = "resolving" if planner == "plan_resolve" else "positions"
+    answers.set(f"{decisions}.{module}", **{planner: plan})
     where = ("--connector", "dc1", "--topic", "orders", "--partition", "3")
     command = (words[0], config, *words[1:], *where, "--by", "alice", "--why", "it is late")
     refused = run(capsys, *command)  # pytest's stdin is no terminal

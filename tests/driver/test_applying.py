@@ -5,23 +5,27 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+from sluice.config import Configuration, load
+from sluice.config.applied import document_of
 from sluice.core.decided import Decided, Version, apply_entry
 from sluice.core.errors import ConfigurationError, TransientError
 from sluice.core.load_spec import LoadSpec
 from sluice.core.ranges import TopicPartition
 from sluice.core.receipts import Failed
-from sluice.driver import applying
-from sluice.driver.applying import Applying
+from sluice.driver import applying, connector
+from sluice.driver.applying import Applying, NotWhileRunningError
 from sluice.driver.connector import _Applied
 from sluice.driver.load_specs import LoadSpecs
 from sluice.driver.ports import ConfigurationRead, SchemaRead
 from sluice.driver.state import PossibleLateInsert
+from sluice.driver.topology import with_replicas
 from sluice.worker.assignment import Assignment
 from tests.driver.loop_world import Answer, World, kinds, table_spec
 from tests.driver.test_specs import configuration_of
@@ -147,6 +151,37 @@ def test_what_cannot_be_taken_up_is_answered_and_the_next_one_is_tried(
     assert caplog.text.count("the server is away") == 1
 
 
+def test_an_older_version_is_not_taken_up_after_a_newer_one(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """It waits for a server when an answer and the newer one come."""
+    monkeypatch.setattr(applying, "RETRY_SECONDS", 0.01)
+    said: list[tuple[int, str]] = []
+    done = threading.Event()
+    tries: list[int] = []
+
+    def prepare(found: Version) -> None:
+        tries.append(found.number)
+        if tries == [7]:
+            taker.taken(6)
+            taker.hear(version(8))
+            raise TransientError("the server is away")
+        taker.taken(found.number)
+
+    def answer(number: int, error: str) -> None:
+        said.append((number, error))
+        if number == 8:
+            done.set()
+
+    taker = Applying(None, prepare, answer)
+    try:
+        taker.hear(version(7))
+        assert done.wait(10)
+    finally:
+        taker.stop()
+    assert tries == [7, 8] and said == [(6, ""), (8, "")]
+
+
 def test_a_version_that_is_taken_up_leaves_the_windows_of_the_next_one_watched(
     tmp_path: Path,
 ) -> None:
@@ -173,3 +208,77 @@ def test_a_version_that_is_taken_up_leaves_the_windows_of_the_next_one_watched(
 
     assert take(2, first) == (first, second)
     assert take(3, second) == (second,)
+
+
+def assembly_of(file: Configuration, monkeypatch: pytest.MonkeyPatch) -> Any:
+    """What `_Applied` needs to prepare a version; `made` has what became of it."""
+    spec, made = World([KEPT]).spec, list[Any]()
+    monkeypatch.setattr(connector, "read_spec", lambda *_: spec)
+    monkeypatch.setattr(connector, "read_today", lambda *_: SimpleNamespace(tokens=False))
+    monkeypatch.setattr(connector, "ensure_own_topics", lambda *asked: made.append(asked))
+    return SimpleNamespace(
+        run=SimpleNamespace(connector=SimpleNamespace(name="dc1"), file=file, configuration=file),
+        configuration=file,
+        names=SimpleNamespace(is_shared=True),
+        admin=None,
+        monitor=SimpleNamespace(watch=made.append, other_tables=lambda _: []),
+        staging=SimpleNamespace(watch=made.append),
+        inbox=SimpleNamespace(put=made.append),
+        specs=LoadSpecs(spec),
+        schema=None,
+        _told_apart=None,
+        made=made,
+    )
+
+
+@pytest.mark.parametrize(
+    ("table", "why"),
+    [
+        ('deduplicate = { key = ["id"], window = "7d" }', "orders has `deduplicate`"),
+        (
+            'unknown_fields = "refuse"\ndynamic_columns = { allow = ["a"] }',
+            "a server hashes what it stores",
+        ),
+    ],
+)
+def test_nothing_is_taken_up_that_this_driver_may_not_load(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, table: str, why: str
+) -> None:
+    """Members of a fleet would deduplicate each by itself, or add columns while another one
+    inserts."""
+    more = '[deduplication]\nstore = "redis://host:6379"\n[fleet]\nmember = "a"\n'
+    assembly = assembly_of(configuration_of(tmp_path, more=more), monkeypatch)
+    text = (tmp_path / "sluice.toml").read_text()
+    entry = f'[[table]]\nname = "orders"\n{table}\n'
+    (tmp_path / "sluice.toml").write_text(text.replace('[[table]]\nname = "orders"\n', entry))
+    document = document_of(load(tmp_path / "sluice.toml", {}))
+    version = Version(2, 1, document, "alice", "", 1)
+    with pytest.raises(NotWhileRunningError, match=f"share the partitions, and .*{why}"):
+        _Applied(assembly)._prepare(version)
+    assert assembly.made == []
+    # A driver alone may; but nobody may where the entry had another table.
+    assembly.names.is_shared = False
+    assembly.monitor.other_tables = lambda _: ["orders"]
+    with pytest.raises(NotWhileRunningError, match="table orders: an entry keeps its table"):
+        _Applied(assembly)._prepare(version)
+    assert assembly.made == []
+    assembly.monitor.other_tables = lambda _: []
+    _Applied(assembly)._prepare(version)
+    assert isinstance(assembly.made[-1], ConfigurationRead)
+
+
+def test_a_later_start_looks_for_replicas_anew(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And not at those that there were when something was applied, which may be gone by then."""
+    file, used = configuration_of(tmp_path), list[Configuration]()
+    assembly = assembly_of(file, monkeypatch)
+    assembly.run.use = lambda _, configuration: used.append(configuration)
+    of_now = partial(with_replicas, shards={"s1": ("http://of-now:8123",)})
+    monkeypatch.setattr(connector, "resolved", of_now)
+    applied: Any = _Applied(assembly)
+    applied._prepare(Version(1, 0, document_of(file), "alice", "", 1))
+    applied._finder = SimpleNamespace(use=lambda *_: None)
+    applied._applying = SimpleNamespace(taken=lambda _: None)
+    assembly.made[-1].taken()
+    assert [each.clickhouse for each in used] == [file.clickhouse]

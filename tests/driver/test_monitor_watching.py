@@ -110,6 +110,17 @@ def test_of_an_entry_with_two_tables_todays_is_watched(watched: Watched) -> None
     assert watched.monitor._target_shards({"s1"}) == {T: ("d", "t")}
 
 
+def test_an_entry_that_has_another_table_than_before_is_named(watched: Watched) -> None:
+    """As one that was retired by one version, and added again by the next."""
+    watched.read(EVEN_MS, a=5, b=5)
+    watched.monitor.watch(TWO)
+    (table,) = TEXT.tables
+    other = replace(TWO, tables=(replace(table, table="elsewhere"), TWO.tables[1]))
+    assert watched.monitor.other_tables(TWO) == []
+    assert watched.monitor.other_tables(other) == ["t"]
+    assert watched.monitor.other_tables(replace(TEXT, tables=other.tables[1:])) == []
+
+
 def test_a_server_that_is_away_holds_all_its_tables_back_and_their_last_windows_stay(
     watched: Watched,
 ) -> None:

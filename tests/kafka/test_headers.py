@@ -5,6 +5,7 @@ from __future__ import annotations
 import socket
 import struct
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 
 import pytest
 
@@ -13,7 +14,8 @@ from sluice.core.receipts import DeadLetterReason
 from sluice.core.routing import Seen
 from sluice.kafka import reader
 from sluice.kafka.headers import UNREADABLE_NAME, Headers, headers_of
-from sluice.kafka.reader import RangeReader, read_originals
+from sluice.kafka.reader import RangeReader, Wanted, read_originals
+from sluice.kafka.readers import make_reader
 from sluice.kafka.wire import messages
 from tests.kafka.batches import Entry, batch
 from tests.support.kafka import Kafka
@@ -77,12 +79,15 @@ def test_dead_letters_have_all_that_can_be_read(
     expected = [tuple(NAMES[n % len(NAMES)][1]) for n in range(COUNT)]
     letters = read_originals(kafka.access(), block_range, wanted, MANY)
     assert [letter.headers for letter in letters] == expected
+    native = make_reader(replace(kafka.access(), reader="native"))
+    assert native.dead_letters(Wanted(block_range), wanted, {}, MANY) == letters
+    native.close()
     # The next range keeps what dead letters need, of good messages, too.
     values = {n: b"value %d" % n for n in range(COUNT)}
-    range_reader.dead_letters(block_range, wanted, values, MANY)
+    range_reader.dead_letters(Wanted(block_range), wanted, values, MANY)
     monkeypatch.delattr(reader, "read_originals")
     range_reader.read(block_range, MANY, lambda values, offsets: None)
-    assert range_reader.dead_letters(block_range, wanted, values, MANY) == letters
+    assert range_reader.dead_letters(Wanted(block_range), wanted, values, MANY) == letters
 
 
 def test_a_message_is_asked_as_often_as_one_likes(kafka: Kafka) -> None:

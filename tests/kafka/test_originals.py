@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 
 import confluent_kafka as ck
 import pytest
@@ -10,7 +12,8 @@ import pytest
 from sluice.core.ranges import Range, TopicPartition
 from sluice.core.receipts import DeadLetter, DeadLetterReason
 from sluice.kafka import originals, reader
-from sluice.kafka.reader import RangeReader, read_originals
+from sluice.kafka.reader import RangeReader, Wanted, read_originals
+from sluice.kafka.readers import make_reader
 from tests.support.kafka import Kafka
 
 MANY = 1 << 40
@@ -54,7 +57,22 @@ def dead_letters_of(
 
     range_reader.read(block_range, MANY, take)
     some = {offset: values[offset] for offset in wanted}
-    return range_reader.dead_letters(block_range, wanted, some, MANY)
+    return range_reader.dead_letters(Wanted(block_range), wanted, some, MANY)
+
+
+def test_both_readers_read_the_same_again(kafka: Kafka) -> None:
+    _, block_range = produced(kafka, 1500)
+    some = random.Random(1).sample(range(1500), 200)
+    wanted: dict[int, Sequence[DeadLetterReason]] = dict.fromkeys(some, (FAULT, OTHER))
+    native = make_reader(replace(kafka.access(), reader="native"))
+    try:
+        for bytes_max in (MANY, 2_000):
+            expected = read_originals(kafka.access(), block_range, wanted, bytes_max)
+            found = native.dead_letters(Wanted(block_range), wanted, {}, bytes_max)
+            assert found == expected and len(found) == 400
+            assert any(letter.truncated for letter in found) == (bytes_max == 2_000)
+    finally:
+        native.close()
 
 
 def test_what_was_kept_is_what_is_read_again(
@@ -96,7 +114,7 @@ def test_values_that_are_not_at_hand_or_too_many_are_read_again(
     dead_letters_of(range_reader, block_range, wanted)
     for values in ({3: b"value 3"}, {3: b"value 3", 5: b"value 5"}):
         range_reader.read(block_range, MANY, lambda values, offsets: None)
-        dead_letters = range_reader.dead_letters(block_range, wanted, values, 10)
+        dead_letters = range_reader.dead_letters(Wanted(block_range), wanted, values, 10)
         assert [(x.offset, x.value, x.truncated) for x in dead_letters] == [
             (3, b"value 3", False),
             (5, None, True),
@@ -108,5 +126,7 @@ def test_another_range_has_nothing_of_the_last_one(kafka: Kafka, range_reader: R
     first, second = (Range(TopicPartition(topic, 0), *ends) for ends in ((0, 50), (50, 100)))
     dead_letters_of(range_reader, block_range, {1: (FAULT,)})
     range_reader.read(first, MANY, lambda values, offsets: None)
-    dead_letters = range_reader.dead_letters(second, {60: (FAULT,)}, {60: b"value 60"}, MANY)
+    dead_letters = range_reader.dead_letters(
+        Wanted(second), {60: (FAULT,)}, {60: b"value 60"}, MANY
+    )
     assert dead_letters == read_originals(kafka.access(), second, {60: (FAULT,)}, MANY)

@@ -304,7 +304,7 @@ def test_a_stall_is_not_taken_for_a_loss(
     monkeypatch.setattr(reader_module, "STALL_SECONDS", -1.0)
     monkeypatch.setattr(reader_module, "POLL_TIMEOUT_SECONDS", 0.0)
     if reading.name == "native":  # it waits for the broker's answer, so the answer is empty
-        monkeypatch.setattr(messages, "read_fetched", lambda *_: (0, []))
+        monkeypatch.setattr(messages, "read_fetched", lambda *_: (0, 0, []))
     topic = kafka.topic()
     kafka.produce(topic, numbered(10))
     with pytest.raises(StalledError) as caught:

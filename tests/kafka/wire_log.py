@@ -98,6 +98,8 @@ def fetch_answer(logs: Iterable[MemoryLog], body: bytes) -> bytes:
 class MemoryCluster:
     """Stands in for both the cluster and the connection to its only broker, which leads all."""
 
+    slowed_until = 0.0
+
     def __init__(self, logs: Sequence[MemoryLog]) -> None:
         self.logs = logs
         self.dropped = 0

@@ -18,7 +18,7 @@ from sluice.core.load_spec import LoadSpec
 from sluice.core.ranges import TopicPartition
 from sluice.core.records import Record, decode
 from sluice.kafka.recorder import Recorder
-from sluice.ops.partition_decisions import PartitionSelection
+from sluice.ops.partition_decisions.situation import PartitionSelection
 from tests.kafka.groups import SETTLED, Group
 from tests.support.kafka import Kafka, numbered
 

@@ -17,16 +17,10 @@ from sluice.kafka import transactions as transactions_module
 from sluice.machine.clock import now_ms
 from sluice.ops import partitions as partitions_module
 from sluice.ops.driver_decisions import DecisionRefusedError
-from sluice.ops.partition_decisions import (
-    ChangedSinceError,
-    Decider,
-    LeaseRunsError,
-    Plan,
-    apply,
-    plan_adopt,
-    plan_resolve,
-    plan_rewind,
-)
+from sluice.ops.partition_decisions.carrying_out import ChangedSinceError, apply
+from sluice.ops.partition_decisions.positions import plan_adopt, plan_rewind
+from sluice.ops.partition_decisions.resolving import plan_resolve
+from sluice.ops.partition_decisions.situation import Decider, LeaseRunsError, Plan
 from tests.kafka.groups import intend
 from tests.ops.pipelines import Pipeline, settled
 from tests.support.kafka import Kafka

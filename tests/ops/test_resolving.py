@@ -18,21 +18,16 @@ from sluice.core.load_spec import LoadSpec
 from sluice.core.ranges import digest_of_rest
 from sluice.core.records import Kind, may_follow
 from sluice.core.tokens import row_source
-from sluice.driver.probing import DoubledRowsError
+from sluice.driver.probing import ClickHouseProber, DoubledRowsError
 from sluice.driver.specs import read_spec
 from sluice.driver.state import PartitionState
 from sluice.machine.clock import now_ms
-from sluice.ops import partition_decisions
-from sluice.ops.driver_decisions import DecisionRefusedError
-from sluice.ops.partition_decisions import (
-    LeaseRunsError,
-    Outcome,
-    Plan,
-    apply,
-    plan_adopt,
-    plan_resolve,
-    plan_rewind,
-)
+from sluice.ops.driver_decisions import DecisionRefusedError, freeze, resume
+from sluice.ops.partition_decisions import situation
+from sluice.ops.partition_decisions.carrying_out import apply
+from sluice.ops.partition_decisions.positions import plan_adopt, plan_rewind
+from sluice.ops.partition_decisions.resolving import Outcome, plan_resolve
+from sluice.ops.partition_decisions.situation import LeaseRunsError, Plan
 from tests.driver.loop_world import World
 from tests.driver.starting import start
 from tests.kafka.groups import intend
@@ -236,6 +231,35 @@ def test_a_probe_is_refused_with_its_reason(pipeline: Pipeline) -> None:
     assert "--as loaded" in caught.value.hint and "--as not-loaded" in caught.value.hint
 
 
+def test_nobody_looks_into_what_a_person_has_frozen(pipeline: Pipeline, embedded_url: str) -> None:
+    """They may have detached some of it, which is attached again and is not missing."""
+    in_doubt(pipeline)
+    configuration, other = pipeline.configuration, {"by": "bob", "why": "another disk"}
+    server = embedded_url.rpartition("/")[2]
+    for place in ({"table": "orders"}, {"replica": server}, {}):
+        freeze(configuration, **other, **place)
+        with pytest.raises(DecisionRefusedError, match=r"is frozen by bob since .*: another disk"):
+            resolve(pipeline, "probe")
+        assert "stays to be loaded, wholly" in said(resolve(pipeline, "not-loaded"))
+        resume(configuration, **other, **place)
+    assert "without a row are: orders: 20 offsets" in said(resolve(pipeline, "probe"))
+
+
+def test_what_is_frozen_while_it_is_looked_at_counts_for_nothing(
+    pipeline: Pipeline, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    in_doubt(pipeline)
+
+    def close(prober: ClickHouseProber) -> None:
+        freeze(pipeline.configuration, by="bob", why="another disk", table="orders")
+        ended(prober)
+
+    ended = ClickHouseProber.close
+    monkeypatch.setattr(ClickHouseProber, "close", close)
+    with pytest.raises(DecisionRefusedError, match="table orders is frozen by bob"):
+        resolve(pipeline, "probe")
+
+
 def test_a_probe_needs_the_recorded_spec(pipeline: Pipeline) -> None:
     pipeline.drive(DOUBT, background=BACKGROUND)
     with pytest.raises(DecisionRefusedError, match="is not in the ledger"):
@@ -280,7 +304,7 @@ def test_a_clock_that_is_ahead_ends_no_lease(
 ) -> None:
     """Whoever inserts goes by the server's clock."""
     pipeline.drive(replace(DOUBT, deadline_ms=now_ms() + 600_000), background=BACKGROUND)
-    monkeypatch.setattr(partition_decisions, "now_ms", lambda: now_ms() + 11 * 60_000)
+    monkeypatch.setattr(situation, "now_ms", lambda: now_ms() + 11 * 60_000)
     where = pipeline.select()
     for plan_for in (
         *(partial(plan_resolve, outcome=outcome) for outcome in ("loaded", "not-loaded", "probe")),

@@ -31,7 +31,9 @@ from sluice.core.receipts import DeadLetter, Loaded, Receipt
 from sluice.core.records import Kind, Record
 from sluice.kafka.errors import kafka_error
 from sluice.kafka.recorder import Recorder
-from sluice.ops import partition_decisions as decisions
+from sluice.ops.partition_decisions.carrying_out import apply
+from sluice.ops.partition_decisions.positions import plan_adopt, plan_rewind
+from sluice.ops.partition_decisions.resolving import plan_resolve
 from sluice.ops.verify_metrics import VerifierCollector
 from sluice.verify import history as history_module
 from sluice.verify import verifier as verifier_module
@@ -161,7 +163,7 @@ def found(report: VerifyReport) -> list[str]:
 
 @pytest.mark.slow
 def test_a_real_history_is_clean_from_both_sources(pipeline: Pipeline) -> None:
-    """Ranges, dead letters, a take-over in doubt, a person's partition_decisions."""
+    """Ranges, dead letters, a take-over in doubt, a person's decisions."""
     first = Driving(pipeline)
     first.intend(10)
     first.intend(20, dead_letters=(letter(offset=3), letter(offset=4)))
@@ -170,13 +172,13 @@ def test_a_real_history_is_clean_from_both_sources(pipeline: Pipeline) -> None:
     second.settle()
     configuration = pipeline.configuration
     taken_over = pipeline.select(take_over=True)
-    plan = decisions.plan_adopt(configuration, taken_over, offset=60)
-    decisions.apply(configuration, plan)
+    plan = plan_adopt(configuration, taken_over, offset=60)
+    apply(configuration, plan)
     Driving(pipeline, "run-3").intend(70)
-    plan = decisions.plan_resolve(configuration, taken_over, outcome="loaded")
-    decisions.apply(configuration, plan)
-    plan = decisions.plan_rewind(configuration, taken_over, to=15)
-    decisions.apply(configuration, plan)
+    plan = plan_resolve(configuration, taken_over, outcome="loaded")
+    apply(configuration, plan)
+    plan = plan_rewind(configuration, taken_over, to=15)
+    apply(configuration, plan)
     last = Driving(pipeline, "run-4")
     last.intend(25)
     last.settle()
@@ -241,8 +243,8 @@ def test_foreign_hands_in_the_group(pipeline: Pipeline) -> None:
     assert found(verify(pipeline.configuration, "ledger")) == []
     # The ledger's last record is restored by a person; that step is none.
     taken_over = pipeline.select(take_over=True)
-    plan = decisions.plan_adopt(pipeline.configuration, taken_over, offset=0)
-    decisions.apply(pipeline.configuration, plan)
+    plan = plan_adopt(pipeline.configuration, taken_over, offset=0)
+    apply(pipeline.configuration, plan)
     assert found(verify(pipeline.configuration, "offsets")) == ["foreign"]
 
 
@@ -264,8 +266,8 @@ def test_a_tombstone_and_a_restored_record(pipeline: Pipeline) -> None:
     (partition,) = verify(pipeline.configuration, "offsets").partitions
     assert partition.steps["forgotten"] == 1
     taken_over = pipeline.select(take_over=True)
-    plan = decisions.plan_adopt(pipeline.configuration, taken_over, offset=0)
-    decisions.apply(pipeline.configuration, plan)
+    plan = plan_adopt(pipeline.configuration, taken_over, offset=0)
+    apply(pipeline.configuration, plan)
     for source in SOURCES:
         assert found(verify(pipeline.configuration, source)) == []
 

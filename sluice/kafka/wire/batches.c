@@ -3,7 +3,8 @@
  * `sluice_next` walks over the batches of one range in a fetch response and fills three arrays: the
  * values of messages joined by newlines, their offsets, and where each ends. It stops when
  * these are full, when a batch has to be decompressed, at the end of the range, or of the
- * input, and goes on from there when it is called again. It allocates nothing, keeps nothing
+ * input, and goes on from there when it is called again. Or it holds some messages only, and all of
+ * them: dead letters need that. It allocates nothing, keeps nothing
  * but the struct that the caller owns, and knows neither Python nor the network.
  *
  * The input is not trusted: every length is checked against what is left before it is used.
@@ -83,6 +84,11 @@ struct parser {
     int64_t count;
     int64_t text_needed; /* FULL and nothing held: the text must have so much room */
     int64_t digits; /* what decode/digits.has_long_run would say */
+    /* not NULL: only messages of these offsets, ascending, are held, each as its timestamp and what
+     * its record has from the key on, without a newline; nothing is counted or weighed */
+    const int64_t *wanted;
+    int64_t wanted_count;
+    int64_t wanted_at;
 };
 
 /* native.py compares. */
@@ -393,7 +399,7 @@ static int open_batch(struct parser *s) {
 
 struct record {
     int64_t after_ms, delta, key, value; /* value -1: a tombstone */
-    const uint8_t *data, *next;
+    const uint8_t *body, *data, *next; /* from the key's length on, the value, the next record */
 };
 
 /* One record of the batch at hand: 0, MORE, or what is broken. */
@@ -411,9 +417,10 @@ static int read_record(struct parser *s, const uint8_t *p, const uint8_t *stop, 
     }
     r->next = p + length;
     p++; /* attributes */
-    if (!varint(&p, r->next, &r->after_ms) || !varint(&p, r->next, &r->delta) ||
-        !varint(&p, r->next, &r->key))
+    if (!varint(&p, r->next, &r->after_ms) || !varint(&p, r->next, &r->delta))
         return BROKEN_RECORD;
+    r->body = p;
+    if (!varint(&p, r->next, &r->key)) return BROKEN_RECORD;
     if (r->key < -1 || r->key > r->next - p) return BROKEN_RECORD;
     if (r->key < 0) r->key = 0;
     p += r->key;
@@ -441,6 +448,32 @@ static int is_addressed(const struct record *r) {
     return 0;
 }
 
+static int64_t time_of(const struct parser *s, const struct record *r) {
+    if (s->appended_ms >= 0) return s->appended_ms;
+    return (int64_t)((uint64_t)s->first_ms + (uint64_t)r->after_ms);
+}
+
+/* Hold a message if it is wanted: 0 or FULL. */
+static int take_wanted(struct parser *s, const struct record *r, int64_t offset) {
+    while (s->wanted_at < s->wanted_count && s->wanted[s->wanted_at] < offset) s->wanted_at++;
+    if (s->wanted_at < s->wanted_count && s->wanted[s->wanted_at] == offset) {
+        int64_t at_ms = time_of(s, r), size = r->next - r->body;
+        int64_t needed = (int64_t)sizeof at_ms + size;
+        if (s->count == s->count_max || needed > s->text_capacity - s->text_bytes) {
+            s->text_needed = needed;
+            return FULL;
+        }
+        uint8_t *out = s->text + s->text_bytes;
+        memcpy(out, &at_ms, sizeof at_ms);
+        memcpy(out + sizeof at_ms, r->body, (size_t)size);
+        s->text_bytes += needed;
+        s->offsets[s->count] = (uint64_t)offset;
+        s->ends[s->count++] = s->text_bytes;
+    }
+    s->position = offset + 1;
+    return 0;
+}
+
 /* Weigh a message and take it over: 0, HEAVY or FULL. */
 static int take_message(struct parser *s, const struct record *r, int64_t offset) {
     int64_t size = r->key + (r->value < 0 ? 0 : r->value);
@@ -462,8 +495,7 @@ static int take_message(struct parser *s, const struct record *r, int64_t offset
         s->ends[s->count++] = s->text_bytes + r->value;
         s->text_bytes += r->value + 1;
     }
-    int64_t at_ms = s->appended_ms;
-    if (at_ms < 0) at_ms = (int64_t)((uint64_t)s->first_ms + (uint64_t)r->after_ms);
+    int64_t at_ms = time_of(s, r);
     if (at_ms >= 0 && at_ms < s->oldest_ms) s->oldest_ms = at_ms;
     s->addressed += is_addressed(r);
     s->messages++;
@@ -497,7 +529,8 @@ static int take_records(struct parser *s) {
             return RANGE_DONE;
         }
         if (offset >= s->position) {
-            status = take_message(s, &record, offset);
+            status = s->wanted == NULL ? take_message(s, &record, offset)
+                                       : take_wanted(s, &record, offset);
             if (status) return status;
         }
         s->delta_min = record.delta + 1;
@@ -543,5 +576,5 @@ int64_t sluice_next(struct parser *s) { return walk(s); }
 
 /* Call before the values are delivered: sets `digits`. */
 void sluice_seal(struct parser *s) {
-    if (s->count) s->digits = has_long_run(s->text, s->text_bytes - 1);
+    if (s->count && s->wanted == NULL) s->digits = has_long_run(s->text, s->text_bytes - 1);
 }

@@ -38,6 +38,8 @@ class Connection:
         self._correlation = 0
         self._pending: deque[tuple[int, int]] = deque()
         self.name = f"{address[0]}:{address[1]}"
+        #: Until then the broker reads no request, since a quota is used up; by `time.monotonic`.
+        self.slowed_until = float("-inf")
         self._socket = socket.create_connection(address, SILENCE_SECONDS)
         try:
             self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)

@@ -7,6 +7,7 @@ another is parsed, and several leaders work side by side.
 
 from __future__ import annotations
 
+import time
 from collections import deque
 from collections.abc import Sequence
 from ctypes import CDLL, byref, c_int64
@@ -15,6 +16,7 @@ from operator import attrgetter
 
 from sluice.core.errors import TransientError
 from sluice.core.ranges import TopicPartition
+from sluice.kafka.quotas import Slowed
 from sluice.kafka.reader import Wanted
 from sluice.kafka.wire import messages
 from sluice.kafka.wire.cluster import Cluster
@@ -124,9 +126,15 @@ class Fetches:
     to start over, or closes it."""
 
     def __init__(
-        self, library: CDLL, cluster: Cluster, sizes: Sizes, wanted: Sequence[Wanted]
+        self,
+        library: CDLL,
+        cluster: Cluster,
+        sizes: Sizes,
+        slowed: Slowed,
+        wanted: Sequence[Wanted],
     ) -> None:
         self._library = library
+        self._slowed = slowed
         self._cluster = cluster
         self._sizes = sizes
         ranges = [one.block_range for one in wanted]
@@ -175,6 +183,8 @@ class Fetches:
         if queue.asked and not first.is_asked:
             self._receive(queue)
         if not queue.asked:
+            # What was sent before would not be read, and its answer be missed.
+            time.sleep(max(0.0, queue.connection.slowed_until - time.monotonic()))
             self._ask(queue, first)
         for broker, other in tuple(self._queues.items()):
             if not other.asked:
@@ -221,7 +231,10 @@ class Fetches:
             fetching.queue, fetching.is_asked = None, False
 
     def _ask(self, queue: _BrokerQueue, first: _Fetching) -> None:
-        """Ask for as many ranges as fit; for the one whose turn it is always."""
+        """Ask for as many ranges as fit; for the one whose turn it is always. A broker whose quota
+        is used up is asked later."""
+        if time.monotonic() < queue.connection.slowed_until:
+            return
         under_way = sum(other.asked_bytes for other in self._queues.values())
         left = min(FETCH_BYTES, HELD_BYTES_MAX - self._held_bytes - under_way)
         asked: list[messages.Asked] = []
@@ -244,7 +257,10 @@ class Fetches:
     def _receive(self, queue: _BrokerQueue) -> None:
         """Take an answer; what is not complete is asked for again, before what follows it."""
         data = queue.connection.receive()
-        error, found = messages.read_fetched(Cursor(data))
+        slowed_ms, error, found = messages.read_fetched(Cursor(data))
+        if slowed_ms > 0:
+            connection = queue.connection
+            connection.slowed_until = self._slowed.take(connection.name, slowed_ms / 1000)
         unasked = [where for *where, _ in found if tuple(where) not in queue.asked]
         if unasked:
             raise BrokenAnswerError(f"an answer is about {unasked[0]}, which was not asked for")

@@ -199,10 +199,11 @@ class Fetched:
     records_bytes: int = 0
 
 
-def read_fetched(cursor: Cursor) -> tuple[int, list[tuple[str, int, Fetched]]]:
-    """The error of the whole answer, and topic, partition and what came of it. A broker that
-    slows us down answers without any partition."""
-    _, error, _ = cursor.numbers("ihi")
+def read_fetched(cursor: Cursor) -> tuple[int, int, list[tuple[str, int, Fetched]]]:
+    """For how many milliseconds a quota slows us down, the error of the whole answer, and topic,
+    partition and what came of it. A broker that slows us down answers without any partition, and
+    reads no request from this connection for so long (KIP-219)."""
+    slowed_ms, error, _ = cursor.numbers("ihi")
     found: list[tuple[str, int, Fetched]] = []
     for _ in range(0 if error else cursor.number("i")):
         topic = cursor.text()
@@ -213,7 +214,7 @@ def read_fetched(cursor: Cursor) -> tuple[int, list[tuple[str, int, Fetched]]]:
             _, size = cursor.numbers("ii")
             size = max(size, 0)
             found.append((topic, partition, Fetched(refused, aborted, cursor.skip(size), size)))
-    return error, found
+    return slowed_ms, error, found
 
 
 def leader_epochs(records: memoryview, end: int) -> Iterator[int]:

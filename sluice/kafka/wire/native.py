@@ -70,8 +70,11 @@ class Parser(ctypes.Structure):
         ("ends", ctypes.c_void_p),
         ("count_max", ctypes.c_int64),
         ("count", ctypes.c_int64),
-        ("spec_needed", ctypes.c_int64),
+        ("text_needed", ctypes.c_int64),
         ("digits", ctypes.c_int64),
+        ("wanted", ctypes.c_void_p),
+        ("wanted_count", ctypes.c_int64),
+        ("wanted_at", ctypes.c_int64),
     ]
 
 

@@ -7,8 +7,9 @@ connections: where a range begins, a fetch begins.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from ctypes import byref
+from dataclasses import replace
 
 import confluent_kafka as ck
 import numpy as np
@@ -17,6 +18,7 @@ from numpy.typing import NDArray
 import sluice.kafka.reader as contract
 from sluice.core.errors import SluiceError, TerminalError, TransientError
 from sluice.core.ranges import EPOCH_UNKNOWN, Range, TopicPartition
+from sluice.core.receipts import DeadLetter, DeadLetterReason
 from sluice.kafka.clients import KafkaAccess
 from sluice.kafka.errors import (
     KafkaUnavailableError,
@@ -25,11 +27,14 @@ from sluice.kafka.errors import (
     UnreadRangeError,
     kafka_error,
 )
+from sluice.kafka.originals import Letters
+from sluice.kafka.quotas import Slowed
 from sluice.kafka.reader import Deliver, ReadResult, Wanted
 from sluice.kafka.wire import native
 from sluice.kafka.wire.cluster import LEADER_CODES, Cluster
 from sluice.kafka.wire.fetches import Fetches, Part, Sizes
-from sluice.kafka.wire.messages import leader_epochs
+from sluice.kafka.wire.messages import BrokenAnswerError, leader_epochs
+from sluice.kafka.wire.records import read_original
 from sluice.kafka.wire.unpacking import BrokenCompressionError, Unpack, unpacker
 
 #: Text that is delivered at once, and unpacked records that are held: both stay in the
@@ -83,6 +88,7 @@ class WireReader:
         self._offsets = np.empty(MESSAGES_MAX, np.uint64)
         self._ends = np.empty(MESSAGES_MAX, np.int64)
         self._sizes = Sizes()
+        self._slowed = Slowed()
         self._take_memory(TEXT_BYTES, WINDOW_BYTES)
 
     def read_ranges(
@@ -106,7 +112,7 @@ class WireReader:
         self, wanted: Sequence[Wanted], bytes_max: int, deliver: DeliverText
     ) -> tuple[ReadResult, ...]:
         """As `read_ranges`, in large pieces without an object for each message."""
-        fetches = Fetches(self._library, self._cluster, self._sizes, wanted)
+        fetches = Fetches(self._library, self._cluster, self._sizes, self._slowed, wanted)
         self._begin(bytes_max)
         results: list[ReadResult] = []
         try:
@@ -125,6 +131,44 @@ class WireReader:
             if len(self._text) > TEXT_BYTES or len(self._window) > WINDOW_BYTES:
                 self._take_memory(TEXT_BYTES, WINDOW_BYTES)
         return tuple(results)
+
+    def dead_letters(
+        self,
+        read: Wanted,
+        wanted: Mapping[int, Sequence[DeadLetterReason]],
+        values: Mapping[int, bytes],
+        bytes_max: int,
+    ) -> tuple[DeadLetter, ...]:
+        """As `RangeReader.dead_letters`: the range is read again from the first of these messages
+        to the last, and nothing is held of the others.
+
+        :param values: of no use: each comes with its message.
+        """
+        offsets = np.array(sorted(wanted), np.int64)
+        source, letters = read.block_range.source, Letters(wanted, bytes_max)
+
+        def take(
+            held: memoryview, places: NDArray[np.uint64], ends: NDArray[np.int64], _: bool
+        ) -> None:
+            begin = 0
+            for offset, end in zip(places.tolist(), ends.tolist(), strict=True):
+                try:
+                    letters.take(read_original(source, offset, held[begin:end]))
+                except BrokenAnswerError as error:
+                    raise BrokenBatchError(f"the message at {source}, {offset}: {error}") from None
+                begin = end
+
+        parser = self._parser
+        parser.wanted, parser.wanted_count = offsets.ctypes.data, len(offsets)
+        parser.wanted_at = 0
+        only = Range(source, int(offsets[0]), int(offsets[-1]) + 1)
+        try:
+            self.read_text([replace(read, block_range=only, base=0)], bytes_max, take)
+        except UnreadRangeError as unread:
+            raise unread.reason from None
+        finally:
+            parser.wanted = None
+        return tuple(letters.made)
 
     @property
     def has_addressed(self) -> bool:
@@ -160,7 +204,7 @@ class WireReader:
         self, fetches: Fetches, number: int, wanted: Wanted, deliver: DeliverText
     ) -> ReadResult:
         """Until the range is done, or too heavy. What fails for now is tried again, until there
-        is no progress for STALL_SECONDS."""
+        is no progress for STALL_SECONDS, without the time that a quota takes."""
         parser, block_range = self._parser, wanted.block_range
         messages, size, tombstones = parser.messages, parser.bytes, parser.tombstones
         parser.records, parser.records_left = None, 0
@@ -179,7 +223,7 @@ class WireReader:
             if parser.position > before:
                 before, pause, progress_at = parser.position, 0.0, time.monotonic()
             elif status != native.HEAVY:
-                if time.monotonic() - progress_at > contract.STALL_SECONDS:
+                if self._slowed.seconds_since(progress_at) > contract.STALL_SECONDS:
                     self._explain_stall(block_range, failure)
                 time.sleep(pause)
                 pause = min(max(0.05, pause * 2), _PAUSE_SECONDS_MAX)
@@ -257,7 +301,7 @@ class WireReader:
         if self._parser.count:
             self._deliver(deliver)
         else:
-            self._take_memory_for_text(self._parser.spec_needed)
+            self._take_memory_for_text(self._parser.text_needed)
 
     def _take_memory_for_text(self, size: int) -> None:
         self._text = bytearray(size)

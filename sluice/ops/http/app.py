@@ -58,7 +58,8 @@ from sluice.ops.http.planned import (
 from sluice.ops.http.tokens import Rate, Tokens
 from sluice.ops.metrics import LoopCollector, ProofCollector, RunningCollector, partition_text
 from sluice.ops.parked import ParkedCollector
-from sluice.ops.partition_decisions import ChangedSinceError, LeaseRunsError
+from sluice.ops.partition_decisions.carrying_out import ChangedSinceError
+from sluice.ops.partition_decisions.situation import LeaseRunsError
 from sluice.ops.proof import Proof
 from sluice.ops.running import ConnectorNow, Rates, look_at, why_not_alive, why_not_ready
 

@@ -18,15 +18,10 @@ from sluice.ops import dead_letters_replaying as replaying
 from sluice.ops.dead_letters import DeadLetterSelection, with_topic
 from sluice.ops.driver_decisions import DecisionRefusedError
 from sluice.ops.http.bodies import Adopted, Confirmed, Purged, Replayed, Resolved, Rewound
-from sluice.ops.partition_decisions import (
-    Decider,
-    PartitionSelection,
-    Plan,
-    carry_out,
-    plan_adopt,
-    plan_resolve,
-    plan_rewind,
-)
+from sluice.ops.partition_decisions.carrying_out import carry_out
+from sluice.ops.partition_decisions.positions import plan_adopt, plan_rewind
+from sluice.ops.partition_decisions.resolving import plan_resolve
+from sluice.ops.partition_decisions.situation import Decider, PartitionSelection, Plan
 
 #: What was told is done within this time, or has to be told again.
 CONFIRM_MS_MAX = 600_000
