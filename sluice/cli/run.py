@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import os
-import threading
 from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -18,6 +17,7 @@ if TYPE_CHECKING:
 
     from sluice.config import Configuration
     from sluice.driver.connector import ConnectorRun
+    from sluice.ops.applying import OwnFile
     from sluice.ops.doctor_findings import Finding
 
 log = logging.getLogger(__name__)
@@ -43,6 +43,7 @@ def run(config: Path, until_caught_up: bool, grace: float) -> int:
     """
     configuration = load_configuration(config)
     from sluice.driver.pipeline import run_pipeline
+    from sluice.ops.applying import OwnFile
     from sluice.spark.context import SUBMITTED
     from sluice.spark.java import set_java_home
 
@@ -52,7 +53,7 @@ def run(config: Path, until_caught_up: bool, grace: float) -> int:
 
     _warn(look_at_spark(configuration))  # of the process, and not of each connector
 
-    endings = ExitStack()
+    endings, own_file = ExitStack(), OwnFile(configuration)
 
     def observe(runs: Sequence[ConnectorRun]) -> None:
         from sluice.ops.service_manager import notify_service_manager
@@ -79,25 +80,20 @@ def run(config: Path, until_caught_up: bool, grace: float) -> int:
                 grace_seconds=grace,
                 examine=_refuse_what_breaks_the_promise,
                 observe=observe,
-                reload=lambda: _apply_file(config, configuration),
+                reload=lambda: _apply_file(config, own_file),
             )
         )
 
 
-_applying = threading.Lock()
-
-
-def _apply_file(path: Path, at_start: Configuration) -> None:
+def _apply_file(path: Path, own_file: OwnFile) -> None:
     """Apply the file as it is by now; what came of it is in the log."""
     from sluice.core.errors import SluiceError
-    from sluice.ops.applying import apply_changed_file
 
-    with _applying:
-        try:
-            for line in apply_changed_file(load_configuration(path), at_start, by="SIGHUP"):
-                log.warning(line)
-        except SluiceError as error:
-            log.error("%s is not applied, nothing changes: %s. Try: %s", path, error, error.hint)
+    try:
+        for line in own_file.apply_if_changed(load_configuration(path), by="SIGHUP"):
+            log.warning(line)
+    except SluiceError as error:
+        log.error("%s is not applied, nothing changes: %s. Try: %s", path, error, error.hint)
 
 
 def _refuse_what_breaks_the_promise(configuration: Configuration, connector: str) -> None:

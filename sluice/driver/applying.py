@@ -12,6 +12,7 @@ from sluice.config import Configuration
 from sluice.config.applied import document_of, under
 from sluice.core.decided import Decided, Version, taken_entry
 from sluice.core.errors import ConfigurationError, SluiceError, TransientError
+from sluice.driver.fleet import why_alone
 from sluice.driver.specs import kafka_access
 from sluice.kafka.clients import KafkaAccess
 from sluice.kafka.decisions import DecisionReader, write_decisions
@@ -85,6 +86,37 @@ def refuse_what_needs_a_start(before: Configuration, after: Configuration) -> No
             raise NotWhileRunningError(f"it begins or ends to use {what}, and that needs a start")
 
 
+def refuse_what_members_cannot(
+    configuration: Configuration, has_tokens: Callable[[], bool]
+) -> None:
+    """See that the members of a fleet, which share partitions, may load by a version.
+
+    :param has_tokens: whether all servers know tokens.
+    :raises NotWhileRunningError: only a driver that has all partitions may.
+    """
+    why = why_alone(configuration, has_tokens, until_caught_up=False)
+    if why:
+        raise NotWhileRunningError(
+            f"members of a fleet share the partitions, and {why}",
+            "`sluice rollback` goes back to the version before. Or stop all members, and start "
+            "one: it takes the version up, and all partitions.",
+        )
+
+
+def refuse_other_tables(entries: Collection[str]) -> None:
+    """:param entries: whose windows the driver watches, of another table each.
+    :raises NotWhileRunningError: there are some.
+    """
+    if entries:
+        named = ", ".join(entries)
+        raise NotWhileRunningError(
+            f"table {named}: an entry keeps its table while a driver runs, and this one knows it "
+            "with another",
+            f"Give the entry another name than {named}, and apply that. Or start the driver again: "
+            "it takes the version up then.",
+        )
+
+
 class Applying:
     """Takes up the versions of one connector, the newest one that it knows.
 
@@ -128,15 +160,16 @@ class Applying:
             self._thread.start()
 
     def _run(self) -> None:
-        said = ""
+        said, newest = "", 0
         item = self._todo.get()
         while item is not None:
             try:
-                if isinstance(item, Version):
+                if not isinstance(item, Version):
+                    self._answer(*item)
+                elif item.number >= newest:  # an older one waited while an answer came
+                    newest = item.number
                     self._prepare(item)
                     said = ""
-                else:
-                    self._answer(*item)
             except TransientError as error:
                 if str(error) != said:
                     said = str(error)

@@ -1,21 +1,20 @@
 """What a loop does when its tables were altered while it runs (R8).
 
 New ranges are intended under the load spec of now. What becomes of a range in doubt is decided in
-`schema_decision`; here is what is known of the tables, and which load specs there are. Where a
-block does not fit any more, its topics stop.
+`schema_decision`; here is what is known of the tables. Which load specs there are, `load_specs`
+knows. Where a block does not fit any more, its topics stop.
 """
 
 from __future__ import annotations
 
 import logging
-from collections import deque
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import replace
 
 from sluice.clickhouse.comparing import Today, why_not_executable
 from sluice.core.budget import TargetShard
 from sluice.core.errors import SluiceError
-from sluice.core.ledger import LedgerEntry, Rest, spec_entry
+from sluice.core.ledger import Rest
 from sluice.core.load_spec import LoadSpec
 from sluice.core.ranges import TopicPartition
 from sluice.core.records import Kind
@@ -32,15 +31,13 @@ from sluice.driver.schema_decision import (
     executable,
     open_fields,
 )
-from sluice.driver.state import PartitionState
+from sluice.driver.state import Holds, PartitionState
 
 _logger = logging.getLogger("sluice.loop")
 
 #: After a look that found nothing new, fields that no column has are dead letters at once: one
 #: range in this time is held back for a look, not each of them.
 LOOK_FOR_FIELDS_MS = 60_000
-#: Texts that ranges were widened to last.
-_WIDENED_MAX = 8
 #: Columns that are still missing are asked for again.
 WANT_AGAIN_MS = 1_000
 
@@ -96,63 +93,49 @@ class SchemaChanges:
     """Takes readings of the tables in for one loop.
 
     :param states: the loop's own mapping; partitions may join it later.
-    :param specs: the load specs that can be executed, by digest; the loop's own mapping, too.
+    :param holds: the loop's own, too.
     :param is_read: somebody reads the tables; where nobody does, nothing waits for it.
-    :param is_recorded: today's load spec is in the ledger already.
     :param parking: which entries may be parked.
     :param version: of the configuration; readings for an older one come too late.
-    :param see_specs: see `ports.LoopParts`.
     """
 
     def __init__(
         self,
         states: Mapping[TopicPartition, PartitionState],
         planner: RecordPlanner,
-        specs: dict[str, LoadSpec],
+        holds: Holds,
         parking: Parking,
         version: int,
-        see_specs: Callable[[Collection[LoadSpec]], None],
         *,
         is_read: bool,
-        is_recorded: bool = True,
     ) -> None:
-        self._version, self._see_specs = version, see_specs
-        self._parking = parking
+        self._version, self._parking, self._holds = version, parking, holds
         self._barred: Mapping[str, SluiceError] = {}
-        self._states, self._planner, self._specs = states, planner, specs
+        self._states, self._planner, self._specs = states, planner, planner.specs
         self._is_read = is_read
         self._read_ms, self._unread = 0, frozenset[str]()
         #: Whether a block is known again by its token alone; not before it is known.
         self._has_tokens = False
         self._today: Today | None = None
         self.unrepeatable = Unrepeatable()
-        self._unrecorded: dict[str, str] = (
-            {} if is_recorded else {planner.digest: planner.spec.canonical()}
-        )
-        self._widened_to: deque[str] = deque(maxlen=_WIDENED_MAX)
         self._looks_at_ms = 0
         self._want_again_ms: dict[TopicPartition, int] = {}
 
     # Readings
 
-    def take(self, read: SchemaRead, canonical: Mapping[str, str]) -> Mapping[str, str]:
-        """Take a reading in; gives the canonical load specs that tasks may need from now on.
-
-        :param canonical: the canonical load specs that they needed until now.
-        """
+    def take(self, read: SchemaRead) -> None:
+        """Take a reading in."""
         if read.version != self._version:
-            return canonical
+            return
         self._read_ms, self._unread = read.started_ms, read.unread
         self._barred = read.barred
         self._parking.take(read.altered, asked=read.asked)
-        if read.today is None:
-            self.unrepeatable.read(None, read)
-            return self._change(self._parking.applied(read.spec), canonical)
-        self._today, self._has_tokens = read.today, read.today.tokens
-        canonical = self._change(self._parking.applied(read.spec), canonical)
-        judged = self._judged(self._states.values(), read.today)
-        self.unrepeatable.read(set(judged), read)
-        return self._needed(canonical)
+        self._change(self._parking.applied(read.spec))
+        judged = None
+        if read.today is not None:
+            self._today, self._has_tokens = read.today, read.today.tokens
+            judged = set(self._judged(self._states.values(), read.today))
+        self.unrepeatable.read(judged, read)
 
     def _judged(self, states: Iterable[PartitionState], today: Today) -> Iterator[tuple[str, str]]:
         """Those of these ranges that the load spec of their record would not make again: its
@@ -168,74 +151,39 @@ class SchemaChanges:
             if why_not_executable(spec, today, topic) is not None:
                 yield state.record.spec, topic
 
-    def configured(
-        self, read: ConfigurationRead, canonical: Mapping[str, str]
-    ) -> Mapping[str, str]:
-        """What is loaded was applied anew; gives the load specs as `take` does. Ranges in doubt
-        keep theirs."""
+    def configured(self, read: ConfigurationRead) -> None:
+        """What is loaded was applied anew. Ranges in doubt keep their load specs."""
         self._version, self._barred = read.version, {}
         self._parking.allow(read.parkable)
-        return self._change(self._parking.applied(read.spec), canonical)
+        self._change(self._parking.applied(read.spec))
 
     def parkable_target_shards(self) -> list[TargetShard]:
         """Where new ranges insert into entries that may be parked."""
         return self._parking.target_shards(self._planner.spec)
 
-    def park(self, entry: str, why: SluiceError, canonical: Mapping[str, str]) -> Mapping[str, str]:
-        """Park an entry that may be parked; gives the load specs as `take` does."""
+    def park(self, entry: str, why: SluiceError) -> None:
+        """Park an entry that may be parked."""
         self._parking.refuse(entry, why)
-        return self._change(self._parking.applied(self._planner.spec), canonical)
+        self._change(self._parking.applied(self._planner.spec))
 
-    def _change(self, spec: LoadSpec, canonical: Mapping[str, str]) -> Mapping[str, str]:
-        """New ranges are intended under this one from now on; gives the load specs with it."""
-        digest = spec.digest()
-        if digest != self._planner.digest:
-            self._planner.change(spec)
-            self._specs[digest] = spec
-            self._unrecorded[digest] = spec.canonical()
+    def _change(self, spec: LoadSpec) -> None:
+        """New ranges are intended under this one from now on. What nothing needs any more is let
+        go: nothing may be planned now that is not recorded."""
+        if self._planner.change(spec):
             self._looks_at_ms = 0
-        return self._needed({**canonical, **self._unrecorded})
-
-    def _needed(self, canonical: Mapping[str, str]) -> Mapping[str, str]:
-        """Texts that no record names any more are let go."""
-        named = {state.record.spec for state in self._states.values()} | {self._planner.digest}
-        named |= set(self._widened_to)
-        unneeded = self._specs.keys() - named
-        for digest in unneeded:
-            del self._specs[digest]
-        if unneeded:
-            self._see_specs([*self._specs.values()])
-        return {digest: spec for digest, spec in canonical.items() if digest in self._specs}
-
-    def entries(self, named: Iterable[str]) -> tuple[LedgerEntry, ...]:
-        """Ledger entries of load specs that are not recorded yet: they stand in the transaction of
-        the first record that names them, or before it."""
-        wanted = set(named)
-        return tuple(
-            spec_entry(digest, spec)
-            for digest, spec in self._unrecorded.items()
-            if digest in wanted
-        )
-
-    def recorded(self, named: Iterable[str]) -> None:
-        """These load specs are in the ledger now."""
-        for digest in named:
-            self._unrecorded.pop(digest, None)
+        named = {state.record.spec for state in self._states.values()}
+        late = (key for each in self._holds.late_inserts for key in each.insert_counters)
+        self._specs.keep(named, {TargetShard.of(key).own for key in late})
 
     def join(
-        self,
-        states: Collection[PartitionState],
-        specs: Mapping[str, LoadSpec],
-        refused: Collection[str],
-        now_ms: int,
+        self, states: Collection[PartitionState], refused: Collection[str], now_ms: int
     ) -> list[Effect]:
         """A take-over has found these. The loop may have a load spec from before that cannot be
         executed today. The tables may have changed since the take-over looked at them, or since the
         last reading: where the two differ, another one is asked for, and the range waits for it.
 
-        :param specs: those that can be executed; `refused`: the digests of those that cannot.
+        :param refused: the digests of load specs that cannot be executed.
         """
-        self._specs.update(specs)
         found = {
             (state.record.spec, state.source.topic)
             for state in states
@@ -347,32 +295,21 @@ class SchemaChanges:
         if state.outdated is not None and state.outdated.schemas:
             widened = executable(self._spec_facts(state))
             if widened is not None:
-                return self._specs[self._adopted(widened)]
+                return self._specs.adopt(widened).spec
         if self.is_unrepeatable(state):
             return self._planner.spec
-        return self._specs.get(state.record.spec, self._planner.spec)
+        return self._specs.get(state.record.spec) or self._planner.spec
 
     def again(self, state: PartitionState, decision: Decision, now_ms: int) -> RecordUpdate:
         """The same range again, with a new lease, under the load spec that was decided."""
         match decision:
             case Change(Kind.ADD_COLUMNS, spec):
-                return self._planner.add_columns(state, self._adopted(spec), now_ms)
+                return self._planner.add_columns(state, self._specs.adopt(spec).digest, now_ms)
             case Change():
                 return self._planner.change_spec(state, now_ms)
         if state.outdated is not None:
             self._looks_at_ms = now_ms + LOOK_FOR_FIELDS_MS
         return self._planner.renew(state, now_ms)
-
-    def _adopted(self, spec: LoadSpec) -> str:
-        """Have a load spec that a range is widened to; gives its digest. The last ones are kept,
-        since the next ranges may need them, too."""
-        digest = spec.digest()
-        if digest not in self._specs:
-            self._specs[digest] = spec
-            self._unrecorded[digest] = spec.canonical()
-        if digest not in self._widened_to:
-            self._widened_to.append(digest)
-        return digest
 
     def _would_be_disturbed(self) -> bool:
         """Whether a repeat is out that a new column could make another block of: where rows are
@@ -388,11 +325,6 @@ class SchemaChanges:
                 return True
             del self._want_again_ms[source]
         return False
-
-    def with_unrecorded(self, canonical: Mapping[str, str]) -> Mapping[str, str]:
-        """The canonical load specs, with those that ranges were widened to."""
-        missing = self._unrecorded.keys() - canonical.keys()
-        return {**canonical, **{d: self._unrecorded[d] for d in missing}} if missing else canonical
 
     def looks_for_fields(self, now_ms: int) -> bool:
         """Whether a field that no column has is worth a look at the table."""

@@ -46,6 +46,7 @@ from sluice.core.lease import has_expired
 from sluice.core.load_spec import LoadSpec, TableSpec
 from sluice.core.server_runs import is_same_run
 from sluice.driver.background import Background
+from sluice.driver.load_specs import LoadSpecs
 from sluice.driver.ports import Clock, ShardWindow, Windows
 from sluice.driver.state import Holds, PartitionState
 
@@ -128,9 +129,11 @@ def why_other_claims(recorded: LoadSpec, today: LoadSpec, topic: str) -> str | N
 _Keyed = Mapping[TargetShard, tuple[Part, TableSpec]]
 
 
-def _keyed(spec: LoadSpec) -> _Keyed:
+def _keyed(*specs: LoadSpec) -> _Keyed:
+    """Where several have an entry, the first of them counts."""
     return {
         TargetShard(table.entry, CLAIMS): (Part.of_table(table), table)
+        for spec in reversed(specs)
         for table in spec.tables
         if table.deduplicate is not None
     }
@@ -257,6 +260,8 @@ class ClaimsKeeper(Background):
 
     :param windows: of the tables.
     :param open_store: connects to the store.
+    :param specs: the claims of what may be sent are watched, by the loop's rounds. Those of an
+        expected version are not: until the loop goes by it, rows may come without them.
     :param rebuild: claims what is in a table.
     :param has_rows: whether a table has a row, or may have one soon.
     :param settle_ms: how long another writer may take to notice a new run of the store, and what
@@ -267,7 +272,7 @@ class ClaimsKeeper(Background):
         self,
         windows: Windows,
         open_store: Callable[[], ClaimStore],
-        spec: LoadSpec,
+        specs: LoadSpecs,
         me: Me,
         lease_ms: int,
         now_ms: Clock,
@@ -284,10 +289,10 @@ class ClaimsKeeper(Background):
         self._rebuild = rebuild
         self._has_rows = has_rows
         self._settle_ms = settle_ms
-        self._spec = spec
-        self._keyed = _keyed(spec)
+        #: Of which the claims are watched, as they were at the loop's last round.
+        self._specs, self._live, self._spec = specs, specs.live, specs.today.spec
+        self._keyed = _keyed(*self._live)
         self._begun = _Begun()
-        self._changing = threading.Lock()
         #: Of the store, as last read; "": it was never read.
         self.run = ""
         self.facts: StoreFacts | None = None
@@ -318,27 +323,6 @@ class ClaimsKeeper(Background):
         self.poll()
         self._begin()
 
-    def watch(self, spec: LoadSpec) -> None:
-        """Watch the claims of a recorded load spec, too; today's stay as they are. Called from any
-        thread."""
-        with self._changing:
-            self._know({**_keyed(spec), **self._keyed})
-
-    def only(self, specs: Iterable[LoadSpec]) -> None:
-        """Watch the claims of these load specs beside today's, and no others; called from any
-        thread."""
-        with self._changing:
-            found = _keyed(self._spec)
-            for spec in specs:
-                found = {**_keyed(spec), **found}
-            self._know(found)
-
-    def _know(self, keyed: _Keyed) -> None:
-        """Watch these. What was quiet may not be so where an entry claims that did not."""
-        if {part for part, _ in keyed.values()} - {part for part, _ in self._keyed.values()}:
-            self._quiet_in = ""
-        self._keyed = keyed
-
     def current(self) -> Mapping[TargetShard, ShardWindow]:
         """See `Windows`."""
         others, own = self._others.current(), self._own
@@ -367,26 +351,30 @@ class ClaimsKeeper(Background):
         self,
         states: Iterable[PartitionState],
         holds: Holds,
-        spec: LoadSpec,
         spec_of: Callable[[PartitionState], LoadSpec],
         now_ms: int,
     ) -> None:
-        """Look whether anything of this connector may still be inserted under claims of a run
-        before; called by its loop in every round.
+        """Look which claims are to be watched, and whether anything of this connector may still be
+        inserted under claims of a run before; called by its loop in every round.
 
-        :param spec: today's: columns may be added while the driver runs; `spec_of`: under which a
-            range in doubt is sent again.
+        :param spec_of: under which a range in doubt is sent again.
         """
-        if spec is not self._spec:
-            with self._changing:
-                self._quiet_in = ""
-                self._begun.go_over(self._spec, spec)
-                self._spec = spec
-                self._know({**self._keyed, **_keyed(spec)})
+        if self._specs.live is not self._live:
+            self._live = self._specs.live
+            self._know(_keyed(*self._live), self._specs.today.spec)
         if self._waits:
             run = self.run  # the other thread may see another one meanwhile
-            is_late = may_still_insert(states, holds, spec, spec_of, run, now_ms)
+            is_late = may_still_insert(states, holds, self._spec, spec_of, run, now_ms)
             self._quiet_in = "" if is_late else run
+
+    def _know(self, keyed: _Keyed, today: LoadSpec) -> None:
+        """Watch these. What was quiet may not be so where an entry claims that did not."""
+        new = {part for part, _ in keyed.values()} - {part for part, _ in self._keyed.values()}
+        if new or today is not self._spec:
+            self._quiet_in = ""
+        if today is not self._spec:
+            self._begun.go_over(self._spec, today)
+        self._spec, self._keyed = today, keyed
 
     def _step(self) -> None:
         self.poll()

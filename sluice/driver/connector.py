@@ -6,7 +6,7 @@ import logging
 import os
 import threading
 import uuid
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Iterable
 from concurrent.futures import Future
 from dataclasses import replace
 from functools import partial
@@ -37,6 +37,8 @@ from sluice.driver.applying import (
     Applying,
     answer,
     newest_version,
+    refuse_other_tables,
+    refuse_what_members_cannot,
     refuse_what_needs_a_start,
 )
 from sluice.driver.background import Background
@@ -47,6 +49,7 @@ from sluice.driver.deciding import DecisionWatch
 from sluice.driver.discovering import TopicFinder, retired, topics_to_load
 from sluice.driver.fleet import FleetMember, Identity, boot_id, refuse_beside_fleet, why_alone
 from sluice.driver.inheriting import Heir
+from sluice.driver.load_specs import LoadSpecs
 from sluice.driver.loop import ConnectorLoop
 from sluice.driver.monitor import WindowMonitor
 from sluice.driver.observing import NewPartitions
@@ -75,7 +78,6 @@ from sluice.driver.start import (
     ReadAhead,
     Started,
     StartParts,
-    nothing_yet,
     read_ahead,
     spec_needed,
     take_over,
@@ -163,6 +165,8 @@ class ConnectorRun:
         self.loop: ConnectorLoop | None = None
         #: Where the driver is a member of a fleet, once it has looked who else is.
         self.fleet: FleetMember | None = None
+        #: What its loops have heard of what persons decide; None: it had none yet.
+        self.decided: Decided | None = None
         #: By the file, and as it is loaded: by what was applied last.
         self.file, self.configuration = configuration, configuration
         self.version: Version | None = None
@@ -371,21 +375,21 @@ class _Assembly:
         self.watch: ReplicaWatch | None = None
         self.decisions: DecisionWatch | None = None
         self.fleet: FleetMember | None = None
-        self.applying = _Applied(self)
-        self.inbox = Inbox()
+        self.applying, self.inbox = _Applied(self), Inbox()
         self.kafka = kafka_access(configuration, connector.name)
         self.clickhouse = access_of(configuration, connector.name).patient()
-        self.spec = read_spec(configuration, connector.name)
+        spec = read_spec(configuration, connector.name)
         self.admin = make_admin(self.kafka)
         self.ends = make_ends(self.kafka)
         self.log = SourceLog(self.admin, self.ends)
         #: Why it has all partitions of the connector, or none; "": its fleet shares them.
         self.why_alone = why_alone(
             configuration,
-            lambda: read_today(configuration, [self.spec]).tokens,
+            lambda: read_today(configuration, [spec]).tokens,
             until_caught_up=run.until_caught_up,
         )
         is_shared = configuration.fleet is not None and not self.why_alone
+        self.specs = LoadSpecs(spec, is_recorded=not is_shared)
         self.heir: Heir | None = None
         self.new_partitions = NewPartitions(
             lambda sources: read_ahead(self._start_parts(self.recorder, self.log), sources),
@@ -407,21 +411,21 @@ class _Assembly:
             is_shared=is_shared,
             size=run.transaction_size,
         )
-        self.monitor = WindowMonitor(self.clickhouse, self.spec, now_ms)
+        self.monitor = WindowMonitor(self.clickhouse, self.specs, now_ms)
         self.monitor.start()
         failure = self.monitor.failure()
         if failure is not None:
             self.monitor.stop()
             raise failure
         lease_ms = int(configuration.batch.lease_seconds * 1000)
-        self.staging = StagingCollector(self.clickhouse, self.spec, lease_ms, now_ms)
+        self.staging = StagingCollector(self.clickhouse, spec, lease_ms, now_ms)
         self.claims = self._claims_keeper()
         if self.claims is not None:
             self.claims.start()
         self.recorder = Recorder(self.kafka, self.names, now_ms=now_ms, stop=run._give_up)
         self.prober = ClickHouseProber(self.clickhouse, configuration.pipeline, self.kafka)
         self.planner = RecordPlanner(
-            spec=self.spec,
+            specs=self.specs,
             owner=self.names.owner,
             limits=Limits(
                 configuration.batch.max_messages,
@@ -443,7 +447,7 @@ class _Assembly:
         return ClaimsKeeper(
             self.monitor,
             partial(open_store, access),
-            self.spec,
+            self.specs,
             Me(f"{self.configuration.pipeline}/{name}", self.names.owner, now_ms()),
             int(lease * 1000),
             now_ms,
@@ -453,15 +457,13 @@ class _Assembly:
         )
 
     def _watch(self, spec: LoadSpec) -> None:
-        """Watch the windows of a recorded load spec, too.
+        """Watch the windows of a recorded load spec that is being taken over.
 
         :raises TerminalError: it deduplicates, and no store of claims is configured.
         """
         self.monitor.watch(spec)
         self.staging.watch(spec)
-        if self.claims is not None:
-            self.claims.watch(spec)
-        elif any(table.deduplicate is not None for table in spec.tables):
+        if self.claims is None and any(table.deduplicate is not None for table in spec.tables):
             raise TerminalError(
                 f"load spec {spec.digest()} deduplicates, and no store of claims is configured",
                 "Name the store that it was loaded with in [deduplication] store, until nothing "
@@ -506,6 +508,7 @@ class _Assembly:
 
     def _hear(self, read: DecisionsRead) -> None:
         """A person has decided something; called from the watch's thread."""
+        self.run.decided = read.decided
         self.monitor.bear(read.decided.frozen)
         self.inbox.put(read)
         self.applying.hear(read.decided)
@@ -514,21 +517,20 @@ class _Assembly:
         """Take the connector's partitions over and build the loop on them. A member of a fleet
         begins without any."""
         fleet = self.fleet
-        if fleet is None or fleet.why_alone:
-            started = self._take_over_all()
-        else:
-            started = nothing_yet(self._start_parts(self.recorder, self.log))
+        started = self._take_over_all() if fleet is None or fleet.why_alone else Started()
+        self.specs.join(started.specs.values())
         configuration = self.configuration
         name = self.run.connector.name
         self.schema = SchemaReader(
-            *(configuration, self.spec, now_ms, self._examine, self.inbox.put),
+            *(configuration, self.specs, now_ms, self._examine, self.inbox.put),
             self.run.version_number,
         )
-        self.watch = ReplicaWatch(configuration, name, self.spec, now_ms, self._use)
+        self.watch = ReplicaWatch(configuration, name, self.specs, now_ms, self._use)
         run, topic = self.run, configuration.decisions_topic
         hearing = self._hear, run.stopping.set, run.refresh, _member_name(configuration)
-        decisions = DecisionWatch(self.kafka, topic, *hearing)
+        decisions = DecisionWatch(self.kafka, topic, *hearing, run.decided)
         decided, self.decisions = decisions.start(), decisions
+        run.decided = decided
         self.monitor.bear(decided.frozen)
         windows: Windows = self.claims or self.monitor
         jobs = self.run._jobs.result()
@@ -558,7 +560,6 @@ class _Assembly:
             fleet=fleet,
             shares=None if fleet is None or fleet.why_alone else self._make_heir(fleet),
             version=self.run.version_number,
-            see_specs=self.applying.see_specs,
             read_new=self.new_partitions.ask,
             transaction_size=self.names.size,
         )
@@ -570,10 +571,9 @@ class _Assembly:
             name=f"{configuration.pipeline}.{name}",
             parts=loop_parts,
             planner=self.planner,
-            environment=_environment(self, started.canonical),
+            environment=_environment(self),
             states=started.states,
             holds=Holds(late_inserts=started.late_inserts),
-            specs=started.specs,
             batch=started.batch,
             take_over_new=self._take_over_new,
             recorded=started.recorded,
@@ -644,13 +644,14 @@ class _Assembly:
 
     def _why_not_executable(self, recorded: LoadSpec, topic: str) -> str | None:
         today = read_today(self.configuration, [recorded])
-        other = why_other_claims(recorded, self.spec, topic)
+        other = why_other_claims(recorded, self.specs.today.spec, topic)
         return other or why_not_executable(recorded, today, topic)
 
     @property
     def _told_apart(self) -> frozenset[str]:
         """The tables whose rows say who loaded them."""
-        return frozenset(table.target for table in self.spec.tables if SOURCE in table.lineage)
+        today = self.specs.today.spec
+        return frozenset(table.target for table in today.tables if SOURCE in table.lineage)
 
     def _why_no_probe(self, spec: LoadSpec, topic: str, is_recorded: bool) -> str | None:
         return why_no_probe_now(self.clickhouse, spec, topic, is_recorded=is_recorded)
@@ -661,8 +662,6 @@ class _Applied:
 
     def __init__(self, assembly: _Assembly) -> None:
         self._assembly = assembly
-        #: While the loop does not know it, nobody else says that its tables are watched.
-        self._coming: LoadSpec | None = None
         self._lock = threading.Lock()
         self._applying: Applying | None = None
 
@@ -693,19 +692,6 @@ class _Applied:
         if self._applying is not None:
             self._applying.stop()
 
-    def see_specs(self, specs: Collection[LoadSpec]) -> None:
-        """Nobody needs other load specs than these; called from the loop."""
-        assembly = self._assembly
-        if assembly.heir is not None:
-            return  # what is being inherited is watched before the loop knows it
-        with self._lock:
-            coming = [self._coming] if self._coming else []
-            assembly.monitor.only([assembly.spec, *coming, *specs])
-        if assembly.claims is not None:
-            assembly.claims.only(specs)
-        if assembly.schema is not None:
-            assembly.schema.see_specs(specs)
-
     def _prepare(self, version: Version) -> None:
         """Read what a version needs; then the loop takes it up."""
         assembly, run = self._assembly, self._assembly.run
@@ -714,33 +700,32 @@ class _Applied:
         refuse_what_needs_a_start(run.configuration, applied)
         configuration = resolved(applied)
         spec = read_spec(configuration, name)
+        if assembly.names.is_shared:
+            refuse_what_members_cannot(applied, lambda: read_today(configuration, [spec]).tokens)
+        refuse_other_tables(assembly.monitor.other_tables(spec))
         ensure_own_topics(assembly.admin, configuration.own_topics)
-        with self._lock:
-            self._coming = spec
-        # Its claims are watched once the loop goes by it: until then rows may come without them.
         assembly.monitor.watch(spec)
         assembly.staging.watch(spec)
-        taken = partial(self._taken, version, configuration, spec)
+        taken = partial(self._taken, version, applied, spec)
         reads = partial(configuration.reads, name)
         assembly.inbox.put(
             ConfigurationRead(version.number, spec, configuration.parkable, reads, taken)
         )
 
     def _taken(self, version: Version, configuration: Configuration, spec: LoadSpec) -> None:
-        """The loop goes by it from now on; called from its thread."""
+        """The loop goes by it from now on; called from its thread.
+
+        :param configuration: without replicas where servers tell them: each start asks them anew.
+        """
         assembly = self._assembly
         _logger.warning("connector %s loads by %s", assembly.run.connector.name, version)
         assembly.run.use(version, configuration)
-        assembly.spec = spec
+        assembly.specs.arrived(spec)
         clickhouse = assembly.configuration.clickhouse
         assembly.configuration = replace(configuration, clickhouse=clickhouse)
-        with self._lock:
-            # Another one may come by now, and its tables be watched.
-            self._coming = None if self._coming is spec else self._coming
         self._finder.use(configuration, assembly._told_apart)
-        if assembly.schema is not None and assembly.watch is not None:
+        if assembly.schema is not None:
             assembly.schema.change(configuration, spec, version.number)
-            assembly.watch.see_tables(spec)
         assert self._applying is not None
         self._applying.taken(version.number)
 
@@ -751,15 +736,15 @@ def _patience_ms(configuration: Configuration) -> int:
     return PATIENCE_MS if registry is None else int(registry.patience_seconds * 1000)
 
 
-def _environment(assembly: _Assembly, specs: dict[str, str]) -> TaskEnvironment:
-    """What all tasks of a connector get."""
+def _environment(assembly: _Assembly) -> TaskEnvironment:
+    """What all tasks of a connector get, beside the load specs of their ranges."""
     configuration = assembly.configuration
     deduplication = configuration.deduplication
     return TaskEnvironment(
         pipeline=configuration.pipeline,
         kafka=assembly.kafka,
         clickhouse=assembly.clickhouse,
-        specs=specs,
+        specs={},
         insert_timeout_seconds=configuration.clickhouse.insert_timeout_seconds,
         registry=registry_access(configuration),
         claims=None if deduplication is None else store_access(deduplication),

@@ -28,6 +28,7 @@ class DecisionWatch(Background):
     :param drain: called when a person wants the driver to settle what is out, and to end.
     :param reload: called when a person wants it to look at the tables' columns and at topics.
     :param member: what the driver is called in its fleet; "": it is in none.
+    :param known: what a former one of this process has heard: what was asked for since is done.
     """
 
     def __init__(
@@ -38,16 +39,18 @@ class DecisionWatch(Background):
         drain: Callable[[], None],
         reload: Callable[[], None],
         member: str = "",
+        known: Decided | None = None,
     ) -> None:
         super().__init__("decisions", "reading what is decided", 0)
         self._access, self._topic = access, topic
         self._changed, self._drain, self._reload = changed, drain, reload
         self._member = member
         self._reader: DecisionReader | None = None
-        self._decided = Decided()
+        self._decided, self._is_first = known or Decided(), known is None
 
     def start(self) -> Decided:
-        """Begin; gives what is decided by now. What was asked for before is not done.
+        """Begin; gives what is decided by now. What was asked for before the process heard of
+        anything is not done.
 
         :raises SluiceError: it cannot be read; nobody may go on without knowing.
         """
@@ -57,6 +60,8 @@ class DecisionWatch(Background):
             self._close()
             raise
         _use_log_level(self._decided, decided)
+        if not self._is_first:
+            self._do_asked(decided)
         self._decided = decided
         self._begin()
         return decided
@@ -81,11 +86,16 @@ class DecisionWatch(Background):
         return self._reader.read_all()
 
     def _hear(self, decided: Decided) -> None:
-        before, self._decided = self._decided, decided
-        if decided == before:
+        if decided == self._decided:
             return
-        _use_log_level(before, decided)
-        for each in decided.asked - before.asked:
+        _use_log_level(self._decided, decided)
+        self._do_asked(decided)
+        self._decided = decided
+        self._changed(DecisionsRead(decided))
+
+    def _do_asked(self, decided: Decided) -> None:
+        """Do what was asked for since the last look."""
+        for each in decided.asked - self._decided.asked:
             if each.member not in ("", self._member):
                 continue
             if each.what == DRAIN:
@@ -95,7 +105,6 @@ class DecisionWatch(Background):
                 look = "the tables' columns, topics and replicas are looked at"
                 _logger.warning("reload by %s: %s; %s", each.by, each.why, look)
                 self._reload()
-        self._changed(DecisionsRead(decided))
 
     def _close(self) -> None:
         if self._reader is not None:

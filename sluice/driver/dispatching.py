@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
 
 from sluice.core.lease import has_expired
 from sluice.core.planning import packed
 from sluice.driver.bundling import whole_bundles
 from sluice.driver.changes import SchemaChanges
 from sluice.driver.counters import Counters
+from sluice.driver.load_specs import LoadSpecs
 from sluice.driver.ports import LoopParts, Sought
 from sluice.driver.round_planner import RoundPlanner
 from sluice.driver.state import PartitionState, Probing, ToProbe
@@ -96,6 +98,7 @@ class Dispatcher:
         name: str,
         parts: LoopParts,
         share: Callable[[Sequence[PartitionState]], float],
+        specs: LoadSpecs,
         schema: SchemaChanges,
         round_planner: RoundPlanner,
         counters: Counters,
@@ -106,14 +109,15 @@ class Dispatcher:
         self._inbox, self._tracing = parts.inbox, parts.tracing
         self._now_ms = parts.now_ms
         self._share = share
-        self._schema = schema
+        self._specs, self._schema = specs, schema
         self._round_planner = round_planner
         self._counters = counters
         self._hung = HungJobs(name)
         self._worked_at_ms = parts.now_ms()
 
     def dispatch(self, ready: list[PartitionState], environment: TaskEnvironment) -> None:
-        """Send ranges to Spark. A bundle of which not all members were recorded stays here."""
+        """Send ranges to Spark, with the load specs that they name. A bundle of which not all
+        members were recorded stays here."""
         jobs = grouped(whole_bundles(ready), self._share, self._jobs.slots)
         for tasks in jobs:
             self._worked_at_ms = now_ms = self._now_ms()
@@ -125,7 +129,8 @@ class Dispatcher:
                 state.out, state.sent, state.repeated = True, True, not assignment.is_first
                 self._counters.retries += state.record.attempt > 1
             self._hung.sent(job)
-            self._jobs.submit(job, environment, self._inbox.put)
+            texts = self._specs.texts({each.record.spec for each in job.assignments})
+            self._jobs.submit(job, replace(environment, specs=texts), self._inbox.put)
 
     def came_back(self, result: JobResult) -> None:
         """Spark has carried a job out, or given it up."""

@@ -129,7 +129,7 @@ class Freezing:
         if not self.is_any:
             return ()
         closed = self._closed_in_part if isinstance(state.stage, ToProbe) else self._closed
-        return _hold(self._held, self._tables(state), closed)
+        return what_holds(self._held, self._tables(state), closed)
 
     def stands(self, state: PartitionState) -> bool:
         """Whether nothing will happen to a partition while it is frozen."""
@@ -168,7 +168,7 @@ class Freezing:
         the range that needs the column asks for it.
         """
         closed = closed_shards(self.standing, self._shards)
-        if _hold(self.standing, self._tables(members[0]), closed):
+        if what_holds(self.standing, self._tables(members[0]), closed):
             return []
         decisions = [(state, self._schema.decide(state, now_ms)) for state in members]
         return [
@@ -187,13 +187,13 @@ class Freezing:
             return ()
         named = set(entries)
         tables = [table for table in self._planner.spec.tables if table.entry in named]
-        return _hold(self._held, tables, self._closed_in_part if is_sought else self._closed)
+        return what_holds(self._held, tables, self._closed_in_part if is_sought else self._closed)
 
 
-def _hold(
+def what_holds(
     standing: Standing, tables: Iterable[TableSpec], closed: Mapping[str, frozenset[Frozen]]
 ) -> Standing:
-    """What holds who sends blocks to these tables.
+    """What holds who sends blocks to these tables, or looks into them.
 
     :param closed: of shards that take none, or of which nothing may be looked for, by what.
     """

@@ -27,26 +27,14 @@ class _Asked:
 
 
 class Grower:
-    """Takes what loops want from any thread, and does it in one.
+    """Takes what loops want from any thread, and does it in one."""
 
-    :param parkable: entries that are parked where others stop.
-    """
-
-    def __init__(self, access: ClickHouseAccess, parkable: tuple[str, ...]) -> None:
-        self._access = access
-        self._parkable = parkable
+    def __init__(self) -> None:
         self._lock = threading.Lock()
         self._asked: dict[str, _Asked] = {}
-        self._refused: dict[str, SluiceError] = {}
+        #: Why entries cannot go on: the server refuses the columns that they have to have.
+        self.refused: dict[str, SluiceError] = {}
         self._full: set[str] = set()
-
-    def use(self, access: ClickHouseAccess) -> None:
-        """Add columns at these replicas from now on; called from any thread."""
-        self._access = access
-
-    def park(self, parkable: tuple[str, ...]) -> None:
-        """These entries are parked from now on where others stop."""
-        self._parkable = parkable
 
     def want(self, wanted: Wanted) -> None:
         """Ask for columns; asking again for what is there already does nothing."""
@@ -62,43 +50,33 @@ class Grower:
 
     def forget_refusals(self) -> None:
         """A person said that what was refused may be tried again."""
-        self._refused.clear()
+        self.refused.clear()
 
-    @property
-    def barred(self) -> Mapping[str, SluiceError]:
-        """Why entries cannot go on: the server refuses the columns that they have to have."""
-        return {e: why for e, why in self._refused.items() if e not in self._parkable}
-
-    @property
-    def altered(self) -> Mapping[str, SluiceError]:
-        """The same of entries that may be parked."""
-        return {e: why for e, why in self._refused.items() if e in self._parkable}
-
-    def grow(self, spec: LoadSpec) -> LoadSpec:
-        """Add what was asked for since the last time; gives the load spec with the names that are
-        passed over from now on. The columns are in it once the tables are read.
+    def grow(self, spec: LoadSpec, access: ClickHouseAccess) -> LoadSpec:
+        """Add what was asked for since the last time, at these replicas; gives the load spec with
+        the names that are passed over from now on. The columns are in it once the tables are read.
 
         :raises TransientError: the servers do not do it now; who still wants it asks again.
         """
         with self._lock:
             asked, self._asked = self._asked, {}
         tables = tuple(
-            self._grown(table, asked[table.entry]) if table.entry in asked else table
+            self._grown(table, asked[table.entry], access) if table.entry in asked else table
             for table in spec.tables
         )
         return spec if tables == spec.tables else replace(spec, tables=tables)
 
-    def _grown(self, table: TableSpec, asked: _Asked) -> TableSpec:
+    def _grown(self, table: TableSpec, asked: _Asked, access: ClickHouseAccess) -> TableSpec:
         if table.dynamic is None:
             return table
-        self._add(table, {n: kind for n, kind in asked.kinds.items() if table.dynamic.allows(n)})
+        kinds = {n: kind for n, kind in asked.kinds.items() if table.dynamic.allows(n)}
+        self._add(table, kinds, access)
         return _passing_over(table, asked.passed_over)
 
-    def _add(self, table: TableSpec, kinds: dict[str, str]) -> None:
-        if not kinds or table.entry in self._refused:
+    def _add(self, table: TableSpec, kinds: dict[str, str], access: ClickHouseAccess) -> None:
+        if not kinds or table.entry in self.refused:
             return
         assert table.dynamic is not None
-        access = self._access
         for shard in table.shards:
             try:
                 added = add_columns(
@@ -110,7 +88,7 @@ class Grower:
                 )
             except ColumnsRefusedError as error:
                 _logger.error("table entry %s: %s. Try: %s", table.entry, error, error.hint)
-                self._refused[table.entry] = error
+                self.refused[table.entry] = error
                 return
             for name, type_text in added.items():
                 _logger.warning("%s: column %s %s was added", table.target, name, type_text)

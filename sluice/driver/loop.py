@@ -21,7 +21,6 @@ from typing import Protocol
 from sluice.clickhouse.access import ClickHouseAccess
 from sluice.core.budget import TargetShard, own_target_shards
 from sluice.core.flights import InFlight
-from sluice.core.load_spec import LoadSpec
 from sluice.core.ranges import TopicPartition
 from sluice.driver.bundling import share_of
 from sluice.driver.changes import SchemaChanges
@@ -85,7 +84,8 @@ class ConnectorLoop:
 
     :param name: shown in Spark's UI and in logs.
     :param states: from `sluice.driver.start`.
-    :param specs: the load specs that can be executed, by digest.
+    :param planner: its load specs are those that can be executed.
+    :param environment: of all jobs; each of them has the load specs of its own ranges, too.
     :param batch: number of the last batch that is committed.
     :param take_over_new: takes partitions over anew, of which a person has decided.
     :param recorded: all partitions that have a record in the ledger; None: nobody knows.
@@ -99,7 +99,6 @@ class ConnectorLoop:
         environment: TaskEnvironment,
         states: list[PartitionState],
         holds: Holds,
-        specs: Mapping[str, LoadSpec],
         batch: int,
         take_over_new: Callable[[list[TopicPartition]], Started],
         recorded: frozenset[TopicPartition] | None = None,
@@ -114,10 +113,10 @@ class ConnectorLoop:
         )
         self.dead_letters = self._reports.dead_letters
         self.replicas, self.claims, self.jobs = parts.replicas, parts.claims, parts.jobs
-        self._specs, self.planner = dict(specs), planner
+        self.planner = planner
         is_read, is_alone = parts.read_schema is not None, parts.shares is None
-        known = self.states, planner, self._specs, parts.parking, parts.version, parts.see_specs
-        self._schema = SchemaChanges(*known, is_read=is_read, is_recorded=is_alone)
+        known = self.states, planner, holds, parts.parking, parts.version
+        self._schema = SchemaChanges(*known, is_read=is_read)
         self.freezing = Freezing(parts.decided.frozen, planner, self._schema, is_read=is_read)
         self._flights = InFlight(parts.inflight_inserts_max, {}, parts.jobs.slots)
         self._flights.limit(parts.decided.max_inflight_inserts)
@@ -140,11 +139,13 @@ class ConnectorLoop:
         self._redirecting = Redirecting(self.states, take_over_new, self._join, self._apply)
         schema, counters = self._schema, self.counters
         self._recorder = RoundRecorder(
-            *(name, parts, self.states, holds, schema, counters),
+            *(name, parts, self.states, holds, planner.specs, schema, counters),
             *(self._apply, self._pending.file, batch, recorded),
         )
         share = partial(share_of, limits_of=planner.limits_of)
-        self._dispatcher = Dispatcher(name, parts, share, schema, self._round_planner, counters)
+        self._dispatcher = Dispatcher(
+            *(name, parts, share, planner.specs, schema, self._round_planner, counters)
+        )
         self.abandon = self._dispatcher.cancel_all
         self._sharing = Sharing(name, parts, self.states, self.freezing, self._pending.file)
         #: Nobody notices whether a message that waits so long was seen a tenth of it later.
@@ -206,8 +207,8 @@ class ConnectorLoop:
         barred, frozen = self._schema.barred(), self.freezing.of
         self._apply(stop for stop in barred if not frozen(self.states[stop.source]))
         if self._parts.claims is not None:
-            of = self._round_planner
-            self._parts.claims.see(self.states.values(), self.holds, of.spec, of.spec_of, now_ms)
+            spec_of = self._round_planner.spec_of
+            self._parts.claims.see(self.states.values(), self.holds, spec_of, now_ms)
         if self._parts.staging is not None:
             self._parts.staging.see(self.states.values(), now_ms)
         self._sharing.step(self.holds, self.counters.rows, now_ms, self.batch, stopping=stopping)
@@ -216,13 +217,10 @@ class ConnectorLoop:
         planned = self._round_planner.plan(under_way, now_ms, flush=flush, stopping=stopping)
         self._apply(planned.effects)
         updates, ready = planned.updates, planned.ready
-        specs = self._schema.with_unrecorded(self._environment.specs)
-        if specs is not self._environment.specs:
-            self._environment = replace(self._environment, specs=specs)
         if not self._topics.is_answered:
             ready = []  # they would wait for messages, in slots that other connectors need
         if updates and now_ms >= self._recorder.again_at_ms:
-            ready += self._recorder.record(updates, self._environment.specs, now_ms)
+            ready += self._recorder.record(updates, now_ms)
         self._dispatcher.dispatch(ready, self._environment)
         self._dispatcher.cancel_hung(now_ms)
         self._dispatcher.probe((state for state in under_way if not frozen(state)), now_ms)
@@ -265,8 +263,7 @@ class ConnectorLoop:
                     where = f"{source} of connector {self.name} stops at {state.settled}"
                     _logger.error("%s: %s. Try: %s", where, error, error.hint)
                 case ParkEntry(entry, why):
-                    specs = self._schema.park(entry, why, self._environment.specs)
-                    self._environment = replace(self._environment, specs=specs)
+                    self._schema.park(entry, why)
                     self._pending.file_all()
                 case LetGo(source):
                     del self.states[source]
@@ -286,13 +283,11 @@ class ConnectorLoop:
             match event:
                 case SchemaRead(at_ms, unread=unread):
                     before = self.planner.spec
-                    specs = self._schema.take(event, self._environment.specs)
-                    self._environment = replace(self._environment, specs=specs)
+                    self._schema.take(event)
                     if self.freezing.saw_tables(at_ms, unread) or self.planner.spec is not before:
                         self._use(self._environment.clickhouse)
                 case ConfigurationRead():
-                    specs = self._schema.configured(event, self._environment.specs)
-                    self._environment = replace(self._environment, specs=specs)
+                    self._schema.configured(event)
                     self._apply(self._topics.configured(event))
                     self._use(self._environment.clickhouse)
                 case DecisionsRead(decided):
@@ -370,10 +365,9 @@ class ConnectorLoop:
 
     def _join(self, started: Started) -> None:
         self._parts.log.adopt(state.source for state in started.states)
-        found = started.states, started.specs, started.refused
+        self.planner.specs.join(started.specs.values())
+        found = started.states, started.refused
         self._apply(self._schema.join(*found, self._parts.now_ms()))
-        specs = {**self._environment.specs, **started.canonical}
-        self._environment = replace(self._environment, specs=specs)
         self.holds.add_late_inserts(started.late_inserts)
         self._recorder.took_over(started)
         self.states.update({state.source: state for state in started.states})

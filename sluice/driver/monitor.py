@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 
 from sluice.clickhouse.access import ClickHouseAccess
@@ -28,6 +28,7 @@ from sluice.core.errors import SluiceError, TerminalError, TransientError
 from sluice.core.load_spec import LoadSpec
 from sluice.core.planning import stretched_delay_ms
 from sluice.driver.background import Background
+from sluice.driver.load_specs import LoadSpecs
 from sluice.driver.ports import Clock, ShardWindow
 from sluice.driver.shards import ShardReader
 
@@ -50,19 +51,22 @@ class WindowMonitor(Background):
     the same for all. What the window keeps is each server's own setting, and the narrowest counts,
     since whichever replica leads clears the window. What views write to is found with the table's
     description, and watched like the table.
+
+    :param specs: whose tables are watched. Of an entry that several have, today's counts.
     """
 
     def __init__(
         self,
         access: ClickHouseAccess,
-        spec: LoadSpec,
+        specs: LoadSpecs,
         now_ms: Clock,
     ) -> None:
         super().__init__("windows", "reading the windows", READ_EVERY_SECONDS)
-        self._access = access
+        self._access, self._specs = access, specs
         self._frozen: Standing = ()
         self._now_ms = now_ms
-        self._tables = self._target_shards(spec)
+        #: By the last reading that has ended.
+        self._looked_at = frozenset[TargetShard]()
         self._facts: dict[TargetShard, dict[str, tuple[int, TableFacts]]] = {}
         self._said: dict[TargetShard, tuple[str, int]] = {}
         self._crowding: dict[TargetShard, tuple[int, float]] = {}
@@ -81,19 +85,24 @@ class WindowMonitor(Background):
         self._begin()
 
     def watch(self, spec: LoadSpec) -> None:
-        """Watch the target shards of a recorded load spec too; they are read before this
-        returns."""
-        new = self._target_shards(spec)
-        if not new.keys() <= self._tables.keys():
-            self._tables = {**new, **self._tables}
+        """Watch the target shards of a load spec that the loop does not have yet; they are read
+        before this returns. Called from any thread."""
+        self._specs.expect(spec)
+        if not self._target_shards(self._access.shards).keys() <= self._looked_at:
             self._read(self._servers())
 
-    def only(self, specs: Iterable[LoadSpec]) -> None:
-        """Watch the target shards of these load specs, and no others; called from any thread."""
-        found: dict[TargetShard, tuple[str, str]] = {}
-        for spec in specs:
-            found |= self._target_shards(spec)
-        self._tables = found
+    def other_tables(self, spec: LoadSpec) -> list[str]:
+        """Entries of a load spec of which another table's window is watched: what is in doubt in
+        the one would be judged by the window of the other (R10)."""
+        known = self._target_shards(self._access.shards)
+        return sorted(
+            {
+                table.entry
+                for table in spec.tables
+                for target_shard in own_target_shards(table)
+                if known.get(target_shard, here := (table.database, table.table)) != here
+            }
+        )
 
     def use(self, access: ClickHouseAccess) -> None:
         """Ask these replicas from now on; called from any thread."""
@@ -122,13 +131,14 @@ class WindowMonitor(Background):
         """The error of the first target shard whose window cannot be read now."""
         return next(iter(self._outages.values()), None)
 
-    def _target_shards(self, spec: LoadSpec) -> dict[TargetShard, tuple[str, str]]:
-        return {
-            target_shard: (table.database, table.table)
-            for table in spec.tables
-            for target_shard in own_target_shards(table)
-            if target_shard.shard in self._access.shards
-        }
+    def _target_shards(self, shards: Collection[str]) -> dict[TargetShard, tuple[str, str]]:
+        """Those to read now, as far as they are in these shards, with their tables."""
+        found: dict[TargetShard, tuple[str, str]] = {}
+        for table in (table for spec in self._specs.watched for table in spec.tables):
+            for target_shard in own_target_shards(table):
+                if target_shard.shard in shards:
+                    found.setdefault(target_shard, (table.database, table.table))
+        return found
 
     def _servers(self) -> dict[str, ShardReader]:
         return {
@@ -149,7 +159,8 @@ class WindowMonitor(Background):
             down: dict[str, SluiceError] = {}
             runs: dict[str, str] = {}
             outages: dict[TargetShard, SluiceError] = {}
-            for target_shard, (database, table) in self._tables.items():
+            tables = self._target_shards(servers)
+            for target_shard, (database, table) in tables.items():
                 try:
                     if target_shard.shard in down:
                         raise down[target_shard.shard]
@@ -167,7 +178,7 @@ class WindowMonitor(Background):
             self._report(outages)
             before = {s: w for s, w in self._windows.items() if s.own in outages}
             self._windows = {**before, **windows}
-            self._outages = outages
+            self._outages, self._looked_at = outages, frozenset(tables)
 
     def _read_target_shard(
         self,

@@ -329,14 +329,13 @@ class Claims(Protocol):
         self,
         states: Iterable[PartitionState],
         holds: Holds,
-        spec: LoadSpec,
         spec_of: Callable[[PartitionState], LoadSpec],
         now_ms: int,
     ) -> None:
         """Look for what may still be inserted under claims that are lost.
 
         :param states: all partitions of a loop; `holds`: what else holds on to windows.
-        :param spec: today's; `spec_of`: under which a range in doubt is sent again.
+        :param spec_of: under which a range in doubt is sent again.
         """
 
 
@@ -429,7 +428,6 @@ class LoopParts:
     :param fleet: None: this driver is no member of one; else the `windows` are the fleet's, too.
     :param shares: None: nobody shares the partitions with this driver.
     :param version: of the configuration at the start.
-    :param see_specs: told the load specs that are left, when some are needed no more.
     :param read_new: asks for what the ledger says of partitions that the loop does not have; a
         `NewPartitionsRead` tells. Where there are `shares`, others have them.
     :param transaction_size: what one transaction may carry; the `log` teaches it.
@@ -458,6 +456,5 @@ class LoopParts:
     fleet: Fleet | None = None
     shares: Shares | None = None
     version: int = 0
-    see_specs: Callable[[Collection[LoadSpec]], None] = lambda specs: None
     read_new: Callable[[list[TopicPartition]], None] | None = None
     transaction_size: TransactionSize = field(default_factory=TransactionSize)

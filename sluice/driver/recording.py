@@ -13,6 +13,7 @@ from sluice.core.records import Record, may_follow, may_hand_over
 from sluice.driver.changes import SchemaChanges
 from sluice.driver.counters import Counters
 from sluice.driver.effects import Effect, LetGo, StopPartition
+from sluice.driver.load_specs import LoadSpecs
 from sluice.driver.ports import LoopParts
 from sluice.driver.record_updates import RecordUpdate, bounded
 from sluice.driver.report_handler import backoff_ms
@@ -65,11 +66,8 @@ class Checkpoints:
         before_ms = self._written_at_ms
         return before_ms is None or not before_ms <= now_ms < before_ms + CHECKPOINT_EVERY_MS
 
-    def due(self, now_ms: int, specs: Mapping[str, str]) -> tuple[LedgerEntry, ...]:
-        """Entries for the transaction that is about to be written; none if it is not time.
-
-        :param specs: canonical load specs by digest.
-        """
+    def due(self, now_ms: int, specs: LoadSpecs) -> tuple[LedgerEntry, ...]:
+        """Entries for the transaction that is about to be written; none if it is not time."""
         self._offered_at_ms = None
         if not self.is_due(now_ms):
             return ()
@@ -85,7 +83,7 @@ class Checkpoints:
         if self._recorded is not None:
             others = self._recorded.difference(entry.source for entry in last if entry.source)
         return (
-            *(spec_entry(digest, specs[digest]) for digest in sorted(named & specs.keys())),
+            *(spec_entry(digest, text) for digest, text in specs.texts(named).items()),
             *checkpoint_entries(last, others),
         )
 
@@ -118,6 +116,7 @@ class RoundRecorder:
         parts: LoopParts,
         states: Mapping[TopicPartition, PartitionState],
         holds: Holds,
+        specs: LoadSpecs,
         schema: SchemaChanges,
         counters: Counters,
         apply: Callable[[Iterable[Effect]], None],
@@ -138,7 +137,7 @@ class RoundRecorder:
         self._now_ms = parts.now_ms
         self._states = states
         self._holds = holds
-        self._schema = schema
+        self._specs, self._schema = specs, schema
         self._counters = counters
         self._apply = apply
         self._changed = changed
@@ -148,13 +147,8 @@ class RoundRecorder:
         self.batch = max(self.batch, started.batch)
         self.checkpoints.took_over(started.states, started.recorded)
 
-    def record(
-        self, updates: list[RecordUpdate], specs: Mapping[str, str], now_ms: int
-    ) -> list[PartitionState]:
-        """Commit the updates; gives the partitions that are to be loaded now.
-
-        :param specs: canonical load specs by digest.
-        """
+    def record(self, updates: list[RecordUpdate], now_ms: int) -> list[PartitionState]:
+        """Commit the updates; gives the partitions that are to be loaded now."""
         initialised = self._log.initialised
         try:
             updates = self._unchanged(bounded(updates, self._size.bytes_max), now_ms)
@@ -172,8 +166,8 @@ class RoundRecorder:
             commit = Commit(
                 records,
                 (
-                    *self.checkpoints.due(now_ms, specs),
-                    *self._schema.entries(named),
+                    *self.checkpoints.due(now_ms, self._specs),
+                    *self._specs.entries(named),
                     *_entries(updates, records),
                 ),
                 tuple(letter for update in updates for letter in update.dead_letters),
@@ -196,7 +190,7 @@ class RoundRecorder:
         if self._tracing is not None:
             self._tracing.committed(self._name, self._states, records, began_ms, ended_ms)
         self.checkpoints.committed(commit.entries)
-        self._schema.recorded(named)
+        self._specs.recorded(named)
         self.failures = 0
         self._counters.batches += 1
         committed = [self._committed(update, records[update.source]) for update in updates]

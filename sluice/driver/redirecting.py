@@ -13,7 +13,13 @@ from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 
-from sluice.core.errors import OwnerChangedError, SluiceError, TerminalError, TransientError
+from sluice.core.errors import (
+    InDoubtError,
+    OwnerChangedError,
+    SluiceError,
+    TerminalError,
+    TransientError,
+)
 from sluice.core.ranges import TopicPartition
 from sluice.driver.effects import Effect, StopPartition
 from sluice.driver.start import Started
@@ -25,6 +31,9 @@ _logger = logging.getLogger("sluice.loop")
 
 #: Within this a loop comes to what a person decided about its partitions, or does not do it.
 DECIDED_SECONDS_MAX = 30.0
+#: What ends the loop, too: another driver has the partitions, or the driver is to stop and does not
+#: know what it has recorded, which a later look would take for a foreign commit.
+_ENDING = (OwnerChangedError, InDoubtError)
 
 
 class PartitionBusyError(TerminalError):
@@ -89,6 +98,7 @@ class Redirecting:
         """Carry it out, or say in `done` why not.
 
         :raises OwnerChangedError: another driver has these partitions.
+        :raises InDoubtError: nobody knows what is recorded, and the driver is to stop.
         """
         if not event.done.set_running_or_notify_cancel():
             return  # who asked has gone
@@ -96,9 +106,9 @@ class Redirecting:
             self._refuse_busy(event.sources)
             event.record()
             self._go_on(event.sources)
-        except SluiceError as error:
+        except BaseException as error:  # who asked waits for an end, also where it is a bug
             event.done.set_exception(error)
-            if isinstance(error, OwnerChangedError):
+            if isinstance(error, _ENDING) or not isinstance(error, SluiceError):
                 raise
         else:
             event.done.set_result(None)
@@ -124,7 +134,7 @@ class Redirecting:
         """What was decided is committed."""
         try:
             self._join(self._take_over(list(sources)))
-        except OwnerChangedError:
+        except _ENDING:
             raise
         except SluiceError as error:
             stopped = PartitionStoppedError(

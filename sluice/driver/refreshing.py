@@ -24,6 +24,7 @@ from sluice.core.positional import order_of_table, order_option
 from sluice.driver.background import Background
 from sluice.driver.effects import Wanted
 from sluice.driver.growing import Grower
+from sluice.driver.load_specs import LoadSpecs
 from sluice.driver.ports import Clock, SchemaRead
 from sluice.driver.shards import on_replicas
 from sluice.driver.specs import access_of, lineage_columns, read_today, uuids_of
@@ -180,7 +181,7 @@ def _changes(before: TableSpec, after: TableSpec) -> Iterator[str]:
 class SchemaReader(Background):
     """Reads on a timer, and when asked to.
 
-    :param spec: the load spec of the driver's start.
+    :param specs: the tables of all that may be sent are read. It begins with today's.
     :param examine: raises what forbids to load under what the tables are now; the load spec of
         before stays in use then.
     :param put: takes each reading, from this thread.
@@ -190,7 +191,7 @@ class SchemaReader(Background):
     def __init__(
         self,
         configuration: Configuration,
-        spec: LoadSpec,
+        specs: LoadSpecs,
         now_ms: Clock,
         examine: Callable[[], None],
         put: Callable[[SchemaRead], None],
@@ -199,12 +200,10 @@ class SchemaReader(Background):
         super().__init__("schema", "reading the tables' columns", POLL_SECONDS)
         #: What is read for from the next reading on.
         self._next: tuple[Configuration, LoadSpec, int] | None = None
-        #: Load specs that ranges in doubt may still name.
-        self._recorded: Collection[LoadSpec] = ()
         self._version, self._lock = version, threading.Lock()
         self._configuration = configuration
         self._access = access_of(configuration).patient()
-        self._spec = spec
+        self._specs, self._spec = specs, specs.today.spec
         self._now_ms = now_ms
         self._examine = examine
         self._put = put
@@ -212,7 +211,7 @@ class SchemaReader(Background):
         self._today: Today | None = None
         self._barred: Mapping[str, SluiceError] = {}
         self._altered: Mapping[str, SluiceError] = {}
-        self._grower = Grower(self._access, configuration.parkable)
+        self._grower = Grower()
         self._failed = ""
         self._is_wanted = True
         self._is_asked = False
@@ -228,16 +227,11 @@ class SchemaReader(Background):
             clickhouse = configuration.clickhouse
             self._configuration = replace(self._configuration, clickhouse=clickhouse)
             self._access = access
-        self._grower.use(access)
 
     def change(self, configuration: Configuration, spec: LoadSpec, version: int) -> None:
         """What is loaded is this from now on; called from any thread."""
         self._next = configuration, spec, version
         self._is_wanted = True
-
-    def see_specs(self, specs: Collection[LoadSpec]) -> None:
-        """Only these load specs are named by ranges in doubt; called from any thread."""
-        self._recorded = specs
 
     def request(self) -> None:
         """Read soon; called from any thread."""
@@ -277,7 +271,7 @@ class SchemaReader(Background):
         if asked:
             self._grower.forget_refusals()
         try:
-            grown = self._grower.grow(self._spec)
+            grown = self._grower.grow(self._spec, self._access)
             structures, unread = self._structures()
             today = None
             self._spec = grown
@@ -301,8 +295,9 @@ class SchemaReader(Background):
         elif self._failed and self._before is not None:
             _logger.warning("the tables' columns can be read again")
             self._failed = ""
-        barred = {**self._barred, **self._grower.barred}
-        altered = {**self._altered, **self._grower.altered}
+        barred, altered = {**self._barred}, {**self._altered}
+        for entry, why in self._grower.refused.items():
+            (altered if entry in self._configuration.parkable else barred)[entry] = why
         version = self._version
         told = self._spec, barred, altered, asked, version, frozenset(unread)
         self._put(SchemaRead(started_ms, today, *told))
@@ -317,10 +312,8 @@ class SchemaReader(Background):
             configuration, spec, self._version = following
             clickhouse = self._configuration.clickhouse
             self._configuration = replace(configuration, clickhouse=clickhouse)
-        self._recorded = [self._spec, *self._recorded]
         self._spec, self._before = spec, None
         self._barred, self._altered = {}, {}
-        self._grower.park(configuration.parkable)
 
     def _structures(self) -> tuple[_Structures, Mapping[str, SluiceError]]:
         """Of all tables, in all shards that any of them needs; and why some were not read, of which
@@ -329,7 +322,7 @@ class SchemaReader(Background):
 
         :raises SluiceError: none was.
         """
-        known = {table for spec in (self._spec, *self._recorded) for table in spec.tables}
+        known = {table for spec in (self._spec, *self._specs.live) for table in spec.tables}
         names = {(table.database, table.table) for table in known}
         for table in known:
             names |= {split_name(name) for _, name, _ in table.uuids if name != table.target}
@@ -360,7 +353,7 @@ class SchemaReader(Background):
 
         :raises SluiceError: they cannot be read.
         """
-        specs, before = [self._spec, *self._recorded], self._today
+        specs, before = [self._spec, *self._specs.live], self._today
         if not unread:
             return read_today(self._configuration, specs)
         tables = {table for spec in specs for table in spec.tables}

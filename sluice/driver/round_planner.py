@@ -101,11 +101,6 @@ class RoundPlanner:
         #: Ranges of the last round that waited for a replica to finish others.
         self.held_back = 0
 
-    @property
-    def spec(self) -> LoadSpec:
-        """Today's: what new ranges are recorded under."""
-        return self._planner.spec
-
     def plan(
         self, under_way: list[PartitionState], now_ms: int, *, flush: bool, stopping: bool
     ) -> Round:
@@ -246,7 +241,9 @@ class RoundPlanner:
             return None, False
         match state.stage:
             case Answered(TooHeavy(end=end)) if not _may_shorten(state, self.spec_of(state)):
-                self._stop(state, not_to_be_cut(state.block_range, end, self.spec.connector))
+                self._stop(
+                    state, not_to_be_cut(state.block_range, end, self._planner.spec.connector)
+                )
                 return None, False
             case Answered(TooHeavy(end=end)):
                 return self._shorten(state, end, budget, now_ms), False
@@ -288,7 +285,7 @@ class RoundPlanner:
         would look there, so it stops."""
         gone = target_shards_gone(state.background, self.spec_of(state), state.source.topic)
         if gone:
-            self._stop(state, unprobable(state.block_range, gone[0], self.spec.connector))
+            self._stop(state, unprobable(state.block_range, gone[0], self._planner.spec.connector))
         else:
             state.probe()
 

@@ -41,6 +41,7 @@ from sluice.core.replay import (
 )
 from sluice.core.topics import NO_TOPIC_ID, is_other_topic
 from sluice.driver.beginning import AskGroup, Held, beginnings
+from sluice.driver.load_specs import NamedSpec
 from sluice.driver.ports import Clock, FindCuts, Windows, no_cuts
 from sluice.driver.record_updates import Budget, RecordPlanner, from_now_on
 from sluice.driver.remembering import why_forgotten
@@ -66,7 +67,7 @@ class StartParts:
         nothing; see `sluice.kafka.ledger.read_view`.
     :param read_stable: the same up to the last stable offset, which waits for no transaction.
     :param read_on: reads into a view what came since.
-    :param watch: makes `windows` watch the target shards of a recorded load spec too.
+    :param watch: has `windows` read for a recorded load spec too, before it returns.
     :param why_not_executable: why a recorded load spec cannot be executed for a topic, or None.
     :param why_no_probe: why a load spec's tables of a topic cannot be probed, or None; see
         `sluice.driver.probing.why_no_probe_now`.
@@ -95,6 +96,7 @@ class StartParts:
 class Started:
     """What a take-over found. `batch` is the number of the last committed batch.
 
+    :param specs: by digest, the load specs that can be executed, today's among them.
     :param elsewhere: other partitions whose last record in the ledger, as far as it was read,
         is in doubt.
     :param refused: by digest, who decoded under a recorded load spec, and why it cannot be
@@ -105,8 +107,7 @@ class Started:
 
     states: list[PartitionState] = field(default_factory=list)
     late_inserts: list[PossibleLateInsert] = field(default_factory=list)
-    specs: dict[str, LoadSpec] = field(default_factory=dict)
-    canonical: dict[str, str] = field(default_factory=dict)
+    specs: dict[str, NamedSpec] = field(default_factory=dict)
     batch: int = 0
     elsewhere: list[TopicPartition] = field(default_factory=list)
     refused: dict[str, tuple[str, str]] = field(default_factory=dict)
@@ -119,16 +120,8 @@ class Started:
             late_insert for late_insert in more.late_inserts if late_insert not in self.late_inserts
         ]
         self.specs |= more.specs
-        self.canonical |= more.canonical
         self.batch = more.batch
         self.recorded = more.recorded
-
-
-def nothing_yet(parts: StartParts) -> Started:
-    """What a member of a fleet begins with: no partition, and today's load spec."""
-    started = Started()
-    _load_specs(parts, LedgerView(), started)
-    return started
 
 
 def spec_needed(metadata: str) -> str | None:
@@ -218,7 +211,7 @@ def first_records(
     begins = beginnings(parts.start, parts.log, parts.ask_group, _new(observed, view))
     records: dict[TopicPartition, Record] = {}
     entries: list[LedgerEntry] = [
-        spec_entry(digest, canonical) for digest, canonical in started.canonical.items()
+        spec_entry(named.digest, named.text) for named in started.specs.values()
     ]
     for item in observed:
         state, record, stop = _decide(parts, item, view, started, begins)
@@ -317,9 +310,8 @@ def _refuse_change(parts: StartParts, taken: TakeOver) -> None:
 
 
 def _load_specs(parts: StartParts, view: LedgerView, started: Started) -> None:
-    today = parts.planner.spec
-    started.specs[today.digest()] = today
-    started.canonical[today.digest()] = today.canonical()
+    today = parts.planner.specs.today
+    started.specs[today.digest] = today
     needed: dict[str, list[str]] = {}
     for entry in view.records.values():
         digest = spec_needed(str(entry["metadata"]))
@@ -339,8 +331,7 @@ def _load_specs(parts: StartParts, view: LedgerView, started: Started) -> None:
             started.refused[digest] = recorded.decoder, why
             continue
         parts.watch(recorded)
-        started.specs[digest] = recorded
-        started.canonical[digest] = view.specs[digest]
+        started.specs[digest] = NamedSpec(digest, recorded, view.specs[digest])
 
 
 def _observe(parts: StartParts, taken: TakeOver, view: LedgerView) -> list[Observed]:
@@ -532,7 +523,7 @@ def _facts(
     elif item.cut or item.stable_end < (record.end if record else 0):
         log = Log.END_LOST
     memory, executable, probe = Memory.HOLDS, Executable.YES, Probe.POSSIBLE
-    spec = started.specs.get(record.spec if record else "", parts.planner.spec)
+    spec = started.specs.get(record.spec if record else "", parts.planner.specs.today).spec
     no_entry = _entry_missing(state, spec)
     fresh = record is not None and _is_fresh(record) and no_entry is None
     if committed is Committed.IN_DOUBT and record is not None and not fresh:
@@ -577,11 +568,11 @@ def _fresh_probe(
     each table entry of that load spec."""
     assert item.record is not None
     topic, whole = item.source.topic, (item.record.begin, item.record.end)
-    spec = started.specs.get(item.record.spec, parts.planner.spec)
+    named = started.specs.get(item.record.spec, parts.planner.specs.today)
     windows, rest = parts.windows.current(), state.background.rest
-    rest = rest or {t.entry: (whole,) for t in spec.tables_of(topic)}
+    rest = rest or {t.entry: (whole,) for t in named.spec.tables_of(topic)}
     background = replace(state.background, rest=rest)
-    target_shards = Budget(windows, Holds(), [], now_ms).target_shards(spec, topic)
+    target_shards = Budget(windows, Holds(), [], now_ms).target_shards(named.spec, topic)
     state.background = from_now_on(background, target_shards, windows, now_ms)
-    state.record = replace(item.record, spec=spec.digest())
+    state.record = replace(item.record, spec=named.digest)
     return state.record

@@ -19,10 +19,10 @@ from sluice.clickhouse.schema import describe_table
 from sluice.clickhouse.topology import read_condition, refuse_other_table
 from sluice.config import Configuration
 from sluice.core.errors import SluiceError
-from sluice.core.load_spec import LoadSpec
 from sluice.core.replicas import Condition, ReplicaHealth, changes, judged
 from sluice.core.topology import difference, taken_up
 from sluice.driver.background import Background
+from sluice.driver.load_specs import LoadSpecs
 from sluice.driver.ports import Clock, ReplicaState
 from sluice.driver.specs import access_of
 from sluice.driver.topology import in_parallel, look, with_replicas
@@ -45,8 +45,7 @@ class ReplicaWatch(Background):
 
     :param configuration: with the replicas of each shard (`resolved`).
     :param connector: whose preference counts.
-    :param spec: the load spec of the driver's start: which tables, and which they are in
-        ZooKeeper.
+    :param specs: today's says which tables, and which they are in ZooKeeper.
     :param changed: takes each change, from this thread: the configuration, with the replicas of
         now, and how to reach them.
     """
@@ -55,7 +54,7 @@ class ReplicaWatch(Background):
         self,
         configuration: Configuration,
         connector: str,
-        spec: LoadSpec,
+        specs: LoadSpecs,
         now_ms: Clock,
         changed: Callable[[Configuration, ClickHouseAccess], None],
     ) -> None:
@@ -65,7 +64,7 @@ class ReplicaWatch(Background):
         #: How the cluster's shards differ from those of the start; "" while they do not.
         self.differs = ""
         self._connector = connector
-        self._spec = spec
+        self._specs = specs
         self._now_ms = now_ms
         self._changed = changed
         self._health: Mapping[str, ReplicaHealth] = {}
@@ -83,10 +82,6 @@ class ReplicaWatch(Background):
     def ask(self) -> None:
         """Read soon; called from any thread."""
         self._is_asked = True
-
-    def see_tables(self, spec: LoadSpec) -> None:
-        """These are the tables from now on; called from any thread."""
-        self._spec = spec
 
     def current(self) -> Sequence[ReplicaState]:
         """Every replica as last read, shard by shard; those that were not read yet are missing."""
@@ -139,7 +134,8 @@ class ReplicaWatch(Background):
 
     def _condition(self, url: str, shard: str, *, counts: bool) -> Condition | None:
         server = self._servers[url]
-        tables = [(t.database, t.table) for t in self._spec.tables if shard in t.shards]
+        today = self._specs.today.spec
+        tables = [(t.database, t.table) for t in today.tables if shard in t.shards]
         try:
             server.ping()  # one that is frozen is found out in seconds
             return read_condition(server, tables, counts=counts)
@@ -189,7 +185,7 @@ class ReplicaWatch(Background):
 
     def _usable(self, shard: str, known: tuple[str, ...], urls: tuple[str, ...]) -> tuple[str, ...]:
         """Those replicas that may be offered blocks: a new one has to hold the tables first."""
-        tables = [table for table in self._spec.tables if shard in table.shards]
+        tables = [table for table in self._specs.today.spec.tables if shard in table.shards]
         alone = [t.target for t in tables if shard not in dict(t.zookeeper_paths)]
         if alone and set(urls) != set(known):
             # Each server has a window of its own for it: a block in doubt stays with its server.
@@ -213,7 +209,7 @@ class ReplicaWatch(Background):
         try:
             with self.access.connect(url) as server:
                 server.ping()
-                for table in self._spec.tables:
+                for table in self._specs.today.spec.tables:
                     if shard in table.shards:
                         facts = describe_table(server, table.database, table.table)
                         refuse_other_table(facts, table, shard, urls)

@@ -16,7 +16,7 @@ from sluice.core.decided import Decided
 from sluice.core.ledger import Commit, LedgerEntry
 from sluice.kafka.clients import KafkaAccess, make_admin, make_producer
 from sluice.kafka.errors import KafkaTerminalError
-from sluice.kafka.tail import LogMessage, Tail
+from sluice.kafka.tail import LogMessage, Tail, log_ends
 from sluice.kafka.topics import ensure_own_topics
 from sluice.kafka.transactions import Content, RecorderNames, initialise, transact
 
@@ -48,16 +48,23 @@ class DecisionReader:
     def __init__(self, access: KafkaAccess, topic: str, decided: Decided | None = None) -> None:
         self.decided = decided or Decided()
         self._connector = access.connector
+        _, self._end = log_ends(access, topic, is_stable=False)
         self._tail = Tail(access, topic, fetch_wait_max_ms=_FETCH_WAIT_MS)
 
     def read_all(self) -> Decided:
-        """Read all that was there when this reader was made.
+        """Read all that was written when this reader was made. A decision that is committed may
+        stand behind a transaction of somebody else, and be marked as committed a little later: what
+        is open by then is waited for.
 
         The end is not asked for again: by now the broker may hold a fetch of this connection open
         for the longest wait, and it answers in order.
+
+        :raises StalledError: of what is below the end nothing comes.
+        :raises SluiceError: it cannot be read.
         """
-        while not self._tail.caught_up:
-            self.poll(0.5)
+        while self._tail.position < self._end:
+            for message in self._tail.poll(0.5, self._end):
+                self._take(message)
         return self.decided
 
     def poll(self, timeout_seconds: float) -> bool:

@@ -114,16 +114,18 @@ class Tail:
         self.log_begin, self.stable_end = _ends(self._consumer, self._where)
         return self.stable_end
 
-    def poll(self, timeout_seconds: float) -> list[LogMessage]:
+    def poll(self, timeout_seconds: float, end: int | None = None) -> list[LogMessage]:
         """The next messages, in order; none if none came in time.
 
+        :param end: what is below it has to come, also what stands behind open transactions; None
+            for the last stable offset, as last asked for.
         :raises LogBeginLostError: messages vanished before they were read.
-        :raises StalledError: messages below the last stable offset do not come.
+        :raises StalledError: messages below this end do not come.
         :raises SluiceError: Kafka answers with an error.
         """
         before = self.position
         found = self._consume(timeout_seconds)
-        self._require_progress(before, self.stable_end, OPEN_SECONDS)
+        self._require_progress(before, self.stable_end if end is None else end, OPEN_SECONDS)
         return found
 
     def below(

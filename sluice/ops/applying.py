@@ -4,6 +4,7 @@ it."""
 from __future__ import annotations
 
 import os
+import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -14,17 +15,20 @@ from sluice.core.decided import (
     DOCUMENT_BYTES_MAX,
     Answer,
     Decided,
+    Frozen,
     Version,
     apply_entry,
     why_not_said,
 )
 from sluice.core.errors import ConfigurationError, SluiceError
-from sluice.driver.specs import kafka_access
+from sluice.driver.applying import NotWhileRunningError, refuse_what_members_cannot
+from sluice.driver.specs import kafka_access, read_spec, read_today
+from sluice.driver.topology import resolved
 from sluice.kafka.decisions import write_decisions
 from sluice.machine.clock import now_ms
 from sluice.ops.doctor import Finding, examine
 from sluice.ops.driver_decisions import DecisionRefusedError, read_decided
-from sluice.ops.fleet import members_of, read_reports
+from sluice.ops.fleet import is_reporting, members_of, read_reports
 
 ANSWER_EVERY_SECONDS = 0.2
 
@@ -75,14 +79,26 @@ def plan(configuration: Configuration) -> Plan:
     """
     document = document_of(configuration)
     decided = _decided(configuration)
-    base = decided[_leading(decided)].applied
+    before = decided[_leading(decided)].versions
+    base = before[-1] if before else None
     number = base.number if base else 0
     behind = tuple(n for n, each in decided.items() if number and _number(each) != number)
-    if base is not None and base.document == document:
+    differing = tuple(_differing(base, decided)) if base is not None else ()
+    if base is not None and base.document == document and not differing:
         return Plan(configuration, base, number, document, behind, ())
-    lines = tuple(_lines(configuration, base, document))
+    lines = *differing, *_lines(configuration, base, document)
     planned = Plan(configuration, base, number + 1, document, (), lines)
-    return replace(planned, refusals=tuple(_refusals(planned)))
+    frozen = [each for found in decided.values() for each in found.frozen]
+    return replace(planned, refusals=tuple(_refusals(planned, before, frozen)))
+
+
+def _differing(base: Version, decided: Mapping[str, Decided]) -> Iterator[str]:
+    """What else counts under the same number: two persons who apply at once by files with different
+    connectors may both be the first, each in another cluster."""
+    for name, each in decided.items():
+        found = each.applied
+        if found and found.number == base.number and found.document != base.document:
+            yield f"connector {name} has another {found}: what is applied now takes its place"
 
 
 def plan_rollback(configuration: Configuration, number: int | None) -> Plan:
@@ -195,29 +211,49 @@ def apply_own_file(configuration: Configuration, *, by: str, why: str) -> list[s
     return [str(version), *planned.lines]
 
 
-def apply_changed_file(
-    configuration: Configuration, at_start: Configuration, *, by: str
-) -> list[str]:
-    """Apply a driver's own file, if it is new; gives what was done, in words. What was applied
-    before and is not any more stays so: a person rolled back.
+class OwnFile:
+    """A driver's own file, which a signal applies if it has changed. Any thread may call it.
 
-    :param at_start: the file as the driver read it. Where nothing was ever applied, nothing is
-        until it is another one.
-    :raises SluiceError: it is refused.
+    :param configuration: the file as the driver read it at its start.
     """
-    if document_of(configuration) == document_of(at_start) and not versions(at_start).versions:
-        return []
-    planned = plan(configuration)
-    if not planned.does_something:
-        return []
-    earlier = [v for v in versions(configuration).versions if v.document == planned.document]
-    if planned.lines and earlier:
-        return [
-            f"{configuration.path} is what {earlier[-1]} was, and something else was applied "
-            f"since: it is not applied. Try: sluice apply {configuration.path}"
-        ]
-    version = apply(planned, by=by, why=f"{configuration.path} has changed")
-    return [f"{version.name}: {line}" for line in planned.lines]
+
+    def __init__(self, configuration: Configuration) -> None:
+        self._applying = threading.Lock()
+        #: As it was read last; not if it was refused then, so that it is tried again.
+        self._document = document_of(configuration)
+
+    def apply_if_changed(self, configuration: Configuration, *, by: str) -> list[str]:
+        """Apply the file, if it is new; gives what was done, in words. What was applied before and
+        is not any more stays so: a person rolled back. What the file said before, too, is not
+        applied over what somebody has applied since.
+
+        :param configuration: the file as it is by now.
+        :raises SluiceError: it is refused.
+        """
+        with self._applying:
+            done = self._apply(configuration, by)
+            self._document = document_of(configuration)
+            return done
+
+    def _apply(self, configuration: Configuration, by: str) -> list[str]:
+        document, found = document_of(configuration), versions(configuration)
+        earlier = [version for version in found.versions if version.document == document]
+        is_applied = found.applied is not None and found.applied.document == document
+        why = ""
+        if document == self._document:
+            if found.applied is None:
+                return []
+            why = f"has not changed since this driver read it, and {found.applied} is another one"
+        elif earlier:
+            why = f"is what {earlier[-1]} was, and something else was applied since"
+        if why and not is_applied:
+            path = configuration.path
+            return [f"{path} {why}: it is not applied. Try: sluice apply {path}"]
+        planned = plan(configuration)
+        if not planned.does_something or (planned.lines and document == self._document):
+            return []
+        version = apply(planned, by=by, why=f"{configuration.path} has changed")
+        return [f"{version.name}: {line}" for line in planned.lines]
 
 
 def _names(configuration: Configuration) -> list[str]:
@@ -274,39 +310,100 @@ _WORDS: Mapping[tuple[str, str], str] = {
 }
 
 
-def _refusals(planned: Plan) -> Iterator[str]:
+def _refusals(planned: Plan, before: Sequence[Version], frozen: Sequence[Frozen]) -> Iterator[str]:
     size = len(planned.document.encode())
     if size > DOCUMENT_BYTES_MAX:
         yield f"it has {size:,} bytes, and {DOCUMENT_BYTES_MAX:,} are possible"
-    if planned.base is not None:
-        yield from _other_targets(planned.base.document, planned.document)
+    yield from _other_targets(before, planned)
+    yield from _frozen_targets(planned, frozen)
+    yield from _not_for_members(planned.configuration)
     found = _errors(planned.configuration)
     if not found:
         return
-    known: Sequence[Finding] = ()
-    if planned.base is not None:
-        base = planned.base
-        try:
-            known = _errors(under(planned.configuration, base.document, base.name, os.environ))
-        except SluiceError:
-            known = ()
+    base = _loaded_now(planned)
+    known = [] if base is None else _errors(base)
     for finding in found:
         if finding not in known:
             fix = f" Try: {finding.fix}" if finding.fix else ""
             yield f"{finding.where}: {finding.what}.{fix}"
 
 
-def _other_targets(before: str, after: str) -> Iterator[str]:
+def _loaded_now(planned: Plan) -> Configuration | None:
+    """By what is applied until then; None: nothing is, or it does not fit the file by now."""
+    base = planned.base
+    if base is None:
+        return None
+    try:
+        return under(planned.configuration, base.document, base.name, os.environ)
+    except SluiceError:
+        return None
+
+
+def _other_targets(before: Sequence[Version], planned: Plan) -> Iterator[str]:
     """Drivers that run know the deduplication windows of an entry by its name (R10): what is in
-    doubt in the one table would be judged by the window of the other."""
-    for each in differences(before, after):
-        for key in each.keys if each.what == "table" else ():
-            if key.partition(":")[0] == "target":
-                yield (
-                    f"table {each.name}: {key}, and an entry keeps its table while drivers run. "
-                    f"Try: give the entry another name than {each.name}; this one is retired then, "
-                    "and the new one loads from the next messages on"
-                )
+    doubt in the one table would be judged by the window of the other. They know it still where it
+    was retired meanwhile.
+
+    :param before: all versions, the oldest first.
+    """
+    unseen = set(tables_by_written_name(planned.configuration))
+    for version in reversed(before):
+        found = [d for d in differences(version.document, planned.document) if d.what == "table"]
+        since = "" if version == planned.base else f" since {version.name}"
+        for each in found:
+            for key in each.keys if each.name in unseen else ():
+                if key.partition(":")[0] == "target":
+                    yield (
+                        f"table {each.name}: {key}{since}, and an entry keeps its table while "
+                        f"drivers run. Try: give the entry another name than {each.name}; this one "
+                        "is retired then, and the new one loads from the next messages on"
+                    )
+        unseen &= {each.name for each in found if each.kind == "add"}
+        if not unseen:
+            return
+
+
+def _frozen_targets(planned: Plan, frozen: Sequence[Frozen]) -> Iterator[str]:
+    """A freeze of a table is of the entry's name: under another one the table would be loaded."""
+    held = {each.subject.name: each for each in frozen if each.subject.what == "table"}
+    base = _loaded_now(planned) if held else None
+    if base is None:
+        return
+    names = {table.name for table in base.tables}
+    of_target = {table.target: held[table.name] for table in base.tables if table.name in held}
+    for table in planned.configuration.tables:
+        if table.name not in names and table.target in of_target:
+            yield (
+                f"table {table.name}: it is loaded into {table.target}, and "
+                f"{of_target[table.target].line()}. Try: `sluice resume` it first"
+            )
+
+
+def _not_for_members(configuration: Configuration) -> Iterator[str]:
+    """While members of a fleet run, each of them would refuse what only a driver alone may load;
+    one that is started again would end, since it may not run beside the others."""
+    sharing = [name for name in _names(configuration) if _is_shared(configuration, name)]
+    if not sharing:
+        return
+
+    def has_tokens() -> bool:
+        now = resolved(configuration)
+        return read_today(now, [read_spec(now, name) for name in sharing]).tokens
+
+    try:
+        refuse_what_members_cannot(configuration, has_tokens)
+    except NotWhileRunningError as error:
+        yield (
+            f"connector {', '.join(sharing)}: {error}. Try: stop all members (`sluice drain`), "
+            "apply it then, and start one, which takes all partitions"
+        )
+    except SluiceError as error:
+        yield f"nobody knows whether servers know tokens: {error}. Try: {error.hint}"
+
+
+def _is_shared(configuration: Configuration, name: str) -> bool:
+    heard, at_ms = read_reports(configuration, name).values(), now_ms()
+    return any(is_reporting(each, at_ms) and not each.report.is_alone for each in heard)
 
 
 def _errors(configuration: Configuration) -> list[Finding]:

@@ -23,7 +23,7 @@ _SHOWN_MAX = 4
 class TaskEnvironment:
     """What all tasks of one job share.
 
-    :param specs: canonical load specs by digest.
+    :param specs: canonical load specs by digest, those that its ranges name.
     :param registry: of schemas; None: no format needs one.
     :param insert_timeout_seconds: what a block may take; never longer than its lease.
     :param claims: where claims are kept; None: nobody deduplicates.

@@ -122,7 +122,7 @@ def _loop(
         "p",
         access,
         ClickHouseAccess({"s1": ("http://h",)}, "", "", "single"),
-        {world.spec.digest(): world.spec.canonical()},
+        {},
     )
     parts = LoopParts(
         log=recorder,
@@ -140,7 +140,6 @@ def _loop(
         environment,
         states,
         Holds([]),
-        {world.spec.digest(): world.spec},
         1,
         lambda sources: Started(),
     )

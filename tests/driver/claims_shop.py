@@ -16,6 +16,7 @@ from sluice.core.ranges import TopicPartition
 from sluice.core.records import Kind, Record
 from sluice.driver.claims import ClaimsKeeper
 from sluice.driver.claims_rebuild import RebuildFailedError
+from sluice.driver.load_specs import LoadSpecs
 from sluice.driver.ports import ShardWindow
 from sluice.driver.state import Holds, PartitionState
 from tests.claims.memory import Kept, MemoryStore
@@ -87,10 +88,11 @@ class Shop:
         self.rebuild_seconds = 0
         self.outages: list[str | None] = []
         self.spec = LoadSpec("p", name, "d", 1, (keyed("t"),))
+        self.specs = LoadSpecs(self.spec)
         self.keeper = ClaimsKeeper(
             NoWindows(),
             lambda: self.opened(kept),
-            self.spec,
+            self.specs,
             Me(f"p/{name}", "run-1", NOW),
             lease_ms,
             lambda: self.now,
@@ -119,6 +121,11 @@ class Shop:
 
     def poll(self, *states: PartitionState, after_ms: int = 1_000) -> str | None:
         self.now += after_ms
-        self.keeper.see(states, Holds(), self.spec, lambda _: self.spec, self.now)
+        self.see(self.spec, self.spec, *states)
         self.keeper.poll()
         return self.keeper.outage(OF_T)
+
+    def see(self, today: LoadSpec, before: LoadSpec, *states: PartitionState) -> None:
+        """A round of the loop, which sends these again under a load spec of before."""
+        self.specs.go_over(today)
+        self.keeper.see(states, Holds(), lambda _: before, self.now)

@@ -35,6 +35,7 @@ from sluice.core.records import Kind, Record
 from sluice.core.tokens import block_token
 from sluice.core.transaction_size import TransactionSize
 from sluice.driver.effects import Wanted
+from sluice.driver.load_specs import LoadSpecs, NamedSpec
 from sluice.driver.loop import ConnectorLoop
 from sluice.driver.observing import NewPartitionsRead
 from sluice.driver.parking import Parking
@@ -182,7 +183,7 @@ class World(Inbox, Sources):
         self._sequence = self._windows_at = 0
         self._members, self._inserted = dict[str, list[Assignment]](), set[str]()
         self._windows: dict[TargetShard, ShardWindow] = {}
-        self.planner = RecordPlanner(self.spec, "me", Limits(10, 1 << 20, 1000), 600.0)
+        self.planner = RecordPlanner(LoadSpecs(self.spec), "me", Limits(10, 1 << 20, 1000), 600.0)
 
     # The clock
 
@@ -383,8 +384,9 @@ class World(Inbox, Sources):
             "p",
             KafkaAccess("c", ""),
             ClickHouseAccess(self.shards, "", "", "single"),
-            {self.spec.digest(): self.spec.canonical()},
+            {},
         )
+        self.planner.specs.join([NamedSpec.of(self.spec)])
         return ConnectorLoop(
             "loop",
             LoopParts(
@@ -412,7 +414,6 @@ class World(Inbox, Sources):
             environment,
             states if states is not None else [self.settled(source) for source in self.ends],
             Holds(late_inserts or []),
-            {self.spec.digest(): self.spec},
             1,
             take_over,
             recorded,

@@ -10,6 +10,7 @@ from sluice.core.load_spec import LoadSpec
 from sluice.core.planning import Limits
 from sluice.core.ranges import TopicPartition
 from sluice.driver.beginning import Predecessor
+from sluice.driver.load_specs import LoadSpecs
 from sluice.driver.record_updates import RecordPlanner
 from sluice.driver.start import Started, StartParts, spec_needed, take_over
 from sluice.kafka.ledger import read_on, read_view
@@ -66,7 +67,7 @@ def start_parts(
         read_stable=partial(read_ledger, is_stable=True),
         read_on=partial(read_on, group.kafka.access(), group.ledger),
         windows=world,
-        planner=RecordPlanner(today, "new", Limits(10, 1 << 20, 1000), 600.0),
+        planner=RecordPlanner(LoadSpecs(today), "new", Limits(10, 1 << 20, 1000), 600.0),
         watch=lambda spec: None,
         why_not_executable=lambda spec, topic: why,
         why_no_probe=why_no_probe,

@@ -308,10 +308,6 @@ def test_an_entry_without_rules_any_more_treats_the_field_as_unknown() -> None:
         world.overrun(P0, 10, 1).record, spec=recorded.digest(), deadline_ms=world.now + 60_000
     )
     loop = world.loop([state, world.settled(P1)])
-    loop._specs[plain.digest()] = plain
-    loop._environment = replace(
-        loop._environment, specs={**loop._environment.specs, plain.digest(): plain.canonical()}
-    )
     run(world, loop)
     assert "ADD_COLUMNS" in [kind for kind, _, _ in kinds(world, P0)]
     assert world.wanted == []

@@ -391,14 +391,12 @@ def test_a_range_that_leaves_is_not_probed_where_nobody_would_look() -> None:
     world = World(SOURCES[:3], tables)
     world.slots, world.rounds_left = 1, 10**6
     world.ends.update(dict.fromkeys(SOURCES[:3], 5))
-    recorded = world.spec
     states = left_in_doubt(world, [2, 2, 2], ("t", "u"))
-    today = replace(recorded, tables=tables[:1])
     limits = Limits(1000, 1 << 20, 1000)
-    world.planner = replace(world.planner, spec=today, limits=limits, members_max=500)
+    world.planner = replace(world.planner, limits=limits, members_max=500)
+    world.planner.change(replace(world.spec, tables=tables[:1]))
     world.parking = Parking({"t"})
     loop = world.loop(states)
-    loop._specs[recorded.digest()], loop._specs[today.digest()] = recorded, today
     world.at(3000, lambda: world.gone.update({"t": "table t is gone"}))
     world.script = lambda world, assignment: Failed(InDoubtError("no answer", ""))
     world.at(1_500_000, loop.stopping.set)

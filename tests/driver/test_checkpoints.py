@@ -111,7 +111,7 @@ def test_what_a_probe_found_is_not_said_before_it_is_committed() -> None:
     loop = world.loop([world.settled(P0), world.overrun(P1, 10, 2)])
     before = loop.states[P1].background
     loop.states[P1].background = replace(before, insert_counters={}, since_ms=before.since_ms + 5)
-    ((part,),) = [loop._recorder.checkpoints.due(world.now, {})]
+    _, part = loop._recorder.checkpoints.due(world.now, loop.planner.specs)
     (probed,) = [record for record in part.body["records"] if record["partition"] == 1]
     assert (probed["insert_counters"], probed["since_ms"]) == (
         before.insert_counters,

@@ -359,7 +359,7 @@ def test_columns_of_the_key_that_are_altered_make_another_key_space() -> None:
     (table,) = shop.spec.tables
     wide = replace(table, deduplicate=Deduplicate(("id", "n"), 3_600, "p/d.t"))
     shop.spec = replace(shop.spec, tables=(wide,))
-    shop.keeper.see((), Holds(), shop.spec, lambda _: shop.spec, shop.now)
+    shop.see(shop.spec, shop.spec)
     assert shop.keeper.outage(OF_T)
     shop.poll()
     assert shop.poll() is None and len(shop.rebuilt) == 2

@@ -11,7 +11,7 @@ from sluice.claims.port import StoreAwayError
 from sluice.core.budget import TargetShard
 from sluice.core.claim_notes import SINCE_MARGIN_MS
 from sluice.core.load_spec import LoadSpec, TableSpec
-from sluice.driver.state import Holds, PartitionState
+from sluice.driver.state import PartitionState
 from tests.claims.memory import Kept
 from tests.driver.claims_shop import NOW, OF_T, Shop, keyed, state
 
@@ -38,7 +38,7 @@ def go_by(shop: Shop, today: LoadSpec, before: LoadSpec, *states: PartitionState
 
 def see(shop: Shop, today: LoadSpec, before: LoadSpec, *states: PartitionState) -> None:
     shop.now += 1_000
-    shop.keeper.see(states, Holds(), today, lambda _: before, shop.now)
+    shop.see(today, before, *states)
 
 
 def test_another_data_center_has_begun_before() -> None:
@@ -74,7 +74,7 @@ def test_it_ended_for_a_moment(is_in_doubt: bool) -> None:
         go_by(shop, keyed_by, without)
     assert shop.keeper.outage(OF_U) is None
     see(shop, without, keyed_by)
-    shop.keeper.only([keyed_by] if is_in_doubt else [])
+    shop.specs.keep([keyed_by.digest()] if is_in_doubt else [])
     for _ in range(3):
         go_by(shop, without, keyed_by)
     assert [target for target, _ in shop.rebuilt] == ["d.t", "d.u"]

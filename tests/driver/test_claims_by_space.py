@@ -11,7 +11,7 @@ from sluice.core.budget import TargetShard
 from sluice.core.claim_notes import STALE_MS, waiting_for
 from sluice.core.load_spec import LoadSpec
 from sluice.driver.claims import RETRY_MS_MAX
-from sluice.driver.state import Holds
+from sluice.driver.load_specs import NamedSpec
 from tests.claims.memory import Kept, MemoryStore
 from tests.driver.claims_shop import NOW, OF_T, Shop, keyed, state
 
@@ -62,7 +62,7 @@ def open_with_a_second_table(kept: Kept) -> Shop:
     shop = Shop(kept)
     shop.poll(after_ms=0)
     assert shop.poll() is None
-    shop.keeper.watch(spec())
+    shop.specs.join([NamedSpec.of(spec())])
     assert shop.poll() is None
     return shop
 
@@ -113,7 +113,7 @@ def test_a_store_that_goes_away_while_claims_are_made_again_closes_all() -> None
     shop = Shop(Kept())
     shop.poll(after_ms=0)
     assert shop.poll() is None
-    shop.keeper.watch(spec())
+    shop.specs.join([NamedSpec.of(spec())])
     assert shop.poll() is None
 
     def fail(*_: object) -> None:
@@ -154,10 +154,7 @@ def test_a_status_says_which_scope_waits() -> None:
     assert found["p/d.u"].startswith("p/c says: d.u cannot be read")
 
 
-@pytest.mark.parametrize("is_told_first", [False, True])
-def test_what_is_recorded_without_claims_comes_before_an_entry_begins_to_deduplicate(
-    is_told_first: bool,
-) -> None:
+def test_what_is_recorded_without_claims_comes_before_an_entry_begins_to_deduplicate() -> None:
     """Applied to a driver whose store is open: rows that are inserted after the table was read, and
     without claims, would be claimed by nobody."""
     shop = Shop(Kept())
@@ -165,13 +162,10 @@ def test_what_is_recorded_without_claims_comes_before_an_entry_begins_to_dedupli
     assert shop.poll() is None
     before, today = shop.spec, spec()
     out = state(shop.keeper.run)
-    if is_told_first:
-        shop.keeper.only([today])
-        shop.keeper.poll()
 
     def see() -> None:
         shop.now += 1_000
-        shop.keeper.see([out], Holds(), today, lambda _: before, shop.now)
+        shop.see(today, before, out)
         shop.keeper.poll()
 
     for _ in range(3):

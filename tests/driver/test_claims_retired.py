@@ -6,6 +6,7 @@ from dataclasses import replace
 
 from sluice.core.budget import TargetShard
 from sluice.core.load_spec import LoadSpec
+from sluice.driver.load_specs import NamedSpec
 from tests.claims.memory import Kept, MemoryStore
 from tests.driver.claims_shop import Shop, keyed
 
@@ -15,7 +16,7 @@ GONE = LoadSpec("p", "c", "d", 1, (keyed("gone"),))
 
 def test_an_entry_that_was_taken_out_is_made_again_by_what_was_recorded() -> None:
     shop = Shop(Kept())
-    shop.keeper.watch(GONE)
+    shop.specs.join([NamedSpec.of(GONE)])
     shop.poll(after_ms=0)
     assert shop.poll() is None
     assert shop.keeper.outage(OF_GONE) is None
@@ -26,10 +27,10 @@ def test_an_entry_that_nobody_needs_any_more_is_let_go() -> None:
     """Its table may be dropped by then."""
     kept = Kept()
     shop = Shop(kept)
-    shop.keeper.watch(GONE)
+    shop.specs.join([NamedSpec.of(GONE)])
     shop.poll(after_ms=0)
     assert shop.poll() is None
-    shop.keeper.only([])
+    shop.specs.keep([])
     shop.failing = {"d.gone"}
     kept.drawn = "another"
     shop.poll()
@@ -43,8 +44,8 @@ def test_an_entry_that_nobody_needs_any_more_is_let_go() -> None:
 def test_today_counts_where_a_recorded_load_spec_has_the_same_entry() -> None:
     shop = Shop(Kept())
     (table,) = shop.spec.tables
-    shop.keeper.watch(replace(shop.spec, tables=(replace(keyed("t", "elsewhere")),)))
-    shop.keeper.only([replace(shop.spec, tables=(replace(table, table="before"),))])
+    for other in (keyed("t", "elsewhere"), replace(table, table="before")):
+        shop.specs.join([NamedSpec.of(replace(shop.spec, tables=(other,)))])
     shop.poll(after_ms=0)
     assert shop.poll() is None
     assert [target for target, _ in shop.rebuilt] == ["d.t"]

@@ -12,12 +12,10 @@ from sluice.clickhouse.reactions import build_error, reaction_to
 from sluice.core.budget import TargetShard
 from sluice.core.errors import InDoubtError, OwnerChangedError, TransientError
 from sluice.core.lease import LeaseOverError, has_expired
-from sluice.core.planning import Limits
 from sluice.core.ranges import TopicPartition
 from sluice.core.receipts import DeadLetter, Failed, Loaded, NeedsReservation, TooHeavy
 from sluice.driver.dispatching import PATIENCE_MS
 from sluice.driver.ports import ClusterRead
-from sluice.driver.record_updates import RecordPlanner
 from sluice.spark.jobs import JobLostError
 from sluice.worker.assignment import Assignment
 from tests.driver.loop_world import START_MS, Answer, World, kinds, run, table_spec
@@ -269,7 +267,7 @@ def test_a_job_that_hangs_is_ended_after_its_lease_and_sent_again() -> None:
 
 def test_who_is_slow_each_time_is_given_more_time() -> None:
     world = World([P0])
-    world.planner = RecordPlanner(world.spec, "me", Limits(10, 1 << 20, 1000), 20.0)
+    world.planner.lease_seconds = world.planner._configured_seconds = 20.0
     world.ends[P0] = 10
     world.script = lambda world, assignment: None if len(world.jobs) < 4 else world.load(assignment)
     run(world)

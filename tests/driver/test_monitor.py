@@ -16,6 +16,7 @@ from sluice.core.budget import TargetShard
 from sluice.core.errors import TerminalError
 from sluice.core.load_spec import LoadSpec
 from sluice.driver import monitor
+from sluice.driver.load_specs import LoadSpecs
 from sluice.driver.monitor import BEHIND_MS_MAX, DESCRIBE_EVERY_MS, WindowMonitor
 from tests.driver.loop_world import START_MS, table_spec
 from tests.driver.test_specs import facts_of
@@ -64,7 +65,8 @@ class Watched:
         access = ClickHouseAccess({"s1": (A, B)}, "", "", "single")
         spec = LoadSpec("p", "c", "chdb", 1, (table_spec("t", ("a",)),))
         self.now_ms = EVEN_MS
-        self.monitor = WindowMonitor(access, spec, lambda: self.now_ms)
+        self.specs = LoadSpecs(spec)
+        self.monitor = WindowMonitor(access, self.specs, lambda: self.now_ms)
         self.servers = self.monitor._servers()
 
     def read(self, now_ms: int, **insert_counters: int | None) -> int | None:

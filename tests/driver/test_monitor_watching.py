@@ -11,6 +11,7 @@ from sluice.core.budget import TargetShard
 from sluice.core.errors import TerminalError
 from sluice.core.load_spec import LoadSpec
 from sluice.driver import monitor
+from sluice.driver.load_specs import NamedSpec
 from sluice.driver.monitor import WindowMonitor
 from tests.driver.loop_world import table_spec
 from tests.driver.test_monitor import (
@@ -18,6 +19,7 @@ from tests.driver.test_monitor import (
     EVEN_MS,
     FACTS,
     INSERT_COUNTERS,
+    ON_READ,
     A,
     B,
     Watched,
@@ -82,6 +84,41 @@ def test_tables_of_a_recorded_spec_are_watched_as_well_and_read_at_once(watched:
     watched.monitor.watch(replace(TWO, tables=TWO.tables[1:]))
     watched.read(EVEN_MS + 1000, a=8, b=8)
     assert set(watched.monitor.current()) == {T, U}
+
+
+def test_what_came_while_all_were_read_is_read_before_it_counts(watched: Watched) -> None:
+    """It is expected when others are read already: they are not taken for all of them."""
+    ON_READ.append(lambda: watched.specs.expect(TWO))
+    watched.read(EVEN_MS, a=5, b=5)
+    assert set(watched.monitor.current()) == {T}
+    watched.monitor.watch(TWO)
+    assert set(watched.monitor.current()) == {T, U}
+
+
+def test_a_table_that_no_load_spec_has_any_more_is_not_asked(watched: Watched) -> None:
+    watched.specs.join([NamedSpec.of(TWO)])
+    watched.read(EVEN_MS, a=5, b=5)
+    assert set(watched.monitor.current()) == {T, U}
+    watched.specs.keep([])
+    watched.read(EVEN_MS + 1000, a=6, b=6)
+    assert set(watched.monitor.current()) == {T}
+
+
+def test_of_an_entry_with_two_tables_todays_is_watched(watched: Watched) -> None:
+    (table,) = TEXT.tables
+    watched.specs.expect(replace(TEXT, tables=(replace(table, table="before"),)))
+    assert watched.monitor._target_shards({"s1"}) == {T: ("d", "t")}
+
+
+def test_an_entry_that_has_another_table_than_before_is_named(watched: Watched) -> None:
+    """As one that was retired by one version, and added again by the next."""
+    watched.read(EVEN_MS, a=5, b=5)
+    watched.monitor.watch(TWO)
+    (table,) = TEXT.tables
+    other = replace(TWO, tables=(replace(table, table="elsewhere"), TWO.tables[1]))
+    assert watched.monitor.other_tables(TWO) == []
+    assert watched.monitor.other_tables(other) == ["t"]
+    assert watched.monitor.other_tables(replace(TEXT, tables=other.tables[1:])) == []
 
 
 def test_a_server_that_is_away_holds_all_its_tables_back_and_their_last_windows_stay(
@@ -156,8 +193,9 @@ def test_outages_are_said_once_a_minute_and_their_end_once(
 
 def test_a_shard_that_is_not_configured_any_more_is_not_asked(watched: Watched) -> None:
     elsewhere = replace(TEXT, tables=(replace(table_spec("v", ("a",)), shards=("s9",)),))
-    watched.monitor.watch(elsewhere)
     watched.read(EVEN_MS, a=5, b=5)
+    watched.monitor.watch(elsewhere)
+    watched.read(EVEN_MS + 1000, a=5, b=5)
     assert set(watched.monitor.current()) == {T}
 
 

@@ -17,6 +17,7 @@ from sluice.core.receipts import Failed, Outcome
 from sluice.core.records import Kind
 from sluice.core.topics import NO_TOPIC_ID
 from sluice.driver.beginning import StartRefusedError
+from sluice.driver.load_specs import NamedSpec
 from sluice.driver.start import Started
 from sluice.driver.state import PartitionState, PossibleLateInsert
 from sluice.kafka.errors import recreated
@@ -204,7 +205,7 @@ def test_a_new_partition_brings_its_late_inserts_and_specs_along() -> None:
     assert world.rows_of(P0) == world.rows_of(P1) == [1] * 10
     for job, environment in zip(world.jobs, world.environments, strict=True):
         digests = {assignment.record.spec for assignment in job.assignments}
-        assert digests <= environment.specs.keys() and digests <= loop._specs.keys()
+        assert digests == environment.specs.keys() and all(map(loop.planner.specs.get, digests))
     (sent_at,) = (job.assignments[0].sent_at_ms for job in world.jobs if sources_of(job) == {P0})
     assert sent_at > START_MS + LATE_MS
     assert [late_insert.deadline_ms for late_insert in loop.holds.late_inserts] == []
@@ -233,8 +234,7 @@ def another_owners(world: World, new: list[TopicPartition]) -> Started:
     return Started(
         states=[state],
         late_inserts=[PossibleLateInsert({"t/s1": 0}, START_MS + LATE_MS)] * 2,
-        specs={spec.digest(): spec},
-        canonical={spec.digest(): spec.canonical()},
+        specs={spec.digest(): NamedSpec.of(spec)},
         batch=5,
     )
 

@@ -12,6 +12,7 @@ from sluice.core.planning import Limits
 from sluice.core.ranges import TopicPartition
 from sluice.core.receipts import DeadLetter, Loaded, Receipt
 from sluice.core.records import Kind
+from sluice.driver.load_specs import LoadSpecs
 from sluice.driver.record_updates import (
     Budget,
     RecordPlanner,
@@ -257,7 +258,7 @@ def test_a_reservation_is_twice_what_blocks_of_a_partitioned_table_took() -> Non
         [P0],
         (table_spec("plain", ("a",)), table_spec("days", ("a",), "toDate(ts)")),
     )
-    planner = RecordPlanner(world.spec, "me", Limits(10, 1 << 20, 1000), 600.0)
+    planner = RecordPlanner(LoadSpecs(world.spec), "me", Limits(10, 1 << 20, 1000), 600.0)
     assert planner.reservation("a", [], {}) == 8
     planner.learn("days", 3)
     assert planner.reservation("a", [], {}) == 6

@@ -14,6 +14,7 @@ from sluice.driver.ports import ProbeEnded
 from sluice.driver.redirecting import PartitionBusyError, PartitionsDecided
 from sluice.driver.start import Started
 from sluice.driver.state import Probing, ToProbe
+from sluice.kafka.recorder import StopRequestedError
 from tests.driver.loop_world import World, run
 
 P0, P1 = TopicPartition("a", 0), TopicPartition("a", 1)
@@ -142,13 +143,36 @@ def test_what_is_recorded_and_cannot_be_taken_over_stops() -> None:
     assert world.rows_of(P0) == [1] * 10
 
 
-def test_another_owner_ends_the_loop_and_is_told() -> None:
+@pytest.mark.parametrize(
+    "error",
+    [
+        OwnerChangedError("taken over"),
+        StopRequestedError("nobody knows what is recorded"),
+        ValueError("a bug"),
+    ],
+)
+def test_what_ends_the_loop_is_told_to_who_asked(error: Exception) -> None:
+    """Another owner; a stop while Kafka does not say what it has recorded; a bug. Who asked waits
+    without an end otherwise, and nobody else can ask meanwhile."""
+
     def fail() -> None:
-        raise OwnerChangedError("taken over")
+        raise error
 
     world = Redirected()
     loop = world.loop(take_over_new=world.take_over)
     event = world.decide(0, fail)
-    with pytest.raises(OwnerChangedError, match="taken over"):
+    with pytest.raises(type(error), match=str(error)):
         loop.run(None, 5.0)
-    assert isinstance(event.done.exception(0), OwnerChangedError)
+    assert event.done.exception(0) is error
+
+
+def test_a_take_over_that_may_have_recorded_something_ends_the_loop() -> None:
+    def fail(sources: list[TopicPartition]) -> Started:
+        raise StopRequestedError("nobody knows what is recorded")
+
+    world = Redirected()
+    loop = run(world, world.loop(take_over_new=fail))
+    event = world.decide(0)
+    with pytest.raises(StopRequestedError):
+        loop.run(None, 5.0)
+    assert isinstance(event.done.exception(0), StopRequestedError)

@@ -18,6 +18,7 @@ from sluice.config import Configuration
 from sluice.core.errors import TerminalError, TransientError
 from sluice.core.load_spec import Column, LoadSpec
 from sluice.driver import refreshing
+from sluice.driver.load_specs import LoadSpecs
 from sluice.driver.ports import SchemaRead
 from sluice.driver.refreshing import (
     SchemaChangedError,
@@ -239,11 +240,8 @@ class Reading:
         self.examined = 0
         self.spec = read_spec(configuration, "dc1")
         self.reader = SchemaReader(
-            configuration,
-            self.spec,
-            lambda: time.time_ns() // 1_000_000,
-            self._examine,
-            self._put,
+            *(configuration, LoadSpecs(self.spec), lambda: time.time_ns() // 1_000_000),
+            *(self._examine, self._put),
         )
 
     def _put(self, read: SchemaRead) -> None:
@@ -302,7 +300,7 @@ def shards(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Shards:
         tables=tuple(in_shard(entry=n, table=n, shards=(s,)) for s, n in names.items()),
     )
     told: list[SchemaRead] = []
-    reader = SchemaReader(configuration, spec, lambda: 0, lambda: None, told.append)
+    reader = SchemaReader(configuration, LoadSpecs(spec), lambda: 0, lambda: None, told.append)
     found = Shards(reader, dict.fromkeys(names, COLUMNS), set(), told)
 
     def on_replicas(_: object, shard: str, question: object) -> dict[str, object]:
@@ -475,9 +473,10 @@ def test_replicas_that_differ_are_waited_for(tmp_path: Path, old: Server, second
         )
         tables = (replace(plain.tables[0], target=f"{name}.orders"),)
         configuration = replace(plain, clickhouse=clickhouse, tables=tables)
-        spec = read_spec(configuration, "dc1")
-        reader = SchemaReader(configuration, spec, lambda: 0, lambda: None, lambda read: None)
-        assert reader._structures()[0]["s1"][name, "orders"].columns == spec.tables[0].columns
+        specs = LoadSpecs(read_spec(configuration, "dc1"))
+        (table,) = specs.today.spec.tables
+        reader = SchemaReader(configuration, specs, lambda: 0, lambda: None, lambda read: None)
+        assert reader._structures()[0]["s1"][name, "orders"].columns == table.columns
         second.execute(f"ALTER TABLE {name}.orders ADD COLUMN added UInt8")
         with pytest.raises(TransientError, match=f"{name}.orders is not the same on {old.url}"):
             reader._structures()

@@ -17,6 +17,7 @@ from sluice.core.fleet.view import Member, View
 from sluice.core.ranges import TopicPartition
 from sluice.core.records import Kind, Record
 from sluice.driver.inheriting import SharesRead
+from sluice.driver.load_specs import LoadSpecs
 from sluice.driver.loop import ConnectorLoop
 from sluice.driver.ports import LoopParts
 from sluice.driver.start import Started
@@ -63,6 +64,7 @@ def world(monkeypatch: pytest.MonkeyPatch) -> World:
     world.took = lambda read: None  # type: ignore[attr-defined]
     made = partial(LoopParts, fleet=world, shares=world.shares)  # type: ignore[attr-defined, arg-type]
     monkeypatch.setattr(loop_world, "LoopParts", made)
+    world.planner.specs = LoadSpecs(world.spec, is_recorded=False)
     return world
 
 

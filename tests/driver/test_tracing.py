@@ -23,6 +23,7 @@ from sluice.core.planning import Limits
 from sluice.core.ranges import TopicPartition
 from sluice.core.records import Kind, Record
 from sluice.core.tracing import trace_of
+from sluice.driver.load_specs import LoadSpecs
 from sluice.driver.record_updates import RecordPlanner
 from sluice.driver.specs import access_of, kafka_access, read_spec
 from sluice.driver.state import PartitionState
@@ -115,7 +116,7 @@ class Real(World):
         source = TopicPartition(pipeline.topic, 0)
         super().__init__([source], spec.tables)
         self.source, self.spec, self.ids = source, spec, {pipeline.topic: pipeline.topic_id}
-        self.planner = RecordPlanner(spec, "me", Limits(1000, 1 << 20, 1000), 60.0)
+        self.planner = RecordPlanner(LoadSpecs(spec), "me", Limits(1000, 1 << 20, 1000), 60.0)
         self.now = time.time_ns() // 1_000_000
         self.real = TaskEnvironment(
             pipeline=configuration.pipeline,

@@ -25,6 +25,7 @@ from sluice.core.ranges import Range, TopicPartition
 from sluice.core.records import Kind as RecordKind
 from sluice.core.records import Record
 from sluice.core.replicas import REST_SECONDS_MAX
+from sluice.driver.load_specs import LoadSpecs
 from sluice.driver.monitor import WindowMonitor
 from sluice.driver.ports import Sought
 from sluice.driver.probing import ClickHouseProber, Probe, ReplicaMissingError
@@ -333,7 +334,7 @@ def test_the_window_is_read_from_any_replica_and_a_probe_names_the_one_it_lacks(
     access = ClickHouseAccess({"s1": loader.urls}, "default", "", "single")
     spec = LoadSpec("p", "dc1", "chdb", 1 << 30, (loader.spec,))
     now = [NOW_MS]
-    monitor = WindowMonitor(access, spec, lambda: now[0])
+    monitor = WindowMonitor(access, LoadSpecs(spec), lambda: now[0])
     servers = monitor._servers()
     monitor._read(servers)
     loader.insert(0)

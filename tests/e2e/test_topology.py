@@ -20,6 +20,7 @@ from sluice.core.ranges import Range, TopicPartition
 from sluice.core.records import Kind, Record
 from sluice.core.tokens import block_token
 from sluice.core.topology import ShardsChangedError
+from sluice.driver.load_specs import LoadSpecs
 from sluice.driver.ports import ProbeFound, Sought
 from sluice.driver.probing import ClickHouseProber, Probe, StillRunningError
 from sluice.driver.specs import access_of, read_spec
@@ -155,11 +156,11 @@ class Watched:
 
     def __init__(self, configuration: Configuration) -> None:
         self.told: list[ClickHouseAccess] = []
-        spec = read_spec(configuration, "dc1")
+        specs = LoadSpecs(read_spec(configuration, "dc1"))
         self.watch = ReplicaWatch(
             resolved(configuration),
             "dc1",
-            spec,
+            specs,
             lambda: NOW_MS,
             lambda _, access: self.told.append(access),
         )

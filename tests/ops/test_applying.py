@@ -14,21 +14,22 @@ from sluice.core.decided import Version, apply_entry, taken_entry
 from sluice.core.errors import ConfigurationError
 from sluice.core.fleet.records import Report
 from sluice.driver.applying import loaded
+from sluice.driver.specs import kafka_access
 from sluice.kafka.decisions import write_decisions
 from sluice.kafka.fleet import FleetTopic
 from sluice.machine.clock import now_ms
 from sluice.ops import applying
 from sluice.ops.applying import (
     ApplyRefusedError,
+    OwnFile,
     apply,
-    apply_changed_file,
     apply_own_file,
     plan,
     plan_rollback,
 )
 from sluice.ops.doctor import Finding
 from sluice.ops.doctor_kafka import look_at_kafka
-from sluice.ops.driver_decisions import read_decided
+from sluice.ops.driver_decisions import freeze, read_decided, resume
 from sluice.ops.ledger_view import LedgerSelection, read_ledger
 from tests.ops.pipelines import Pipeline
 from tests.support.kafka import Kafka
@@ -80,6 +81,54 @@ def test_an_entry_keeps_its_table(pipeline: Pipeline, findings: list[tuple[str, 
         apply(planned, by="alice", why="")
     renamed = plan(with_other_table("renamed"))
     assert renamed.refusals == () and apply(renamed, by="alice", why="").number == 2
+    # They still know the one that is retired by now.
+    (refusal,) = plan(with_other_table("other")).refusals
+    assert 'target: not set becomes "shop.elsewhere" since version 1, and an entry' in refusal
+    pipeline.path.write_text(written)
+    assert plan(load(pipeline.path, {})).refusals == ()
+
+
+def test_a_signal_applies_no_file_that_has_not_changed(
+    pipeline: Pipeline, findings: list[tuple[str, Finding]]
+) -> None:
+    """What was applied from another machine meanwhile stays, though this file never was a
+    version."""
+    first = pipeline.configuration
+    own_file = OwnFile(first)
+    more = with_table(pipeline, "more")
+    apply(plan(more), by="ci", why="")
+    (line,) = own_file.apply_if_changed(first, by="SIGHUP")
+    assert "has not changed since this driver read it, and version 1, applied by ci" in line
+    assert line.endswith(f"it is not applied. Try: sluice apply {first.path}")
+    assert [version.number for version in applying.versions(first).versions] == [1]
+    # The new file comes to this machine at last, and then a newer one, which is refused at first.
+    assert own_file.apply_if_changed(more, by="SIGHUP") == []
+    findings.append(("newer", Finding("error", "window", "shop.newer", "has no window", "ALTER")))
+    newer = with_table(pipeline, "newer")
+    with pytest.raises(ApplyRefusedError, match="has no window"):
+        own_file.apply_if_changed(newer, by="SIGHUP")
+    findings.clear()
+    (line,) = own_file.apply_if_changed(newer, by="SIGHUP")
+    assert line.startswith("version 2: add table newer: ")
+
+
+def test_a_table_that_is_frozen_is_not_loaded_under_another_name(
+    pipeline: Pipeline, findings: list[tuple[str, Finding]]
+) -> None:
+    first = pipeline.configuration
+    apply(plan(first), by="alice", why="")
+    freeze(first, by="bob", why="another disk", table="orders")
+    text = pipeline.path.read_text()
+    target = first.tables[0].target
+    renamed = f'name = "renamed"\ntarget = "{target}"'
+    pipeline.path.write_text(text.replace('name = "orders"\ntopics', f"{renamed}\ntopics"))
+    configuration = load(pipeline.path, {})
+    (refusal,) = plan(configuration).refusals
+    assert refusal.startswith(
+        f"table renamed: it is loaded into {target}, and table orders is frozen by bob since 20"
+    )
+    resume(first, by="bob", why="it is there", table="orders")
+    assert plan(configuration).refusals == ()
 
 
 @pytest.mark.slow
@@ -89,7 +138,8 @@ def test_versions_one_after_the_other(
     first = pipeline.configuration
     assert loaded(first, {}) is first
     # SIGHUP alone, with the file of the start, makes no version.
-    assert apply_changed_file(first, first, by="SIGHUP") == []
+    own_file = OwnFile(first)
+    assert own_file.apply_if_changed(first, by="SIGHUP") == []
     planned = plan(first)
     assert planned.number == 1 and "nothing was applied before" in planned.lines[0]
     assert str(apply(planned, by="alice", why="")).startswith("version 1, applied by alice at 20")
@@ -131,13 +181,13 @@ def test_versions_one_after_the_other(
     assert loaded(first, {}) is first
 
     # A driver's own file that was rolled back from is not brought back by a signal.
-    (line,) = apply_changed_file(second, first, by="SIGHUP")
+    (line,) = own_file.apply_if_changed(second, by="SIGHUP")
     assert "is what version 2, applied by bob" in line and "is not applied" in line
     assert applying.versions(first).versions[-1].number == 3
     with pytest.raises(ApplyRefusedError, match="has no window"):
         apply_own_file(first, by="ci", why="a new file")
     findings.clear()
-    (line,) = apply_changed_file(with_table(pipeline, "new"), first, by="SIGHUP")[:1]
+    (line,) = own_file.apply_if_changed(with_table(pipeline, "new"), by="SIGHUP")[:1]
     assert line.startswith("version 4: add table ")
     with_table(pipeline, "newest")
     applied = apply_own_file(first, by="ci", why="a new file")
@@ -196,6 +246,29 @@ def test_a_connector_that_is_new_takes_the_next_version_wherever_its_name_stands
     assert not plan(configuration).does_something
 
 
+def test_two_clusters_with_different_versions_of_one_number_get_the_next_one(
+    pipeline: Pipeline, findings: list[tuple[str, Finding]]
+) -> None:
+    """As after two persons, of whom one has no connector aa in the file."""
+    before = document_of(pipeline.configuration)
+    text = with_table(pipeline, "more").path.read_text()
+    other = f'[[connector]]\nname = "aa"\nbrokers = "{pipeline.kafka.brokers}"\n'
+    pipeline.path.write_text(f'{text}{other}topics = ["{pipeline.topic}"]\n')
+    configuration = load(pipeline.path, {})
+    topics = configuration.ledger_topic, configuration.decisions_topic
+    for name, document in (("aa", document_of(configuration)), ("dc1", before)):
+        entry = apply_entry(1, 0, document, "bob", "")
+        access, group = pipeline.kafka.access(name), configuration.group(name)
+        write_decisions(access, group, *topics, [entry], now_ms())
+    planned = plan(configuration)
+    (line,) = planned.lines
+    assert line.startswith("connector dc1 has another version 1, applied by bob at 20")
+    assert apply(planned, by="alice", why="").number == 2
+    decided = [read_decided(configuration, name).applied for name in ("aa", "dc1")]
+    assert {each.document for each in decided if each} == {document_of(configuration)}
+    assert not plan(configuration).does_something
+
+
 @pytest.mark.slow
 def test_a_version_that_is_refused_by_now_is_replaced_by_the_file(
     pipeline: Pipeline, findings: list[tuple[str, Finding]]
@@ -227,6 +300,32 @@ def test_a_table_whose_name_is_a_variable_is_added(pipeline: Pipeline) -> None:
     assert line.startswith("add table ${MORE}: ") and line.endswith(" into shop.bids")
 
 
+def report(configuration: Configuration, *owners: str, is_alone: bool = False) -> None:
+    """Members of a fleet report."""
+    access = kafka_access(configuration, "dc1")
+    topic = FleetTopic(access, configuration.fleet_topic, is_made=True)
+    for owner in owners:
+        topic.send(Report(owner, owner, 1, silent_seconds=60, is_alone=is_alone))
+    topic.flush(10)
+    topic.close()
+
+
+def test_what_members_that_share_cannot_load_is_refused_while_they_run(
+    pipeline: Pipeline, findings: list[tuple[str, Finding]]
+) -> None:
+    with_table(pipeline, "events")
+    text = pipeline.path.read_text() + 'deduplicate = { key = ["id"], window = "7d" }\n'
+    pipeline.path.write_text(f'{text}[deduplication]\nstore = "redis://host:6379"\n')
+    configuration = load(pipeline.path, {})
+    report(configuration, "run-1", is_alone=True)
+    assert plan(configuration).refusals == ()
+    report(configuration, "run-2")
+    (refusal,) = plan(configuration).refusals
+    assert refusal.startswith("connector dc1: members of a fleet share the partitions, and ")
+    assert "[[table]] events has `deduplicate`" in refusal and "stop all members" in refusal
+    assert plan(pipeline.configuration).refusals == ()
+
+
 def plan_rollback_of_before(late: applying.Plan) -> applying.Plan:
     """The plan of somebody who looked before the last version came, and wants something else."""
     from dataclasses import replace
@@ -251,11 +350,7 @@ def test_what_drivers_said(pipeline: Pipeline, findings: list[tuple[str, Finding
     assert [(each.owner, each.error) for each in found.said] == [("run-1", "no shard is named s9")]
     assert found.are_all
     # Of a fleet all members that report are waited for.
-    topic = FleetTopic(access, configuration.fleet_topic, is_made=True)
-    for owner in ("run-1", "run-2"):
-        topic.send(Report(owner, owner, 1, silent_seconds=60))
-    topic.flush(10)
-    topic.close()
+    report(configuration, "run-1", "run-2")
     (found,) = applying.answers(configuration, 1, 0.1).values()
     assert found.missing == ("run-2",) and not found.are_all
     say("run-2", "")

@@ -280,3 +280,31 @@ def test_a_driver_hears_of_levels_limits_and_its_end(pipeline: Pipeline) -> None
     finally:
         second.stop()
         logs.setLevel(at_start)
+
+
+def test_what_is_asked_for_while_a_member_starts_anew_is_done(pipeline: Pipeline) -> None:
+    """It was fenced, and goes on in its process. Else all others would end, and it would take all
+    partitions over."""
+    configuration = pipeline.configuration
+
+    def start(known: Decided | None) -> tuple[Decided, bool]:
+        """What is decided by then, and whether it is to end."""
+        access, topic, drained = pipeline.kafka.access(), configuration.decisions_topic, list[int]()
+        hearing = (lambda _: None), (lambda: drained.append(1)), (lambda: None)
+        watch = DecisionWatch(access, topic, *hearing, "east-1", known)
+        try:
+            return watch.start(), bool(drained)
+        finally:
+            watch.stop()
+
+    drain(configuration, by="bob", why="before it ran")
+    heard, is_drained = start(None)
+    assert not is_drained
+    drain(configuration, by="bob", why="a machine", member="east-2")
+    heard, is_drained = start(heard)
+    assert not is_drained
+    drain(configuration, by="bob", why="the machine is changed")
+    heard, is_drained = start(heard)
+    assert is_drained
+    _, is_drained = start(heard)
+    assert not is_drained, "it was done once"

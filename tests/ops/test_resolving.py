@@ -18,11 +18,11 @@ from sluice.core.load_spec import LoadSpec
 from sluice.core.ranges import digest_of_rest
 from sluice.core.records import Kind, may_follow
 from sluice.core.tokens import row_source
-from sluice.driver.probing import DoubledRowsError
+from sluice.driver.probing import ClickHouseProber, DoubledRowsError
 from sluice.driver.specs import read_spec
 from sluice.driver.state import PartitionState
 from sluice.machine.clock import now_ms
-from sluice.ops.driver_decisions import DecisionRefusedError
+from sluice.ops.driver_decisions import DecisionRefusedError, freeze, resume
 from sluice.ops.partition_decisions import situation
 from sluice.ops.partition_decisions.carrying_out import apply
 from sluice.ops.partition_decisions.positions import plan_adopt, plan_rewind
@@ -229,6 +229,35 @@ def test_a_probe_is_refused_with_its_reason(pipeline: Pipeline) -> None:
     with pytest.raises(TerminalError, match="feeds 1 materialized view") as caught:
         resolve(pipeline, "probe")
     assert "--as loaded" in caught.value.hint and "--as not-loaded" in caught.value.hint
+
+
+def test_nobody_looks_into_what_a_person_has_frozen(pipeline: Pipeline, embedded_url: str) -> None:
+    """They may have detached some of it, which is attached again and is not missing."""
+    in_doubt(pipeline)
+    configuration, other = pipeline.configuration, {"by": "bob", "why": "another disk"}
+    server = embedded_url.rpartition("/")[2]
+    for place in ({"table": "orders"}, {"replica": server}, {}):
+        freeze(configuration, **other, **place)
+        with pytest.raises(DecisionRefusedError, match=r"is frozen by bob since .*: another disk"):
+            resolve(pipeline, "probe")
+        assert "stays to be loaded, wholly" in said(resolve(pipeline, "not-loaded"))
+        resume(configuration, **other, **place)
+    assert "without a row are: orders: 20 offsets" in said(resolve(pipeline, "probe"))
+
+
+def test_what_is_frozen_while_it_is_looked_at_counts_for_nothing(
+    pipeline: Pipeline, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    in_doubt(pipeline)
+
+    def close(prober: ClickHouseProber) -> None:
+        freeze(pipeline.configuration, by="bob", why="another disk", table="orders")
+        ended(prober)
+
+    ended = ClickHouseProber.close
+    monkeypatch.setattr(ClickHouseProber, "close", close)
+    with pytest.raises(DecisionRefusedError, match="table orders is frozen by bob"):
+        resolve(pipeline, "probe")
 
 
 def test_a_probe_needs_the_recorded_spec(pipeline: Pipeline) -> None:

@@ -6,8 +6,8 @@ const tools = Object.fromEntries([...document.querySelectorAll("[id]")].map((eac
 // As many as the server takes.
 const PARTITIONS_MAX = 1000;
 const AT_ONCE = { freeze: "Freeze", resume: "Resume" };
-// What is decided, what confirms it once it was told, and whether an answer is awaited.
-let meant = null, confirmation = "", waits = false;
+// What is decided, with whether an answer is awaited; and what confirms it once it was told.
+let meant = null, confirmation = "";
 
 function say(place, error) {
   place.replaceChildren(element("p", { class: "bad", role: "alert" }, error.message));
@@ -65,7 +65,7 @@ function decide(event) {
 }
 
 function openDialog(path, about, subject, verb, first = "What would be done?") {
-  meant = { path, about, verb, first };
+  meant = { path, about, verb, first, waits: false };
   tools.subject.textContent = subject;
   tools.why.value = "";
   tools.leave.textContent = "Cancel";
@@ -85,12 +85,15 @@ function begin() {
 
 async function go(event) {
   event.preventDefault();
+  const asked = meant;
   // Not a disabled button: it would lose the focus, and a key would go nowhere.
-  if (waits) return;
-  waits = true;
+  if (asked.waits) return;
+  asked.waits = true;
   tools.problem.replaceChildren();
   try {
-    const told = await request(meant.path, { ...meant.about, why: tools.why.value, ...(confirmation ? { confirm: confirmation } : {}) });
+    const told = await request(asked.path, { ...asked.about, why: tools.why.value, ...(confirmation ? { confirm: confirmation } : {}) });
+    // Who left the dialog meanwhile may have begun another decision.
+    if (asked !== meant) return;
     const lines = told.planned ?? told.done ?? told.frozen;
     tools.steps.replaceChildren(...(lines.length ? lines : ["Nothing is frozen now."]).map((line) => element("li", {}, line)));
     confirmation = told.confirm ?? "";
@@ -99,10 +102,11 @@ async function go(event) {
     tools.go.hidden = !told.planned;
     if (!told.planned) tools.leave.textContent = "Close";
   } catch (error) {
+    if (asked !== meant) return;
     begin();
     say(tools.problem, error);
   }
-  waits = false;
+  asked.waits = false;
   (tools.go.hidden ? tools.leave : tools.go).focus();
 }
 

@@ -7,17 +7,20 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Literal
 
+from sluice.clickhouse.access import ClickHouseAccess
 from sluice.config import Configuration
+from sluice.core.decided import closed_shards
 from sluice.core.errors import TerminalError
 from sluice.core.ledger import Background, Rest, Stored
 from sluice.core.load_spec import LoadSpec, parse_spec
 from sluice.core.ranges import Range, digest_of_rest
 from sluice.core.records import Kind, Record
+from sluice.driver.freezing import what_holds
 from sluice.driver.parking import known_rest
 from sluice.driver.ports import ProbeEnded, ProbeFound, Sought
 from sluice.driver.probing import ClickHouseProber, DoubledRowsError
 from sluice.driver.specs import access_of, kafka_access
-from sluice.ops.driver_decisions import DecisionRefusedError
+from sluice.ops.driver_decisions import DecisionRefusedError, read_decided
 from sluice.ops.partition_decisions.situation import (
     NOBODY,
     Decided,
@@ -46,7 +49,8 @@ def plan_resolve(
 
     * loaded: the range is settled as it is; its dead letters are not written.
     * not-loaded: the whole range is loaded, under a token of its own.
-    * probe: the tables are looked at now, and what is missing is loaded.
+    * probe: the tables are looked at now, and what is missing is loaded. Not while any of them is
+      frozen (R23).
 
     :raises DecisionRefusedError: a partition has no range in doubt that this could decide.
     :raises LeaseRunsError: tasks may still insert, and `take_over` is not set.
@@ -181,7 +185,9 @@ def _missing(one: OnePartition, record: Record) -> ProbeFound:
     answers: queue.SimpleQueue[ProbeEnded] = queue.SimpleQueue()
     configuration = situation.configuration
     kafka = kafka_access(configuration, situation.connector)
-    prober = ClickHouseProber(access_of(configuration), configuration.pipeline, kafka)
+    access = access_of(configuration)
+    _refuse_frozen(one, spec, access)
+    prober = ClickHouseProber(access, configuration.pipeline, kafka)
     try:
         known = known_rest(spec, block_range, facts.background.rest)
         since_ms = facts.background.since_ms
@@ -202,7 +208,23 @@ def _missing(one: OnePartition, record: Record) -> ProbeFound:
         if isinstance(found.error, TerminalError) and not isinstance(found.error, DoubledRowsError):
             found.error.hint = _LOOK
         raise found.error
+    _refuse_frozen(one, spec, access)  # meanwhile
     return found
+
+
+def _refuse_frozen(one: OnePartition, spec: LoadSpec, access: ClickHouseAccess) -> None:
+    """:raises DecisionRefusedError: a person may be at the tables, or at one of their servers."""
+    situation = one.situation
+    standing = read_decided(situation.configuration, situation.connector).frozen
+    closed = closed_shards(standing, access.shards, in_part=True)
+    holding = what_holds(standing, spec.tables_of(one.source.topic), closed)
+    if holding:
+        raise DecisionRefusedError(
+            f"{'; '.join(each.line() for each in holding)}: {one.source} is not probed before it "
+            "is resumed, since what is taken away for a while would count as missing",
+            "`sluice resume` it first; or, if you know what is in the tables, `sluice resolve --as "
+            "loaded` or `--as not-loaded`.",
+        )
 
 
 def _shown(intervals: Sequence[tuple[int, int]]) -> str:

@@ -312,10 +312,10 @@ def cached_watermark() -> AbstractContextManager[None]:
 
 
 @PLANTED.instead_of(recording.RoundRecorder, "record")
-def range_before_intent(real: Any, self: Any, steps: Any, specs: Any, now_ms: int) -> Any:
+def range_before_intent(real: Any, self: Any, steps: Any, now_ms: int) -> Any:
     """A range is loaded whose record was not committed (R1)."""
     before = {step.source: step for step in steps if step.record.kind is Kind.INTEND}
-    done = real(self, steps, specs, now_ms)
+    done = real(self, steps, now_ms)
     if not done:
         for source, step in before.items():
             state = self._states[source]

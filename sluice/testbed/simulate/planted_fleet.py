@@ -46,8 +46,8 @@ def handed_over_in_doubt() -> AbstractContextManager[None]:
     """A range that is loaded goes to another owner with the record that only repeats it."""
     real = recording.RoundRecorder.record
 
-    def record(self: Any, updates: Any, specs: Any, now_ms: int) -> Any:
-        return real(self, [handed(self, update) for update in updates], specs, now_ms)
+    def record(self: Any, updates: Any, now_ms: int) -> Any:
+        return real(self, [handed(self, update) for update in updates], now_ms)
 
     def handed(self: Any, update: Any) -> Any:
         to = self._states[update.source].hands_to

@@ -22,9 +22,10 @@ from sluice.core.ranges import Range
 from sluice.core.receipts import Failed
 from sluice.core.routing import Looked, looked
 from sluice.decode.routing import Routes
-from sluice.driver import changes, dispatching, monitor, probing, report_handler, schema_decision
+from sluice.driver import dispatching, monitor, probing, report_handler, schema_decision
 from sluice.driver import staging as collecting
 from sluice.driver.changes import SchemaChanges
+from sluice.driver.load_specs import LoadSpecs
 from sluice.driver.parking import known_rest
 from sluice.driver.probing import ClickHouseProber
 from sluice.driver.record_updates import RecordPlanner
@@ -163,7 +164,7 @@ def tasks_do_not_look() -> AbstractContextManager[None]:
 @TABLE_BUGS.plant
 def spec_is_not_recorded() -> AbstractContextManager[None]:
     """The ledger never learns of a load spec that came up while the driver ran."""
-    return patched((changes.SchemaChanges, "entries", lambda *_: ()))
+    return patched((LoadSpecs, "entries", lambda *_: ()))
 
 
 @TABLE_BUGS.instead_of(schema_decision, "may_change_spec")

@@ -124,6 +124,32 @@ def test_a_partition_goes_on_elsewhere_once_it_was_told(
     assert page.run("document.activeElement.name") == field, "where it was"
 
 
+def test_an_answer_that_comes_late_is_not_shown_of_another_decision(deciding: Deciding) -> None:
+    page = deciding.page
+
+    def ask(path: str) -> None:
+        page.type("a test")
+        page.press("Enter")
+        page.wait(f"late.at(-1) === '{path}'")
+
+    deciding.open()
+    page.run(
+        "window.late = [], window.tell = [], window.kept = fetch; "
+        "window.fetch = (path, how) => how.method !== 'POST' ? kept(path, how) "
+        ": new Promise((told) => (late.push(path), tell.push(told)));"
+    )
+    page.run("openDialog('/freeze', {}, 'freeze', 'Freeze')")
+    ask("/freeze")
+    deciding.leave()
+    page.run("openDialog('/rewind', {}, 'rewind', 'Rewind')")
+    page.run("tell[0](new Response(JSON.stringify({ frozen: ['it is'] })))")
+    ask("/rewind")
+    assert page.run(STEPS) == ""
+    page.run("tell[1](new Response(JSON.stringify({ planned: ['to 2'], confirm: 'x' })))")
+    page.wait(f"{STEPS} === 'to 2' && {FOCUSED} === 'go'")
+    deciding.leave()
+
+
 def test_what_is_refused_is_told(deciding: Deciding) -> None:
     page = deciding.page
     deciding.heard.clear()

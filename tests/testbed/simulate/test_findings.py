@@ -15,6 +15,7 @@ from sluice.core.ranges import EpochOffset, TopicPartition, digest_of_rest
 from sluice.core.receipts import NeedsReservation, TooHeavy
 from sluice.core.records import Kind, Record, encode
 from sluice.driver import start
+from sluice.driver.load_specs import LoadSpecs
 from sluice.driver.record_updates import LOOK_AGE_MS_MAX
 from sluice.driver.round_planner import Round
 from sluice.driver.start import Started, StartParts
@@ -101,7 +102,7 @@ def test_a_spec_is_executable_for_all_topics_that_need_it_or_for_none() -> None:
     )
     watched: list[Any] = []
     parts = SimpleNamespace(
-        planner=SimpleNamespace(spec=today),
+        planner=SimpleNamespace(specs=LoadSpecs(today)),
         why_not_executable=lambda spec, topic: "its key changed" if topic == "a" else None,
         watch=watched.append,
     )
