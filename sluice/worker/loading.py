@@ -175,7 +175,7 @@ def _load(
     tables = _tables_of(bundle, spec)
     require_takers(environment.clickhouse, tables)
     loading = _Loading(cache, environment, bundle, lease, spec, clocks)
-    router = Router(bundle.origins(spec, None), tables, bundle.rest, cache.buffer)
+    router = Router(bundle.origins(spec, None), tables, bundle.background.rest, cache.buffer)
     loading.watch(tables, router)
     try:
         with clocks.tracing("fetch") as facts:
@@ -336,7 +336,7 @@ class _Loading:
         with self.clocks.tracing("claim", table.entry):
             claimed = claim(store, self.bundle, table, row_keys, decoded, origins, loader)
         self.clocks.claim += time.monotonic() - began
-        if stored := self.bundle.stored.get(table.entry):
+        if stored := self.bundle.background.stored.get(table.entry):
             # A message of which a probe found a row is none that made no row.
             there = np.array([offset for offset, _, _ in stored], np.uint64)
             claimed = replace(claimed, places=np.setdiff1d(claimed.places, there))
@@ -441,7 +441,7 @@ class _Loading:
             facts |= {"sluice.rows": decoded.rows, "sluice.bad_messages": len(decoded.bad)}
             self.given[table.entry] = self.bundle.counted(buffer.offsets)
             found = new_fields(table, buffer, decoded)
-            stored = self.bundle.stored.get(table.entry)
+            stored = self.bundle.background.stored.get(table.entry)
             if found:
                 # The range is refused, and decoded again: then these messages may make the rows
                 # that a probe has found.
@@ -568,7 +568,7 @@ def _passed(
 
     :param values: messages of the member that have one.
     """
-    if loading.bundle.rest:
+    if loading.bundle.background.rest:
         return {}
     passed = {entry: values - given[number] for entry, given in loading.given.items()}
     for entry, places in loading.empty.items():

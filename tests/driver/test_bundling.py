@@ -277,15 +277,9 @@ def test_who_takes_over_repeats_a_whole_bundle_and_probes_a_part(missing: int) -
     states = []
     for source in list(world.ends)[missing:]:
         state = world.settled(source)
-        state.record = world.group[source] = next(
-            a.record for a in sent if a.block_range.source == source
-        )
-        known = ("insert_counters", "since_ms", "bytes_max")
-        state.background = next(
-            replace(state.background, **{name: getattr(a, name) for name in known})
-            for a in sent
-            if a.block_range.source == source
-        )
+        (own,) = [a for a in sent if a.block_range.source == source]
+        state.record = world.group[source] = own.record
+        state.background = own.background
         state.stable_end = state.record.end
         state.back_at_ms = world.now
         states.append(state)
