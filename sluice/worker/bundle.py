@@ -318,13 +318,13 @@ def _read(
     reader: Reader, wanted: Sequence[Wanted], bundle: Bundle, router: Router, clocks: StageClocks
 ) -> tuple[ReadResult, ...]:
     view, bytes_max = router.only_view, bundle.background.bytes_max
+    timed = clocks.timing("check")  # once for each poll, not for each message
     if isinstance(reader, RangeReader):
         takes = router.deliver if view is None or router.looks else view.buffer.add
-        deliver = clocks.checking(takes)
         look = router.look if router.looks else None
         return reader.read_ranges(
-            wanted, bytes_max, deliver, look, tombstones=router.takes_tombstones
+            wanted, bytes_max, timed(takes), look, tombstones=router.takes_tombstones
         )
     if view is None:
-        return reader.read_ranges(wanted, bytes_max, clocks.checking(router.deliver_unseen))
-    return reader.read_text(wanted, bytes_max, clocks.checking(view.buffer.add_text))
+        return reader.read_ranges(wanted, bytes_max, timed(router.deliver_unseen))
+    return reader.read_text(wanted, bytes_max, timed(view.buffer.add_text))
