@@ -311,7 +311,7 @@ def fetch(
         return Reading(results, None if heavy_at is None else TooHeavy(heavy_at, total))
     # One message is always allowed, but not within a bundle: it is loaded alone.
     is_heavy = heavy_at is not None or total > bundle.background.bytes_max
-    return Reading(results, BundleTooHeavy(total) if is_heavy else None)
+    return Reading(results, BundleTooHeavy() if is_heavy else None)
 
 
 def _read(

@@ -192,10 +192,9 @@ def _load(
             return tuple(outcomes)
         heavy_at = loading.decode_first(tables, router)
         if heavy_at is not None:
-            is_alone = bundle.is_alone
-            total = reading.bytes
-            by_rows = BundleTooHeavy(total, by_rows=True)
-            return TooHeavy(heavy_at, total, by_rows=True) if is_alone else by_rows
+            if bundle.is_alone:
+                return TooHeavy(heavy_at, reading.bytes, by_rows=True)
+            return BundleTooHeavy(by_rows=True)
         if loading.fields:
             return asked_for_columns(tables, loading.fields)
         if loading.schemas:

@@ -106,7 +106,7 @@ def test_what_was_not_found_and_is_too_heavy_together_is_looked_for_again() -> N
         if not assignment.record.rest:
             world.tables[TargetShard("t", "s1")].fill(41)
             return Failed(InDoubtError("no answer", ""))
-        return BundleTooHeavy(1 << 30) if members > 2 else world.load(assignment)
+        return BundleTooHeavy() if members > 2 else world.load(assignment)
 
     world.script = script
     run(world)
