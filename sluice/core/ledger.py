@@ -18,7 +18,7 @@ from sluice.core.ranges import Interval, Range, TopicPartition, intervals_of
 from sluice.core.receipts import DeadLetter, Loaded, Receipt, Stages
 from sluice.core.records import Record, encode
 from sluice.core.server_runs import ServerRuns
-from sluice.core.values import value
+from sluice.core.values import pickled_by_fields, value
 
 #: Insert counters of the windows, by `TargetShard.key`.
 InsertCounters = dict[str, int]
@@ -45,13 +45,14 @@ def spec_entry(digest: str, canonical: str) -> LedgerEntry:
     return LedgerEntry(None, {"type": "load_spec", "digest": digest, "text": canonical})
 
 
-@dataclass(frozen=True, slots=True)
+@pickled_by_fields
+@value
 class Background:
     """What belongs to a record in doubt and is too long for the offset's metadata.
 
     :param insert_counters: of the windows, taken before the range could first be inserted.
-    :param since_ms: when the range was first intended.
-    :param rest: what a probe found missing, by table entry.
+    :param since_ms: when the range was first intended; 0: nobody knows.
+    :param rest: what a probe found missing, by table entry; else empty.
     :param stored: of entries whose messages have several rows, those rows of `rest` that the probe
         found.
     :param bytes_max: size above which nobody ever inserted this range (R12).
@@ -66,6 +67,28 @@ class Background:
     bytes_max: int = 0
     servers: ServerRuns = field(default_factory=dict)
     stored: Stored = field(default_factory=dict)
+
+
+def common_background(backgrounds: Sequence[Background]) -> Background:
+    """What is known of all members of a bundle: where one has no insert counter, or another server,
+    nobody knows. Of a range alone it is its own; of several, each is missing as a whole."""
+    if len(backgrounds) == 1:
+        return backgrounds[0]
+    first, *others = {id(each): each for each in backgrounds}.values()
+    return Background(
+        insert_counters={
+            key: min([insert_counter, *(each.insert_counters[key] for each in others)])
+            for key, insert_counter in first.insert_counters.items()
+            if all(key in each.insert_counters for each in others)
+        },
+        since_ms=min(each.since_ms for each in backgrounds),
+        bytes_max=min(each.bytes_max for each in backgrounds),
+        servers={
+            shard: run
+            for shard, run in first.servers.items()
+            if all(each.servers.get(shard) == run for each in others)
+        },
+    )
 
 
 def record_entry(

@@ -271,7 +271,6 @@ class BundleTooHeavy:
     :param by_rows: as of `TooHeavy`.
     """
 
-    bytes: int
     by_rows: bool = False
 
 

@@ -11,6 +11,7 @@ from sluice.config import GroupStart, Start
 from sluice.core.errors import ConfigurationError
 from sluice.core.ledger import CommittedOffsets
 from sluice.core.ranges import TopicPartition
+from sluice.driver.stopped import Observed
 from sluice.kafka.broker_facts import BrokerFacts
 from sluice.kafka.clients import KafkaAccess
 from sluice.kafka.log import SourceLog
@@ -25,14 +26,6 @@ _NAMED_MAX = 5
 
 class StartRefusedError(ConfigurationError):
     """A topic cannot begin where `start` says."""
-
-
-@dataclass(frozen=True, slots=True)
-class Held:
-    """What a partition's log holds: from `begin` to the last stable offset."""
-
-    begin: int
-    stable_end: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,21 +54,21 @@ def ask_group(access: KafkaAccess, group: str, sources: list[TopicPartition]) ->
 
 
 def beginnings(
-    start: Start, log: SourceLog, ask: AskGroup, new: Mapping[TopicPartition, Held]
+    start: Start, log: SourceLog, ask: AskGroup, new: Mapping[TopicPartition, Observed]
 ) -> dict[TopicPartition, int]:
     """The first offset to load of each new partition.
 
     :raises StartRefusedError: the other loader's group cannot be followed; names partitions.
     """
     if not new or start == "earliest":
-        return {source: held.begin for source, held in new.items()}
+        return {source: held.log_begin for source, held in new.items()}
     if start == "latest":
         for source, held in new.items():
             _logger.info(
                 "%s begins at its end, %d; it held %d to there",
                 source,
                 held.stable_end,
-                held.stable_end - held.begin,
+                held.stable_end - held.log_begin,
             )
         return {source: held.stable_end for source, held in new.items()}
     if isinstance(start, GroupStart):
@@ -89,7 +82,7 @@ def beginnings(
 
 
 def _behind(
-    start: GroupStart, group: Predecessor, new: Mapping[TopicPartition, Held]
+    start: GroupStart, group: Predecessor, new: Mapping[TopicPartition, Observed]
 ) -> dict[TopicPartition, int]:
     """Where the other loader stopped, or an error that says why that is not known."""
     name = start.group
@@ -124,9 +117,9 @@ def _behind(
         )
     outside = [
         f"{source} at {at.offset}, where the log holds "
-        f"[{new[source].begin}, {new[source].stable_end})"
+        f"[{new[source].log_begin}, {new[source].stable_end})"
         for source, at in found.items()
-        if not new[source].begin <= at.offset <= new[source].stable_end
+        if not new[source].log_begin <= at.offset <= new[source].stable_end
     ]
     if outside:
         raise StartRefusedError(
@@ -135,7 +128,7 @@ def _behind(
             'transaction of a producer hides its end. Choose another start, as "earliest".',
         )
     begins = {source: at.offset for source, at in found.items()}
-    begins |= {source: new[source].begin for source in missing}
+    begins |= {source: new[source].log_begin for source in missing}
     for source, offset in begins.items():
         why = "the earliest message" if source in missing else f"where the group {name} stands"
         _logger.info("%s begins at %d, %s", source, offset, why)

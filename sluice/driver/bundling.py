@@ -1,10 +1,10 @@
-"""Bundles in a round: which ranges in doubt stand in one, and which new ranges form one (R19)."""
+"""Bundles: which ranges stand in one, and which new ranges of a round form one (R19)."""
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
+from typing import Generic, TypeVar
 
 from sluice.core.budget import TargetShard
 from sluice.core.bundles import OFFSET_BITS, Member, bundle_name, is_whole
@@ -19,18 +19,9 @@ from sluice.core.planning import (
     share_of_task,
 )
 from sluice.core.ranges import Range, TopicPartition
-from sluice.driver.ports import ShardWindow
-from sluice.driver.record_updates import (
-    Budget,
-    RecordPlanner,
-    RecordUpdate,
-    TopicGroup,
-    give_back,
-    refresh,
-)
-from sluice.driver.state import PartitionState, Probed, ToProbe
-
-_logger = logging.getLogger("sluice.loop")
+from sluice.driver.record_updates import RecordUpdate, TopicGroup
+from sluice.driver.state import PartitionState
+from sluice.driver.this_round import ThisRound
 
 #: A range of more than this part of a full one is loaded alone: it gains nothing from company.
 BUNDLED_SHARE_MAX = 0.5
@@ -42,6 +33,8 @@ BUNDLE_BYTES_MIN = 4 * 1024 * 1024
 #: What ranges that may be loaded together have in common: the group of their topics, and the broker
 #: that leads them, so that one that is away holds up no others.
 Together = tuple[TopicGroup, int]
+#: A new range of a partition, with the reservation and the background that it is recorded with.
+_New = tuple[PartitionState, Range, int, Background]
 
 
 def grouped_by_bundle(states: Iterable[PartitionState]) -> list[list[PartitionState]]:
@@ -72,97 +65,6 @@ def share_of(members: Sequence[PartitionState], limits_of: Callable[[str], Limit
     first, *others = members
     full = messages_of_range(limits_of(first.source.topic), first.bytes_per_message)
     return 1.0 if others else share_of_task(first.block_range.span, full)
-
-
-#: Of a range in doubt that is not out: its next update, and whether it may run as it is.
-Again = Callable[[PartitionState], tuple[RecordUpdate | None, bool]]
-#: Has a range looked for, or stops it where that cannot be.
-HaveProbed = Callable[[PartitionState], None]
-
-
-def again_together(
-    members: list[PartitionState], again: Again, probe: HaveProbed, owner: str, now_ms: int
-) -> tuple[list[RecordUpdate], bool]:
-    """The members of a bundle that are in doubt and not out, or one range alone: their next
-    updates, and whether they may run as they are. What becomes of a bundle is decided for its first
-    member, and is the same for all."""
-    first = members[0]
-    if not first.record.bundle:
-        update, runs = again(first)
-        return [update] if update else [], runs
-    if not is_whole_bundle(members) or _leaves(members):
-        return _dissolved(members, again, probe, owner, now_ms), False
-    unrecorded = [refresh(state) for state in members if state.is_unrecorded]
-    if unrecorded or any(state.rests(now_ms) for state in members):
-        return unrecorded, False
-    if any(isinstance(state.stage, ToProbe) for state in members):
-        return _dissolved(members, again, probe, owner, now_ms), False
-    update, runs = again(first)
-    is_given_back = update is not None and update.record.end == update.record.begin
-    if isinstance(first.stage, ToProbe) or is_given_back:
-        return _dissolved(members, again, probe, owner, now_ms), False
-    if update is None or not update.dispatch:
-        return [], runs
-    # A member that was recorded by itself may be ahead of the others.
-    attempt = max(state.record.attempt for state in members)
-    attempt += update.record.attempt - first.record.attempt
-    return [_as_first(state, update, attempt) for state in members], False
-
-
-def _dissolved(
-    members: list[PartitionState], again: Again, probe: HaveProbed, owner: str, now_ms: int
-) -> list[RecordUpdate]:
-    """The bundle is no more. Each range goes its own way: back into the backlog where surely nobody
-    inserted anything of it, nor will; else a probe says what of it is there (R11)."""
-    updates: list[RecordUpdate] = []
-    to_probe: list[PartitionState] = []
-    for state in members:
-        if state.is_unrecorded:
-            updates.append(refresh(state))
-        elif isinstance(state.stage, Probed):
-            update, _ = again(state)
-            updates += [update] if update else []
-        elif isinstance(state.stage, ToProbe):
-            continue
-        elif state.may_be_given_back:
-            updates.append(give_back(state, owner, now_ms))
-        else:
-            to_probe.append(state)
-    if to_probe:
-        # One line: there may be a thousand of them.
-        _logger.warning(
-            "bundle %s is not loaded as a whole any more; %d of its ranges are probed, %s first",
-            *(to_probe[0].record.bundle, len(to_probe), to_probe[0].block_range),
-        )
-    for state in to_probe:
-        probe(state)
-    return updates
-
-
-def _leaves(members: list[PartitionState]) -> bool:
-    """Whether a member goes alone from now on: the bundle cannot be loaded together, or the member
-    fails where the others do not. A bundle of which surely nobody inserted anything is given up
-    soon: it costs nothing."""
-    failures = [state.failures for state in members]
-    patience = 1 if all(state.untouched for state in members) else FAILURES_ALONE_MAX
-    for state in members:
-        state.alone |= state.failures - min(failures) >= patience
-    return any(state.alone for state in members)
-
-
-def _as_first(state: PartitionState, update: RecordUpdate, attempt: int) -> RecordUpdate:
-    """The update of a bundle's first member for another one."""
-    told = update.record
-    record = replace(
-        state.record,
-        kind=told.kind,
-        attempt=attempt,
-        owner=told.owner,
-        spec=told.spec,
-        reservation=told.reservation,
-        deadline_ms=told.deadline_ms,
-    )
-    return replace(update, source=state.source, record=record, background=state.background)
 
 
 @dataclass(slots=True)
@@ -232,48 +134,69 @@ class Room:
         self.bytes += size
 
 
-@dataclass(slots=True)
-class _Open:
-    """A bundle in the making.
+_Key = TypeVar("_Key")
+_Member = TypeVar("_Member")
 
-    :param reservation: of its block, told to each member; `background`, too.
-    :param members: the partitions, and their ranges.
-    """
 
-    reservation: int
-    background: Background
-    room: Room
-    members: list[tuple[PartitionState, Range]] = field(default_factory=list)
+class Packer(Generic[_Key, _Member]):
+    """Puts ranges together that have a key in common. Of each key one group is open at a time."""
+
+    def __init__(self) -> None:
+        self._open: dict[_Key, tuple[Room, list[_Member]]] = {}
+        self._closed: list[list[_Member]] = []
+
+    def has_room(self, key: _Key, found: Range, size: float) -> bool:
+        """Whether a range goes into the group that is open.
+
+        :param size: bytes that it may be.
+        """
+        return key in self._open and self._open[key][0].is_enough(found.span, size)
+
+    def begin(self, key: _Key, room: Room) -> None:
+        """Open another group; the one before takes no more."""
+        if key in self._open:
+            self._closed.append(self._open[key][1])
+        self._open[key] = room, []
+
+    def join(self, key: _Key, found: Range, size: float, member: _Member) -> None:
+        """Take a range into the group that is open."""
+        room, members = self._open[key]
+        members.append(member)
+        room.take(found.span, size)
+
+    def leave_alone(self, member: _Member) -> None:
+        """It is a group of its own."""
+        self._closed.append([member])
+
+    def groups(self) -> list[list[_Member]]:
+        """All of them, those that are still open last."""
+        return self._closed + [members for _, members in self._open.values()]
 
 
 class NewRanges:
     """The new ranges of one round, and which of them are loaded together.
 
-    :param windows: of the tables, as last read.
     :param slots: tasks that can run at once.
     :param backlogs: partitions that may be given a range, in the order in which they are.
     :param states: of these partitions.
-    :param leader_of: the id of the broker that leads a partition, -1 where it is not known.
     """
 
     def __init__(
         self,
-        planner: RecordPlanner,
-        windows: Mapping[TargetShard, ShardWindow],
+        this_round: ThisRound,
         slots: int,
         backlogs: Iterable[Backlog],
         states: Mapping[TopicPartition, PartitionState],
-        leader_of: Callable[[TopicPartition], int],
     ) -> None:
-        self._planner = planner
-        self._windows = windows
+        self._planner = planner = this_round.planner
+        self._leader_of, self._now_ms = this_round.leader_of, this_round.now_ms
+        self._windows, self._states = this_round.budget.windows, states
         self._probed: dict[TopicGroup, bool] = {}
-        self._states = states
         self._alone: list[RecordUpdate] = []
-        self._open: dict[Together, _Open] = {}
-        self._closed: list[_Open] = []
+        self._bundles = Packer[Together, _New]()
+        #: The reservation of the block of the bundle that is open, and its background.
+        self._told: dict[Together, tuple[int, Background]] = {}
         self._small: dict[TopicPartition, tuple[Together, Range, float]] = {}
-        self._leader_of = leader_of
         self._waiting: dict[Together, Waiting] = {}
         for backlog in backlogs if planner.members_max > 1 else ():
             found = self._bundled(states[backlog.source], backlog)
@@ -340,36 +263,23 @@ class NewRanges:
     def has_room(self, source: TopicPartition) -> bool:
         """Whether a range joins a bundle that was begun in this round."""
         small = self._small.get(source)
-        if small is None:
-            return False
-        together, found, expected = small
-        bundle = self._open.get(together)
-        return bundle is not None and bundle.room.is_enough(found.span, expected)
+        return small is not None and self._bundles.has_room(*small)
 
     def join(self, source: TopicPartition) -> None:
         """Take a range into the bundle that has room for it: its block is paid for."""
         small = self._small[source]
-        _, found, expected = small
-        bundle = self._open[small[0]]
-        bundle.members.append((self._states[source], found))
-        bundle.room.take(found.span, expected)
+        together, found, _ = small
+        self._bundles.join(*small, (self._states[source], found, *self._told[together]))
         self._count(small, -1)
 
-    def begin(
-        self,
-        backlog: Backlog,
-        budget: Budget,
-        target_shards: list[TargetShard],
-        reservation: int,
-        now_ms: int,
-    ) -> float:
+    def begin(self, backlog: Backlog, target_shards: list[TargetShard], reservation: int) -> float:
         """A range whose reservation was taken: alone, or the first of a bundle.
 
         :returns: how much of a task it is.
         """
         planner, small = self._planner, self._small.get(backlog.source)
-        limits = planner.limits_of(backlog.source.topic)
-        background = planner.background(limits, budget.windows, target_shards, now_ms)
+        now_ms, limits = self._now_ms, planner.limits_of(backlog.source.topic)
+        background = planner.background(limits, self._windows, target_shards, now_ms)
         if small is None:
             state = self._states[backlog.source]
             found = next_range(backlog, limits, now_ms, flush=True)
@@ -377,25 +287,24 @@ class NewRanges:
             self._alone.append(planner.intend(state, found, reservation, background, now_ms))
             return share_of_task(found.span, messages_of_range(limits, backlog.bytes_per_message))
         together = small[0]
-        if together in self._open:
-            self._closed.append(self._open[together])
         members_max = planner.members_of(together[0].entries)
-        room = Room(members_max, limits.messages_max, self._waiting[together].share)
-        self._open[together] = _Open(reservation, background, room)
+        share = self._waiting[together].share
+        self._bundles.begin(together, Room(members_max, limits.messages_max, share))
+        self._told[together] = reservation, background
         self.join(backlog.source)
         return 1.0
 
-    def updates(self, now_ms: int) -> list[RecordUpdate]:
+    def updates(self) -> list[RecordUpdate]:
         """All of them, those of a bundle with its name."""
-        intend, updates = self._planner.intend, self._alone
-        for bundle in (*self._closed, *self._open.values()):
-            told, name = (bundle.reservation, bundle.background, now_ms), ""
-            if len(bundle.members) > 1:
+        intend, now_ms, updates = self._planner.intend, self._now_ms, self._alone
+        for members in self._bundles.groups():
+            name = ""
+            if len(members) > 1:
                 name = bundle_name(
                     Member(found, state.record.topic_id, state.record.generation)
-                    for state, found in bundle.members
+                    for state, found, _, _ in members
                 )
-            updates += [intend(state, found, *told, name) for state, found in bundle.members]
+            updates += [intend(*member, now_ms, name) for member in members]
         return updates
 
 

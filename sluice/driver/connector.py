@@ -13,6 +13,7 @@ from functools import partial
 from socket import gethostname
 from typing import TypeVar
 
+from sluice import __version__
 from sluice.claims.stores import open_store
 from sluice.clickhouse.access import ClickHouseAccess
 from sluice.clickhouse.comparing import why_not_executable
@@ -28,6 +29,7 @@ from sluice.core.errors import (
     TransientError,
 )
 from sluice.core.fleet.placement import is_incarnation, owner_id
+from sluice.core.fleet.records import Report
 from sluice.core.ledger import LedgerView
 from sluice.core.load_spec import SOURCE, LoadSpec
 from sluice.core.planning import Limits
@@ -47,7 +49,7 @@ from sluice.driver.claims import ClaimsKeeper, why_other_claims
 from sluice.driver.claims_rebuild import TableLooks, rebuild
 from sluice.driver.deciding import DecisionWatch
 from sluice.driver.discovering import TopicFinder, retired, topics_to_load
-from sluice.driver.fleet import FleetMember, Identity, boot_id, refuse_beside_fleet, why_alone
+from sluice.driver.fleet import FleetMember, boot_id, refuse_beside_fleet, why_alone
 from sluice.driver.inheriting import Heir
 from sluice.driver.load_specs import LoadSpecs
 from sluice.driver.loop import ConnectorLoop
@@ -770,8 +772,7 @@ def _join_fleet(assembly: _Assembly) -> None:
     member = FleetMember(
         assembly.kafka,
         configuration.fleet_topic,
-        _identity(fleet, configuration.preferred_by(assembly.run.connector.name)),
-        assembly.names.owner,
+        _of_member(assembly, fleet),
         *(now_ms, assembly.run.stopping, assembly.why_alone),
     )
     member.start()
@@ -790,13 +791,16 @@ def _member_name(configuration: Configuration) -> str:
     return "" if fleet is None else fleet.name(gethostname())
 
 
-def _identity(fleet: FleetConfiguration, near: str) -> Identity:
-    return Identity(
-        fleet.name(gethostname()),
-        fleet.data_center,
-        fleet.members_max,
-        fleet.silent_after_seconds,
-        boot_id(),
-        now_ms(),
-        near,
+def _of_member(assembly: _Assembly, fleet: FleetConfiguration) -> Report:
+    return Report(
+        owner=assembly.names.owner,
+        member=fleet.name(gethostname()),
+        number=0,
+        boot=boot_id(),
+        started_ms=now_ms(),
+        data_center=fleet.data_center,
+        members_max=fleet.members_max,
+        silent_seconds=fleet.silent_after_seconds,
+        software=__version__,
+        near=assembly.configuration.preferred_by(assembly.run.connector.name),
     )

@@ -215,14 +215,9 @@ def assigned(state: PartitionState, now_ms: int, looks_for_fields: bool) -> Assi
     return Assignment(
         block_range=state.block_range,
         record=state.record,
-        rest=state.background.rest,
-        stored=state.background.stored,
-        bytes_max=state.background.bytes_max,
+        background=state.background,
         sent_at_ms=now_ms,
         is_first=state.record.attempt == 1 and not state.sent,
         looks_for_fields=looks_for_fields,
-        insert_counters=state.background.insert_counters,
-        servers=state.background.servers,
-        since_ms=state.background.since_ms,
         insert_seconds=state.insert_seconds,
     )

@@ -11,10 +11,9 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
-from sluice import __version__
 from sluice.config import Configuration
 from sluice.core.errors import (
     ConfigurationError,
@@ -53,23 +52,6 @@ RETRY_SECONDS = 5.0
 ALARM_SECONDS = 60.0
 
 
-@dataclass(frozen=True, slots=True)
-class Identity:
-    """What a member says of itself, whatever it does.
-
-    :param silent_seconds: who does not report for so long counts as silent.
-    :param near: the data center whose members have all partitions; see `Member`.
-    """
-
-    name: str
-    data_center: str
-    members_max: int
-    silent_seconds: float
-    boot: str
-    started_ms: int
-    near: str = ""
-
-
 def why_alone(
     configuration: Configuration, has_tokens: Callable[[], bool], *, until_caught_up: bool
 ) -> str:
@@ -99,28 +81,10 @@ def boot_id() -> str:
         return ""
 
 
-def report_of(me: Identity, owner: str, *, is_alone: bool) -> Report:
-    """A report with all that never changes, and nothing else."""
-    return Report(
-        owner=owner,
-        member=me.name,
-        number=0,
-        boot=me.boot,
-        started_ms=me.started_ms,
-        data_center=me.data_center,
-        members_max=me.members_max,
-        silent_seconds=me.silent_seconds,
-        software=__version__,
-        is_ready=False,
-        is_alone=is_alone,
-        near=me.near,
-    )
-
-
 class FleetMember(Background):
     """One connector's part of a driver that is a member of a fleet.
 
-    :param owner: its id in records.
+    :param me: what it says of itself, whatever it does: a report without the rest.
     :param now_ms: wall time.
     :param why_alone: why it shares no partitions, but has all of them; "": it shares them.
     """
@@ -129,21 +93,20 @@ class FleetMember(Background):
         self,
         access: KafkaAccess,
         topic: str,
-        me: Identity,
-        owner: str,
+        me: Report,
         now_ms: Callable[[], int],
         stopping: threading.Event,
         why_alone: str = "",
     ) -> None:
         super().__init__("fleet", f"reading and writing {topic}", 0)
-        self._access, self._topic_name, self._me, self._owner = access, topic, me, owner
+        self._access, self._topic_name, self._owner = access, topic, me.owner
         self.why_alone = why_alone
         self._now_ms, self._stopping = now_ms, stopping
-        self._fold = Fold(owner)
+        self._fold = Fold(me.owner)
         self._topic: FleetTopic | None = None
-        self._blank = report_of(me, owner, is_alone=bool(why_alone))
+        self._blank = replace(me, is_ready=False, is_alone=bool(why_alone))
         self._sent, self._sent_at, self._back_at = 0, 0.0, time.monotonic()
-        self._counting = Counting(owner, has_all=bool(why_alone))
+        self._counting = Counting(me.owner, has_all=bool(why_alone))
         #: Ids that it is taking over; and what its last report said: its number, of whom, and
         #: whether it leaves.
         self._inherits = frozenset[str]()
@@ -210,9 +173,9 @@ class FleetMember(Background):
     def _is_foreign(self, report: Report) -> bool:
         """Whether a report is of somebody beside whom this driver may not run. Who has its name on
         this machine is fenced at once, as ever."""
-        if report.member == self._me.name:
-            return report.boot != self._me.boot
-        is_other = report.members_max != self._me.members_max
+        if report.member == self._blank.member:
+            return report.boot != self._blank.boot
+        is_other = report.members_max != self._blank.members_max
         return bool(self.why_alone) or report.is_alone or is_other
 
     # The loop's side
@@ -220,7 +183,7 @@ class FleetMember(Background):
     @property
     def is_fresh(self) -> bool:
         """Whether an own report came back lately: then nobody has taken this id for dead."""
-        return self.report_age_seconds <= self._me.silent_seconds / 2
+        return self.report_age_seconds <= self._blank.silent_seconds / 2
 
     def view(self) -> View:
         """See `sluice.driver.ports.Fleet`."""
@@ -252,7 +215,7 @@ class FleetMember(Background):
         if self._fold.is_gone:
             raise OwnerChangedError(f"the fleet has written {self._owner} off")
         if self.later:
-            name = self._me.name
+            name = self._blank.member
             raise OwnerChangedError(f'"{name}" runs as {self.later}, too', owner=self.later)
         if self._counting.others is not self._seen:
             self._seen = self._counting.others
@@ -359,7 +322,7 @@ class FleetMember(Background):
         made, self._made = self._made, None
         if made is not None:
             # What a loop made before it stood says nothing of it now.
-            is_sent = now - made[1] <= self._me.silent_seconds
+            is_sent = now - made[1] <= self._blank.silent_seconds
             if is_sent:
                 self._sent, self._sent_at = made[0].number, now
             self._asked = 0  # not before: `took` would take this report for one of its own
@@ -367,7 +330,7 @@ class FleetMember(Background):
                 topic.send(replace(made[0], wall_ms=self._now_ms()))
         since_sent = now - self._sent_at
         has_news = self._said[1:] != (self._inherits, self._stopping.is_set())
-        is_due = has_news or since_sent >= self._me.silent_seconds / SILENT_REPORTS
+        is_due = has_news or since_sent >= self._blank.silent_seconds / SILENT_REPORTS
         if not self._asked and (is_due if fold.number >= self._sent else since_sent > LOST_SECONDS):
             self._asked = self._wanted = self._sent + 1
 

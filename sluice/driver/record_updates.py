@@ -501,17 +501,16 @@ class RecordPlanner:
         spec: str,
         background: Background,
         now_ms: int,
-        reservation: int | None = None,
-        attempt: int | None = None,
+        reservation: int,
+        attempt: int,
     ) -> RecordUpdate:
         """The same range, of which a probe has told what is missing, in no bundle.
 
         :param spec: digest of the load spec under which the rest is loaded.
         """
         renewed = self.renew(state, now_ms, reservation).record
-        renewed = replace(renewed, attempt=attempt or renewed.attempt)
-        rest = digest_of_rest(background.rest, renewed.attempt, background.stored)
-        record = replace(renewed, kind=Kind.PROBE, spec=spec, rest=rest, bundle="")
+        rest, kind = digest_of_rest(background.rest, attempt, background.stored), Kind.PROBE
+        record = replace(renewed, kind=kind, attempt=attempt, spec=spec, rest=rest, bundle="")
         return RecordUpdate(state.source, record, background, True)
 
     def shorten(self, state: PartitionState, end: int, now_ms: int) -> RecordUpdate:

@@ -40,7 +40,7 @@ from sluice.core.replay import (
     decide,
 )
 from sluice.core.topics import NO_TOPIC_ID, is_other_topic
-from sluice.driver.beginning import AskGroup, Held, beginnings
+from sluice.driver.beginning import AskGroup, beginnings
 from sluice.driver.load_specs import NamedSpec
 from sluice.driver.ports import Clock, FindCuts, Windows, no_cuts
 from sluice.driver.record_updates import Budget, RecordPlanner, from_now_on
@@ -282,10 +282,10 @@ def _asked_once(why_no_probe: WhyNoProbe) -> WhyNoProbe:
     return ask
 
 
-def _new(observed: list[Observed], view: LedgerView) -> dict[TopicPartition, Held]:
+def _new(observed: list[Observed], view: LedgerView) -> dict[TopicPartition, Observed]:
     """Partitions of topics that never existed here; see the replay table."""
     return {
-        item.source: Held(item.log_begin, item.stable_end)
+        item.source: item
         for item in observed
         if item.topic is Topic.NEW and item.found is None and view.metadata(item.source) is None
     }

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from sluice.claims.stores import StoreAccess
 from sluice.clickhouse.access import ClickHouseAccess
-from sluice.core.ledger import InsertCounters, Rest, Stored
+from sluice.core.ledger import Background
 from sluice.core.ranges import Range
 from sluice.core.records import Record
-from sluice.core.server_runs import ServerRuns
 from sluice.core.values import pickled_by_fields, value
 from sluice.kafka.clients import KafkaAccess
 from sluice.kafka.registry import RegistryAccess
@@ -51,15 +50,10 @@ class Assignment:
     """One range for one task.
 
     :param record: the committed record that allows it.
-    :param rest: for a probe's record, the offsets to load by table entry; else empty.
-    :param stored: rows of `rest` that are in their table.
-    :param bytes_max: above it nobody inserts (R12).
+    :param background: of that record; one object for all of a new bundle.
     :param sent_at_ms: the driver's wall time when it was sent.
     :param is_first: no other task was ever sent this range, so what this one refuses, nobody
         inserted.
-    :param insert_counters: of the windows, from before the range could first be inserted.
-    :param servers: as in `Background`, from then, too.
-    :param since_ms: when that was; 0: nobody knows.
     :param insert_seconds: what a block may take where `insert_timeout_seconds` was too short; 0:
         it was not.
     :param looks_for_fields: a field that no column has is such a refusal: the driver looks
@@ -68,16 +62,11 @@ class Assignment:
 
     block_range: Range
     record: Record
-    rest: Rest
-    bytes_max: int
+    background: Background
     sent_at_ms: int
     is_first: bool = False
     looks_for_fields: bool = False
-    insert_counters: InsertCounters = field(default_factory=dict)
-    servers: ServerRuns = field(default_factory=dict)
-    since_ms: int = 0
     insert_seconds: float = 0.0
-    stored: Stored = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

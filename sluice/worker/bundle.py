@@ -8,7 +8,7 @@ members again, since each of them has a record, receipts and counts of its own.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,12 +16,11 @@ from numpy.typing import NDArray
 from sluice.claims.owners import Owners, owners_of
 from sluice.core.bundles import Member, is_whole, place_of
 from sluice.core.errors import SluiceError, TerminalError
-from sluice.core.ledger import InsertCounters, Rest, Stored
+from sluice.core.ledger import Background, common_background
 from sluice.core.load_spec import LoadSpec, TableSpec
 from sluice.core.ranges import Interval, Range, intervals_of
 from sluice.core.receipts import BundleTooHeavy, Receipt, TooHeavy
 from sluice.core.records import Record
-from sluice.core.server_runs import ServerRuns
 from sluice.core.tokens import block_token, row_source
 from sluice.decode.messages.facts import Origin, Origins
 from sluice.kafka.errors import UnreadRangeError
@@ -37,12 +36,16 @@ from sluice.worker.worker_cache import WorkerCache
 class Bundle:
     """The assignments of a bundle, in the order of its members, or one alone.
 
+    :param background: what is known of all of them.
     :raises TerminalError: they are not what the record's bundle is.
     """
 
     members: tuple[Assignment, ...]
+    background: Background = field(init=False)
 
     def __post_init__(self) -> None:
+        common = common_background([member.background for member in self.members])
+        object.__setattr__(self, "background", common)
         name, records = self.name, [member.record for member in self.members]
         of = [Member.of(member.block_range, member.record) for member in self.members]
         same = {(record.bundle, record.spec) for record in records}
@@ -86,16 +89,6 @@ class Bundle:
         return self.members[0].record
 
     @property
-    def rest(self) -> Rest:
-        """Of a probe's record: what is missing. {}: everything, as of each member of a bundle."""
-        return self.members[0].rest if self.is_alone else {}
-
-    @property
-    def stored(self) -> Stored:
-        """Of a probe's record: see `Assignment`."""
-        return self.members[0].stored
-
-    @property
     def reservation(self) -> int:
         """Entries of a window that each block may take: what each member is reserved."""
         return min(member.record.reservation for member in self.members)
@@ -111,11 +104,6 @@ class Bundle:
         return min(member.sent_at_ms for member in self.members)
 
     @property
-    def bytes_max(self) -> int:
-        """Above it nobody inserts the whole."""
-        return min(member.bytes_max for member in self.members)
-
-    @property
     def is_first(self) -> bool:
         """Whether no other task was ever sent any of it."""
         return all(member.is_first for member in self.members)
@@ -129,30 +117,6 @@ class Bundle:
     def insert_seconds(self) -> float:
         """See `Assignment`."""
         return max(member.insert_seconds for member in self.members)
-
-    @property
-    def since_ms(self) -> int:
-        """Since when any of it may have been inserted; 0: nobody knows."""
-        return min(member.since_ms for member in self.members)
-
-    @property
-    def insert_counters(self) -> InsertCounters:
-        """Of the windows, from before any of it could be inserted. Where a member has none, nobody
-        knows."""
-        first, *others = [member.insert_counters for member in self.members]
-        return {
-            key: min([insert_counter, *(insert_counters[key] for insert_counters in others)])
-            for key, insert_counter in first.items()
-            if all(key in insert_counters for insert_counters in others)
-        }
-
-    @property
-    def servers(self) -> ServerRuns:
-        """Which process served a shard before any of it could be inserted; left out where it was
-        not the same one for all members."""
-        first, *others = [member.servers for member in self.members]
-        same = first.items()
-        return {shard: run for shard, run in same if all(o.get(shard) == run for o in others)}
 
     def origins(self, spec: LoadSpec, table: TableSpec | None) -> Origins:
         """Where the messages come from, and who loads their rows into a table entry, if it is one
@@ -290,9 +254,9 @@ class Bundle:
 
 def _is_all_missing(member: Assignment) -> bool:
     """Whether nothing of a range is known to be there: such ranges only form a bundle."""
-    found = member.block_range
+    found, background = member.block_range, member.background
     whole = ((found.begin, found.end),)
-    return not member.stored and all(missing == whole for missing in member.rest.values())
+    return not background.stored and all(each == whole for each in background.rest.values())
 
 
 @dataclass(frozen=True, slots=True)
@@ -346,21 +310,21 @@ def fetch(
     if bundle.is_alone:
         return Reading(results, None if heavy_at is None else TooHeavy(heavy_at, total))
     # One message is always allowed, but not within a bundle: it is loaded alone.
-    is_heavy = heavy_at is not None or total > bundle.bytes_max
-    return Reading(results, BundleTooHeavy(total) if is_heavy else None)
+    is_heavy = heavy_at is not None or total > bundle.background.bytes_max
+    return Reading(results, BundleTooHeavy() if is_heavy else None)
 
 
 def _read(
     reader: Reader, wanted: Sequence[Wanted], bundle: Bundle, router: Router, clocks: StageClocks
 ) -> tuple[ReadResult, ...]:
-    view, bytes_max = router.only_view, bundle.bytes_max
+    view, bytes_max = router.only_view, bundle.background.bytes_max
+    timed = clocks.timing("check")  # once for each poll, not for each message
     if isinstance(reader, RangeReader):
         takes = router.deliver if view is None or router.looks else view.buffer.add
-        deliver = clocks.checking(takes)
         look = router.look if router.looks else None
         return reader.read_ranges(
-            wanted, bytes_max, deliver, look, tombstones=router.takes_tombstones
+            wanted, bytes_max, timed(takes), look, tombstones=router.takes_tombstones
         )
     if view is None:
-        return reader.read_ranges(wanted, bytes_max, clocks.checking(router.deliver_unseen))
-    return reader.read_text(wanted, bytes_max, clocks.checking(view.buffer.add_text))
+        return reader.read_ranges(wanted, bytes_max, timed(router.deliver_unseen))
+    return reader.read_text(wanted, bytes_max, timed(view.buffer.add_text))

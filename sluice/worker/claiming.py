@@ -61,7 +61,7 @@ def require_run(store: ClaimStore, bundle: Bundle) -> None:
     :raises OtherStoreError: it is another one.
     """
     run = store.run()
-    recorded = bundle.servers.get(CLAIMS)
+    recorded = bundle.background.servers.get(CLAIMS)
     if not is_same_run(recorded, run):
         raise OtherStoreError(
             f"{bundle}: it is recorded under run {recorded or 'none'} of the store of claims, "
@@ -92,7 +92,7 @@ def claim(
     # Of equal keys the first one stays, whatever the order of the block: the same one each time.
     asked = _canonical(keyed, decoded.offsets)
     # The same in each attempt, so that what holds and what is over is the same, too.
-    since_s = bundle.since_ms // 1000
+    since_s = bundle.background.since_ms // 1000
     mine = np.ascontiguousarray(owners[asked])
     began = time.monotonic()
     holders = store.claim(

@@ -398,8 +398,8 @@ def _require_remembered(
         return  # it never deduplicates, and runs for a benchmark only
     at_ms = now_ms()
     for target, there in tables_with_windows(facts):
-        insert_counter = bundle.insert_counters.get(replace(own, target=target).key, 0)
-        why = why_window_forgot(server, there, insert_counter, bundle.since_ms, at_ms)
+        insert_counter = bundle.background.insert_counters.get(replace(own, target=target).key, 0)
+        why = why_window_forgot(server, there, insert_counter, bundle.background.since_ms, at_ms)
         if why:
             raise ForgottenError(
                 f"{there.target} on {server.url} may not remember it: {why}{doubt}"
@@ -413,7 +413,7 @@ def _require_same_run(server: Server, bundle: Bundle, shard: str, where: str) ->
 
     :raises ForgottenError: it is another process.
     """
-    before = bundle.servers.get(shard)
+    before = bundle.background.servers.get(shard)
     if before is not None and not is_same_run(before, read_server_run(server)):
         raise ForgottenError(f"{where}, and that server was started again meanwhile")
 

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import ctypes
 import resource
-import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
@@ -175,13 +174,12 @@ def _load(
     tables = _tables_of(bundle, spec)
     require_takers(environment.clickhouse, tables)
     loading = _Loading(cache, environment, bundle, lease, spec, clocks)
-    router = Router(bundle.origins(spec, None), tables, bundle.rest, cache.buffer)
+    router = Router(bundle.origins(spec, None), tables, bundle.background.rest, cache.buffer)
     loading.watch(tables, router)
     try:
-        with clocks.tracing("fetch") as facts:
+        with clocks.timing("fetch"), clocks.tracing("fetch") as facts:
             reading = fetch(cache, environment, bundle, router, clocks)
             facts["sluice.messages"] = reading.messages
-        clocks.fetch = time.monotonic() - clocks.started
         large = reading.bytes > LARGE_MESSAGE_BYTES * reading.messages
         if large:
             _trim_heap()
@@ -194,10 +192,9 @@ def _load(
             return tuple(outcomes)
         heavy_at = loading.decode_first(tables, router)
         if heavy_at is not None:
-            is_alone = bundle.is_alone
-            total = reading.bytes
-            by_rows = BundleTooHeavy(total, by_rows=True)
-            return TooHeavy(heavy_at, total, by_rows=True) if is_alone else by_rows
+            if bundle.is_alone:
+                return TooHeavy(heavy_at, reading.bytes, by_rows=True)
+            return BundleTooHeavy(by_rows=True)
         if loading.fields:
             return asked_for_columns(tables, loading.fields)
         if loading.schemas:
@@ -327,16 +324,15 @@ class _Loading:
 
     def _claim(self, table: TableSpec, decoded: Decoded) -> Decoded:
         """The block without duplicates (R20), after everything that may leave a message out."""
-        began = time.monotonic()
-        cache, origins = self.cache, self.bundle.origins(self.spec, table)
-        row_keys = cache.row_keys(self.bundle.spec, table, decoded.columns)
-        loader = loader_number(self.spec.pipeline, self.spec.connector, table.entry)
-        store = cache.claims(self.environment)
-        self.lease.check()  # nobody may claim any more for what nobody will insert
-        with self.clocks.tracing("claim", table.entry):
+        clocks, cache, spec = self.clocks, self.cache, self.spec
+        with clocks.timing("claim"), clocks.tracing("claim", table.entry):
+            origins = self.bundle.origins(spec, table)
+            row_keys = cache.row_keys(self.bundle.spec, table, decoded.columns)
+            loader = loader_number(spec.pipeline, spec.connector, table.entry)
+            store = cache.claims(self.environment)
+            self.lease.check()  # nobody may claim any more for what nobody will insert
             claimed = claim(store, self.bundle, table, row_keys, decoded, origins, loader)
-        self.clocks.claim += time.monotonic() - began
-        if stored := self.bundle.stored.get(table.entry):
+        if stored := self.bundle.background.stored.get(table.entry):
             # A message of which a probe found a row is none that made no row.
             there = np.array([offset for offset, _, _ in stored], np.uint64)
             claimed = replace(claimed, places=np.setdiff1d(claimed.places, there))
@@ -350,11 +346,10 @@ class _Loading:
     def _split(self, table: TableSpec, decoded: Decoded) -> list[tuple[str, Block]]:
         """The block of each shard, the last one first. Before any of them is inserted, all are
         compared with the reservation: above it, nobody inserts anything of this entry."""
-        began = time.monotonic()
-        splitter = self.cache.splitter(self.bundle.spec, table, decoded.columns)
-        parts = splitter.split(decoded, with_offsets=not self.bundle.is_alone)
-        parts.reverse()
-        self.clocks.decode += time.monotonic() - began
+        with self.clocks.timing("decode"):
+            splitter = self.cache.splitter(self.bundle.spec, table, decoded.columns)
+            parts = splitter.split(decoded, with_offsets=not self.bundle.is_alone)
+            parts.reverse()
         entries = max(block.clickhouse_partitions for _, block in parts)
         if entries > self.bundle.reservation and not (table.is_replacing or table.is_staged):
             raise NeedsReservationError(
@@ -374,31 +369,26 @@ class _Loading:
 
     def _seal(self, table: TableSpec, parts: list[tuple[str, Block]]) -> None:
         """Have the blocks of all shards ready to be moved."""
-        began = time.monotonic()
         # Each goes from the list when it is its turn
         blocks = (self._of_shard(table, *parts.pop()) for _ in range(len(parts)))
         try:
-            with self.clocks.tracing("seal", table.entry):
+            with self.clocks.timing("insert"), self.clocks.tracing("seal", table.entry):
                 for block in seal_blocks(blocks):
                     self.sealed.append(block)
         except BlockRefusedError as error:
             error.inserted = self.inserted
             raise
-        finally:
-            self.clocks.insert += time.monotonic() - began
 
     def _move(self) -> None:
         """Move what is sealed, in the order of the entries."""
-        began = time.monotonic()
-        for block in self.sealed:
-            receipt = _told(self.clocks, block.entry, "", block.move)
-            self.receipts.append(receipt)
-            self.shares.append(self.bundle.shares(receipt, block.offsets))
-        self.clocks.insert += time.monotonic() - began
+        with self.clocks.timing("insert"):
+            for block in self.sealed:
+                receipt = _told(self.clocks, block.entry, "", block.move)
+                self.receipts.append(receipt)
+                self.shares.append(self.bundle.shares(receipt, block.offsets))
 
     def _insert(self, table: TableSpec, parts: list[tuple[str, Block]]) -> None:
         """Insert into all shards; each block goes when it is stored."""
-        began = time.monotonic()
         deliver_block = stage_block if table.is_staged else insert_block
 
         def send(shard: str, block: Block) -> Receipt:
@@ -409,13 +399,13 @@ class _Loading:
         is_alone = len(parts) == 1 or not may_go_parallel(self.environment, shards)
         deliver = send_sequentially if is_alone else send_parallel
         offsets = {shard: block.offsets for shard, block in parts}
-        receipts, errors = deliver(parts, send)
-        self.receipts += receipts
-        for receipt in receipts:
-            self.shares.append(self.bundle.shares(receipt, offsets[receipt.shard]))
+        with self.clocks.timing("insert"):
+            receipts, errors = deliver(parts, send)
+            self.receipts += receipts
+            for receipt in receipts:
+                self.shares.append(self.bundle.shares(receipt, offsets[receipt.shard]))
         waits = [receipt.insert_ms / 1000 for receipt in receipts]
-        self.clocks.insert += time.monotonic() - began
-        self.clocks.wait += sum(waits) if is_alone else max(waits, default=0.0)
+        self.clocks.seconds["wait"] += sum(waits) if is_alone else max(waits, default=0.0)
         if errors:
             error = decisive(errors, receipts)
             if isinstance(error, BlockRefusedError):
@@ -433,15 +423,15 @@ class _Loading:
 
     def _decode(self, table: TableSpec, router: Router) -> Decoded:
         """The rows of an entry."""
-        began = time.monotonic()
-        decoder = self.cache.decoder(self.environment, self.bundle.spec, table)
-        entry, clocks = table.entry, self.clocks
-        with clocks.tracing("decode", entry) as facts, router.messages_of(entry) as buffer:
+        entry, timing = table.entry, self.clocks.timing("decode")
+        tracing, messages = self.clocks.tracing("decode", entry), router.messages_of(entry)
+        with timing, tracing as facts, messages as buffer:
+            decoder = self.cache.decoder(self.environment, self.bundle.spec, table)
             decoded = decoder.decode(buffer, self.bundle.origins(self.spec, table))
             facts |= {"sluice.rows": decoded.rows, "sluice.bad_messages": len(decoded.bad)}
             self.given[table.entry] = self.bundle.counted(buffer.offsets)
             found = new_fields(table, buffer, decoded)
-            stored = self.bundle.stored.get(table.entry)
+            stored = self.bundle.background.stored.get(table.entry)
             if found:
                 # The range is refused, and decoded again: then these messages may make the rows
                 # that a probe has found.
@@ -449,7 +439,6 @@ class _Loading:
             elif stored:
                 decoded = without_rows(table, decoded, stored)
             self._keep_values(buffer, decoded)
-        self.clocks.decode += time.monotonic() - began
         return decoded
 
     def _keep_values(self, buffer: MessageBuffer, decoded: Decoded) -> None:
@@ -496,10 +485,9 @@ class _Loading:
         faults = self._faults_of_members()
         letters: list[tuple[DeadLetter, ...]] = [() for _ in bundle.members]
         if self.faults:
-            began = time.monotonic()
-            reader = self.cache.reader(self.environment, looks=router.needs_headers)
-            letters = self._dead_letters(reader, faults)
-            self.clocks.dead_letters = time.monotonic() - began
+            with self.clocks.timing("dead_letters"):
+                reader = self.cache.reader(self.environment, looks=router.needs_headers)
+                letters = self._dead_letters(reader, faults)
         unrouted = bundle.divided(router.unrouted)
         duplicates = _duplicates_of_members(bundle, self.duplicates)
         empty = bundle.divided_intervals(self.empty)
@@ -567,7 +555,7 @@ def _passed(
 
     :param values: messages of the member that have one.
     """
-    if loading.bundle.rest:
+    if loading.bundle.background.rest:
         return {}
     passed = {entry: values - given[number] for entry, given in loading.given.items()}
     for entry, places in loading.empty.items():

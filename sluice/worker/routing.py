@@ -92,8 +92,6 @@ class Router:
         self.takes_tombstones = any(view.tombstones for view in self.views)
         #: Offsets of messages that no entry takes.
         self.unrouted: list[int] = []
-        #: Messages that were delivered, so far.
-        self.values = 0
         self._all_have_a_place = any(view.route is None for view in self.views)
         self._seen: list[Seen] = []
 
@@ -123,7 +121,6 @@ class Router:
             view.buffer.clear()
             view.excluded.clear()
         self.unrouted.clear()
-        self.values = 0
 
     def deliver_unseen(self, values: list[bytes], offsets: Sequence[int]) -> None:
         """Take the messages of one poll, whose keys and headers are not needed."""
@@ -137,7 +134,6 @@ class Router:
         messages = self._routes.read(values)
         if dead:
             values = [_NO_FIELDS if value is None else value for value in values]
-        self.values += len(values)
         has_place = [self._all_have_a_place and message.only is None for message in messages]
         for view in self.views:
             wanted = self._wanted(view, offsets, messages, has_place, dead)

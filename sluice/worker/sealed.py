@@ -123,8 +123,8 @@ def _by_number(found: list[StagingTable], attempt: str) -> dict[int, StagingTabl
 def rows_there(server: Server, bundle: Bundle, loader: str, facts: TableFacts) -> dict[str, int]:
     """How many rows of the block the target has, by ClickHouse partition (R11)."""
     settings = seeing_all(server)
-    require_unchanged(server, facts, bundle.since_ms)
+    require_unchanged(server, facts, bundle.background.since_ms)
     require_all_rows(server, facts, settings)
     found = rows_by_partition(server, facts, bundle.first, loader, settings)
-    require_unchanged(server, facts, bundle.since_ms)
+    require_unchanged(server, facts, bundle.background.since_ms)
     return found

@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections import defaultdict
+from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
-from typing import ParamSpec
 
 from sluice.clickhouse.reactions import name_of
 from sluice.core.receipts import Stages
 from sluice.core.tracing import WorkSpan
 
-_P = ParamSpec("_P")
 Facts = dict[str, str | int]
 
 
@@ -34,29 +33,24 @@ class StageClocks:
     """Adds up where the time goes.
 
     :param is_traced: what was done when is kept, too.
+    :param seconds: by stage of `core.receipts.Stages`.
     """
 
     is_traced: bool = False
     started: float = field(default_factory=time.monotonic)
     cpu_started: float = field(default_factory=time.process_time)
-    fetch: float = 0.0
-    check: float = 0.0
-    decode: float = 0.0
-    claim: float = 0.0
-    insert: float = 0.0
-    wait: float = 0.0
-    dead_letters: float = 0.0
+    seconds: dict[str, float] = field(default_factory=lambda: defaultdict(float))
     spans: list[WorkSpan] = field(default_factory=list)
 
-    def checking(self, deliver: Callable[_P, None]) -> Callable[_P, None]:
-        """`deliver`, timed: once for each poll, not for each message."""
-
-        def timed(*values: _P.args, **named: _P.kwargs) -> None:
-            began = time.monotonic()
-            deliver(*values, **named)
-            self.check += time.monotonic() - began
-
-        return timed
+    @contextmanager
+    def timing(self, stage: str) -> Iterator[None]:
+        """What is done within is a part of this stage. Also decorates what is called again and
+        again."""
+        began = time.monotonic()
+        try:
+            yield
+        finally:
+            self.seconds[stage] += time.monotonic() - began
 
     def tracing(self, name: str, table: str = "", shard: str = "") -> AbstractContextManager[Facts]:
         """What is done within is told as a span; gives facts that may be added to.
@@ -81,14 +75,5 @@ class StageClocks:
             self.spans.append(WorkSpan(name, began_ns, time.time_ns(), error, facts))
 
     def stages(self) -> Stages:
-        return Stages(
-            fetch=self.fetch,
-            check=self.check,
-            decode=self.decode,
-            claim=self.claim,
-            insert=self.insert,
-            wait=self.wait,
-            dead_letters=self.dead_letters,
-            total=time.monotonic() - self.started,
-            cpu=time.process_time() - self.cpu_started,
-        )
+        total = time.monotonic() - self.started
+        return Stages(**self.seconds, total=total, cpu=time.process_time() - self.cpu_started)

@@ -14,6 +14,7 @@ from sluice.core.ledger import (
     Background,
     LedgerEntry,
     LedgerView,
+    common_background,
     encode_entries,
     encode_entry,
     entries_in,
@@ -74,6 +75,24 @@ def test_a_record_and_its_background_come_back(background: Background) -> None:
     metadata = view.metadata(SOURCE)
     assert decode(10, metadata) == record
     assert view.background(SOURCE) == background
+
+
+def test_of_a_bundle_is_known_what_is_known_of_each_member() -> None:
+    """The oldest is what counts; a window that one member has no insert counter of, or a shard that
+    another process served to it, nobody knows."""
+    one = Background({"t/s1": 7, "t/s2": 3}, 200, {}, 50, {"s1": "a", "s2": "b"})
+    other = Background({"t/s1": 5, "t/s3": 1}, 100, {}, 99, {"s1": "a", "s2": "c"})
+    common = Background({"t/s1": 5}, 100, {}, 50, {"s1": "a"})
+    assert common_background([one, other, one]) == common_background([other, one]) == common
+    assert common_background([one, one]) == one
+
+
+def test_what_a_probe_found_is_that_of_a_range_alone() -> None:
+    """A bundle is of ranges of which all is missing: that of one is not that of another one."""
+    found = Background({"t/s1": 7}, 200, {"t": ((0, 5),)}, 50, {}, {"t": ((3, 0, 2),)})
+    assert common_background([found]) is found
+    other = replace(found, rest={"t": ((0, 8),)}, stored={})
+    assert common_background([found, other]) == Background({"t/s1": 7}, 200, {}, 50)
 
 
 def test_a_record_can_be_read_without_sluice() -> None:

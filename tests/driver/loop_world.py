@@ -451,7 +451,7 @@ def _found(world: World, sought: Sequence[Sought], spec: LoadSpec) -> ProbeEnded
 
 def _wanted(assignment: Assignment, entry: str) -> list[int]:
     """The offsets that a task inserts into a table."""
-    rest = assignment.rest
+    rest = assignment.background.rest
     offsets = range(assignment.block_range.begin, assignment.block_range.end)
     return [offset for offset in offsets if not rest or contains(rest[entry], offset)]
 

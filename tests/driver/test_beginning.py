@@ -9,13 +9,23 @@ import pytest
 
 from sluice.config import GroupStart
 from sluice.core.ledger import CommittedOffset
-from sluice.core.ranges import TopicPartition
+from sluice.core.ranges import EpochOffset, TopicPartition
 from sluice.core.records import Kind, Record, encode
-from sluice.driver.beginning import Held, Predecessor, StartRefusedError, ask_group, beginnings
+from sluice.core.replay import Topic
+from sluice.driver.beginning import Predecessor, StartRefusedError, ask_group, beginnings
+from sluice.driver.stopped import Observed
 from tests.support.kafka import Kafka, numbered
 
 ZERO, ONE = TopicPartition("orders", 0), TopicPartition("orders", 1)
-NEW = {ZERO: Held(10, 100), ONE: Held(0, 50)}
+
+
+def held(source: TopicPartition, begin: int, stable_end: int) -> Observed:
+    """A partition that nobody loaded."""
+    end = EpochOffset(stable_end, 0)
+    return Observed(source, None, None, Topic.NEW, "topic-id", begin, end)
+
+
+NEW = {ZERO: held(ZERO, 10, 100), ONE: held(ONE, 0, 50)}
 
 
 def begin(
@@ -70,7 +80,8 @@ def test_another_pipeline_that_left_a_range_in_doubt_is_refused() -> None:
 
 
 def test_many_partitions_are_not_all_named() -> None:
-    new = {TopicPartition("orders", number): Held(0, 1) for number in range(40)}
+    sources = [TopicPartition("orders", number) for number in range(40)]
+    new = {source: held(source, 0, 1) for source in sources}
     with pytest.raises(StartRefusedError, match=r"orders\[4\] and 35 more"):
         beginnings(GroupStart("x"), None, lambda name, sources: Predecessor([], {}), new)  # type: ignore[arg-type]
 
@@ -78,7 +89,8 @@ def test_many_partitions_are_not_all_named() -> None:
 def test_a_moment_on_a_real_broker(kafka: Kafka) -> None:
     topic = kafka.topic(2)
     kafka.produce(topic, numbered(5))
-    new = {TopicPartition(topic, number): Held(0, 5 * (1 - number)) for number in range(2)}
+    sources = [TopicPartition(topic, number) for number in range(2)]
+    new = {source: held(source, 0, 5 * (1 - source.partition)) for source in sources}
     asked = lambda name, sources: Predecessor([], {})  # noqa: E731
     past, future = datetime(2001, 1, 1, tzinfo=UTC), datetime(2100, 1, 1, tzinfo=UTC)
     assert list(beginnings(past, kafka.log, asked, new).values()) == [0, 0]
@@ -110,6 +122,6 @@ def test_a_real_group_is_followed_once_it_has_stopped(kafka: Kafka, protocol: st
     seen = ask_group(kafka.access(), group, sources)
     assert list(seen.members) == [] and seen.unstable == frozenset()
     assert seen.found == {sources[0]: CommittedOffset(7, None), sources[1]: None}
-    new = {source: Held(0, 20) for source in sources}
+    new = {source: held(source, 0, 20) for source in sources}
     begins = beginnings(GroupStart(group, True), kafka.log, lambda name, asked: seen, new)
     assert begins == {sources[0]: 7, sources[1]: 0}

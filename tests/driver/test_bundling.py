@@ -195,7 +195,7 @@ def test_a_bundle_that_is_too_heavy_is_given_back_and_its_ranges_go_alone() -> N
     world = bundling(count=6)
 
     def script(world: World, assignment: Assignment) -> Answer:
-        return BundleTooHeavy(1 << 30) if assignment.record.bundle else world.load(assignment)
+        return BundleTooHeavy() if assignment.record.bundle else world.load(assignment)
 
     world.script = script
     run(world)
@@ -277,15 +277,9 @@ def test_who_takes_over_repeats_a_whole_bundle_and_probes_a_part(missing: int) -
     states = []
     for source in list(world.ends)[missing:]:
         state = world.settled(source)
-        state.record = world.group[source] = next(
-            a.record for a in sent if a.block_range.source == source
-        )
-        known = ("insert_counters", "since_ms", "bytes_max")
-        state.background = next(
-            replace(state.background, **{name: getattr(a, name) for name in known})
-            for a in sent
-            if a.block_range.source == source
-        )
+        (own,) = [a for a in sent if a.block_range.source == source]
+        state.record = world.group[source] = own.record
+        state.background = own.background
         state.stable_end = state.record.end
         state.back_at_ms = world.now
         states.append(state)
@@ -325,7 +319,7 @@ def test_whatever_fails_each_row_is_there_once(seed: int) -> None:
     def script(world: World, assignment: Assignment) -> Answer:
         # What happens to one member of a bundle happens to all.
         if assignment.record.bundle[:1] in ("0", "1", "2", "3"):
-            return BundleTooHeavy(1)  # always, whoever asks
+            return BundleTooHeavy()  # always, whoever asks
         key = len(world.jobs), assignment.record.bundle or str(assignment.block_range)
         if key not in chosen:
             failing = failures[0] > 0 and dice.random() < 0.5
@@ -440,7 +434,7 @@ def test_rows_that_are_too_many_only_now_are_not_loaded_again() -> None:
             world.load(assignment)
             return Failed(InDoubtError("no answer", ""))
         if assignment.record.bundle:
-            return BundleTooHeavy(1, by_rows=True)
+            return BundleTooHeavy(by_rows=True)
         return world.load(assignment)
 
     world.script = script

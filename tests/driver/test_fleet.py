@@ -21,7 +21,7 @@ from sluice.core.ranges import TopicPartition
 from sluice.core.records import GENESIS
 from sluice.driver import fleet as fleet_module
 from sluice.driver.connector import ConnectorRun, patiently
-from sluice.driver.fleet import FleetMember, Identity, refuse_beside_fleet
+from sluice.driver.fleet import FleetMember, refuse_beside_fleet
 from sluice.driver.inheriting import SharesRead
 from sluice.driver.ports import Windows
 from sluice.kafka import fleet as topic_module
@@ -53,13 +53,13 @@ class Driver:
     def __init__(
         self, kafka: Kafka, topic: str, name: str, owner: str, boot: str = "b1", why: str = ""
     ) -> None:
-        me = Identity(name, "east", 2, SILENT_SECONDS, boot, 7)
+        me = Report(owner, name, 0, boot, 7, 0, "east", 2, SILENT_SECONDS)
         self.goes = True
         #: What each look at the records finds; None: it does not look.
         self.finds: SharesRead | None = None
         self._stopping = threading.Event()
         self.member = FleetMember(
-            *(kafka.access(), topic, me, owner, lambda: time.time_ns() // 1_000_000),
+            *(kafka.access(), topic, me, lambda: time.time_ns() // 1_000_000),
             *(self._stopping, why),
         )
         self.world = World([TopicPartition("a", 0)])

@@ -135,7 +135,7 @@ def test_what_a_probe_found_is_no_part_of_a_record_that_is_written_again() -> No
 
 def test_a_job_that_does_not_end_is_told_so_again() -> None:
     jobs, record = HungJobs("loop"), World([P0]).settled(P0).record
-    job = Job("one", 1, ((Assignment(Range(P0, 0, 1), record, {}, 0, 0),),))
+    job = Job("one", 1, ((Assignment(Range(P0, 0, 1), record, Background(), 0),),))
     jobs.sent(job)
     late = record.deadline_ms + 10 * PATIENCE_MS
     assert jobs.due(late) == [job] and jobs.due(late + 1) == []

@@ -50,12 +50,13 @@ class ParkingWorld(World):
             error = build_error(reaction_to(RIGHTS), RIGHTS, "http://h", "no rights")
             names = tuple(t.entry for t in inserted)
             return Failed(error, self.bad, assignment.is_first, names)
+        rest = assignment.background.rest
         dead_letters = [
             letter(offset, table.entry, PARKED)
             for table in tables
             if table.parked
             for offset in range(assignment.block_range.begin, assignment.block_range.end)
-            if not assignment.rest or contains(assignment.rest[table.entry], offset)
+            if not rest or contains(rest[table.entry], offset)
         ]
         return replace(loaded, dead_letters=tuple(dead_letters))
 

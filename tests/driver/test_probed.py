@@ -11,8 +11,8 @@ from sluice.core.bundles import members_in
 from sluice.core.errors import InDoubtError
 from sluice.core.receipts import BundleTooHeavy, Failed
 from sluice.core.records import Kind
-from sluice.driver.bundling import again_together
-from sluice.driver.state import PartitionState, PossibleLateInsert
+from sluice.driver.round_planner import Round
+from sluice.driver.state import PossibleLateInsert
 from sluice.worker.assignment import Assignment
 from tests.driver.loop_world import START_MS, Answer, World, kinds, run
 from tests.driver.test_bundling import SOURCES, assert_exact, bundling, foreign
@@ -106,7 +106,7 @@ def test_what_was_not_found_and_is_too_heavy_together_is_looked_for_again() -> N
         if not assignment.record.rest:
             world.tables[TargetShard("t", "s1")].fill(41)
             return Failed(InDoubtError("no answer", ""))
-        return BundleTooHeavy(1 << 30) if members > 2 else world.load(assignment)
+        return BundleTooHeavy() if members > 2 else world.load(assignment)
 
     world.script = script
     run(world)
@@ -155,11 +155,9 @@ def test_what_was_probed_is_not_given_back_when_its_bundle_ends() -> None:
         )
         state.untouched = True
     states[1].alone = True
-    probed: list[PartitionState] = []
-    updates, runs = again_together(
-        states, lambda _: pytest.fail("the bundle ends first"), probed.append, "me", world.now
-    )
-    assert (updates, runs, probed) == ([], False, states)
+    planner = world.loop(states)._round_planner
+    assert planner.plan(states, world.now, flush=False, stopping=False) == Round()
+    assert all(state.has_to_be_probed for state in states)
 
 
 @pytest.mark.parametrize("members_max", [1, 500])

@@ -227,7 +227,7 @@ def test_what_may_have_gone_with_parts_that_merged_to_no_row_is_probed(
     sent = failing_once(world)
 
     def alter() -> None:
-        world.tables[target_shard].lost_until_ms = sent[0].since_ms - sent_ms
+        world.tables[target_shard].lost_until_ms = sent[0].background.since_ms - sent_ms
 
     world.at(120, alter)
     run(world)
@@ -241,8 +241,8 @@ def test_the_same_process_is_believed() -> None:
     sent = failing_once(world)
     run(world)
     assert world.probes == [] and len(sent) == 2
-    assert [each.servers for each in sent] == [{"s1": FIRST}] * 2
-    assert sent[0].since_ms == sent[1].since_ms > 0
+    assert [each.background.servers for each in sent] == [{"s1": FIRST}] * 2
+    assert sent[0].background.since_ms == sent[1].background.since_ms > 0
 
 
 def test_a_failure_that_may_lack_a_part_is_in_the_ledger_before_anything_else() -> None:

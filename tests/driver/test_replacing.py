@@ -52,7 +52,7 @@ def test_repeats_have_no_end_and_nothing_is_looked_for() -> None:
     assert world.rows_of(P0) == [30] * 10  # of which FINAL shows one
     assert {each.block_range for each in sent} == {sent[0].block_range}
     assert kinds(world, P0)[-1] == ("SETTLE", 10, 10)
-    (counters,) = {tuple(each.insert_counters.items()) for each in sent}
+    (counters,) = {tuple(each.background.insert_counters.items()) for each in sent}
     assert counters == (("~t/s1", 0),)
 
 

@@ -65,7 +65,7 @@ class Gathering:
     @property
     def job(self) -> Job:
         record = self.state.record
-        assignment = Assignment(self.state.block_range, record, {}, 1 << 20, self.world.now)
+        assignment = Assignment(self.state.block_range, record, Background(), self.world.now)
         return Job("loop", 1, ((assignment,),))
 
     def take(self, outcome: Outcome, attempt: int = 0, may_land: bool = False) -> PartitionState:

@@ -49,7 +49,7 @@ class RegistryWorld(World):
         """What a task does under the load spec that its record names."""
         spec = parse_spec(self.environments[-1].specs[assignment.record.spec])
         begin, end = assignment.block_range.begin, assignment.block_range.end
-        rest = assignment.rest.get("a", ((begin, end),))
+        rest = assignment.background.rest.get("a", ((begin, end),))
         offsets = [o for b, e in rest for o in range(b, e)]
         # Those of another topic are other ones.
         more = 5000 if assignment.block_range.source.topic == "b" else 0

@@ -12,6 +12,7 @@ import pytest
 from sluice.config import load
 from sluice.core.bundles import Member, bundle_name
 from sluice.core.errors import TerminalError
+from sluice.core.ledger import Background
 from sluice.core.load_spec import LoadSpec
 from sluice.core.ranges import Range, TopicPartition
 from sluice.core.receipts import BundleTooHeavy, Failed, Loaded, TaskReport
@@ -71,8 +72,7 @@ class Bundled:
                     deadline_ms,
                     bundle=name,
                 ),
-                {},
-                self.bytes_max,
+                Background(bytes_max=self.bytes_max),
                 time_ms(),
                 is_first=True,
             )

@@ -21,6 +21,8 @@ SCOPE = (
     "core/rests.py",
     "core/tokens.py",
     "driver/round_planner.py",
+    "driver/repeating.py",
+    "driver/this_round.py",
     "worker/errors.py",
     "worker/failover.py",
     "driver/report_handler.py",

@@ -12,6 +12,7 @@ from sluice.clickhouse.access import ClickHouseAccess
 from sluice.clickhouse.http import Server
 from sluice.clickhouse.schema import describe_table
 from sluice.clickhouse.window import read_insert_counter
+from sluice.core.ledger import Background
 from sluice.core.load_spec import TableSpec
 from sluice.core.ranges import Range, TopicPartition
 from sluice.core.receipts import Receipt
@@ -136,13 +137,13 @@ class Loader:
         assignment = Assignment(
             block_range,
             record,
-            {},
-            1 << 30,
-            0,
+            Background(
+                insert_counters=insert_counters,
+                since_ms=time.time_ns() // 1_000_000 - 1000 * self.seconds_old,
+                servers=self.servers_then,
+            ),
+            sent_at_ms=0,
             is_first=self.is_first,
-            insert_counters=insert_counters,
-            servers=self.servers_then,
-            since_ms=time.time_ns() // 1_000_000 - 1000 * self.seconds_old,
         )
         decoded = Decoded(
             native=memoryview(block),

@@ -17,6 +17,7 @@ from sluice.clickhouse.insert import InsertPlan
 from sluice.clickhouse.schema import describe_table
 from sluice.clickhouse.staging import staging_tables
 from sluice.clickhouse.window import read_insert_counter, read_server_run
+from sluice.core.ledger import Background
 from sluice.core.load_spec import LINEAGE_TYPES, Delivery, TableSpec
 from sluice.core.ranges import Range, TopicPartition
 from sluice.core.receipts import Receipt
@@ -234,11 +235,15 @@ class DeliveredTable:
         what = (Kind.INTEND, 1, 1, begin, end, "a", 0, "topic", "text", self.partitions)
         insert_counter, run = (0, "") if is_first else self._recorded(number)
         assignment = Assignment(
-            *(block_range, Record(*what, deadline_ms), {}, 1 << 30, 0),
+            block_range,
+            Record(*what, deadline_ms),
+            Background(
+                insert_counters={f"{self.name}/s1": insert_counter},
+                since_ms=time.time_ns() // 1_000_000 - 60_000,
+                servers={"s1": run} if run else {},
+            ),
+            sent_at_ms=0,
             is_first=is_first,
-            insert_counters={f"{self.name}/s1": insert_counter},
-            servers={"s1": run} if run else {},
-            since_ms=time.time_ns() // 1_000_000 - 60_000,
         )
         environment = TaskEnvironment(
             "p",

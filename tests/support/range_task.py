@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 from sluice.config import Configuration
-from sluice.core.ledger import Rest, Stored
+from sluice.core.ledger import Background, Rest, Stored
 from sluice.core.load_spec import LoadSpec
 from sluice.core.ranges import Range, TopicPartition, digest_of_rest
 from sluice.core.receipts import TaskReport
@@ -94,11 +94,9 @@ class Task:
         assignment = Assignment(
             self.block_range,
             record,
-            rest or {},
-            1 << 26,
+            Background(rest=rest or {}, bytes_max=1 << 26, stored=stored or {}),
             time_ms(),
             is_first=is_first,
-            stored=stored or {},
         )
         (report,) = load_bundle(environment, [assignment], 0)
         return report

@@ -21,6 +21,7 @@ import numpy as np
 from sluice.claims.port import ClaimStore
 from sluice.claims.stores import StoreAccess, open_store
 from sluice.core.claims import CLAIMS, Deduplicate
+from sluice.core.ledger import Background
 from sluice.core.load_spec import Column, TableSpec
 from sluice.core.ranges import Range, TopicPartition
 from sluice.core.records import Kind, Record
@@ -74,10 +75,9 @@ def round_of(
     assignment = Assignment(
         Range(source, at, at + len(messages)),
         record,
-        *({}, 1 << 30, 0),
+        Background(since_ms=time.time_ns() // 1_000_000, servers={CLAIMS: store.run()}),
+        sent_at_ms=0,
         is_first=True,
-        servers={CLAIMS: store.run()},
-        since_ms=time.time_ns() // 1_000_000,
     )
     bundle = Bundle((assignment,))
     origins = Origins((Origin(source, "p/dc1/Zm9vYmFyYmE/one/0"),))

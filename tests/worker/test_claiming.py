@@ -17,6 +17,7 @@ from sluice.claims.stores import StoreAccess
 from sluice.core import rests
 from sluice.core.claims import CLAIMS, Deduplicate, WhatOfDuplicates
 from sluice.core.dead_letters import DUPLICATE
+from sluice.core.ledger import Background
 from sluice.core.load_spec import Column, LoadSpec, TableSpec
 from sluice.core.ranges import Range, TopicPartition
 from sluice.core.receipts import Duplicates, Failed, Loaded, Outcome, Receipt
@@ -110,10 +111,13 @@ class Task:
         assignment = Assignment(
             Range(TopicPartition("t", self.partition), 0, end),
             record,
-            *({}, 1 << 20, 0),
+            Background(
+                since_ms=self.since_ms,
+                bytes_max=1 << 20,
+                servers={CLAIMS: self.run or self.store.run()},
+            ),
+            sent_at_ms=0,
             is_first=True,
-            servers={CLAIMS: self.run or self.store.run()},
-            since_ms=self.since_ms,
         )
         (report,) = loading.load_bundle(environment, [assignment], 0)
         return report.outcome

@@ -7,6 +7,7 @@ import pytest
 
 from sluice.clickhouse.access import ClickHouseAccess
 from sluice.core.errors import InDoubtError
+from sluice.core.ledger import Background
 from sluice.core.ranges import Range, TopicPartition
 from sluice.core.receipts import Failed
 from sluice.core.records import Kind, Record
@@ -26,7 +27,8 @@ def test_a_task_that_spark_repeats_loads_nothing() -> None:
     """Only the driver may judge whether the first attempt's blocks are still remembered."""
     record = Record(Kind.INTEND, 3, 1, 10, 20, "a", 0, "topic", "text", 1, 1 << 50)
     block_range = Range(TopicPartition("orders", 1), 10, 20)
-    (report,) = load_bundle(NOWHERE, [Assignment(block_range, record, {}, 1000, 0)], task_attempt=1)
+    assignment = Assignment(block_range, record, Background(), 0)
+    (report,) = load_bundle(NOWHERE, [assignment], task_attempt=1)
     assert isinstance(report.outcome, Failed)
     assert isinstance(report.outcome.error, InDoubtError)
     assert report.task_attempt == 1

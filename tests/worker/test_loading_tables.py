@@ -14,7 +14,7 @@ import pytest
 from sluice.core.dead_letters import PARKED
 from sluice.core.dynamic import DynamicColumns
 from sluice.core.errors import InDoubtError, TerminalError, TransientError
-from sluice.core.ledger import Rest, Stored
+from sluice.core.ledger import Background, Rest, Stored
 from sluice.core.load_spec import Column, LoadSpec, Route, Sharding, TableSpec
 from sluice.core.ranges import Range, TopicPartition
 from sluice.core.receipts import (
@@ -155,11 +155,9 @@ class Task:
         assignment = Assignment(
             Range(SOURCE, 0, end),
             record,
-            self.rest,
-            1 << 20,
-            0,
+            Background(rest=self.rest, bytes_max=1 << 20, stored=self.stored),
+            sent_at_ms=0,
             is_first=self.is_first,
-            stored=self.stored,
         )
         (report,) = loading.load_bundle(environment, [assignment], attempt)
         assert (report.block_range, report.batch) == (assignment.block_range, 7)

@@ -118,7 +118,7 @@ def test_the_block_of_every_shard_is_compared_with_the_reservation(reservation: 
     loading = _Loading(
         WorkerCache(),
         NOWHERE,
-        Bundle((Assignment(block_range, record, {}, 1 << 26, 0),)),
+        Bundle((Assignment(block_range, record, Background(), 0),)),
         HeldLease(block_range, 1 << 50, 0),
         World([P0]).spec,
     )
@@ -163,5 +163,5 @@ def test_what_a_probe_found_is_recorded_under_insert_counters_of_now(is_full: bo
     assert (step.background.rest, step.background.bytes_max) == (rest, 99)
     assert step.background.stored == stored
     state.background = step.background
-    assert assigned(state, world.now, False).stored == stored
+    assert assigned(state, world.now, False).background.stored == stored
     assert step.dispatch

@@ -9,6 +9,7 @@ from dataclasses import replace
 import pytest
 
 from sluice.core.errors import InDoubtError, TransientError
+from sluice.core.ledger import Background
 from sluice.core.ranges import Range, TopicPartition
 from sluice.core.receipts import Failed, TaskReport, Untried
 from sluice.core.records import Kind, Record
@@ -34,8 +35,7 @@ def assigned(
         Assignment(
             Range(TopicPartition("a", number), 0, 1),
             Record(Kind.INTEND, 3, 1, 0, 1, "a", 0, "t", TEXT.digest(), 1, deadline_ms),
-            {},
-            1000,
+            Background(bytes_max=1000),
             sent_at_ms,
             is_first=True,
         )

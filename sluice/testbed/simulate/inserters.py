@@ -86,7 +86,7 @@ class Inserters:
         :param members: of one bundle, or a range alone.
         """
         records = {member.block_range.source: member.record for member in members}
-        insert_counters = members[0].insert_counters
+        insert_counters = members[0].background.insert_counters
         found = Inserter(records, None, worker, insert_counters)
         self._insert_counters |= dict.fromkeys(map(_sent, records.items()), insert_counters)
         self._inserters.append(found)

@@ -105,7 +105,7 @@ def _of_machine(world: World) -> list[tuple[Any, str, Any]]:
     )
     timed = (
         *(machine_clock, reader, readers, recorder, tail, transactions, http, probe, statements),
-        *(driver_fleet, failover, insert_lock, inserting, leases, loading, tasks, worker_staging),
+        *(driver_fleet, failover, insert_lock, inserting, leases, tasks, worker_staging),
     )
     threaded, threading = (background, connector, monitor), threading_in(world)
     pooled, pool = (inheriting, observing, probing), partial(VirtualPool, world)

@@ -24,6 +24,7 @@ from sluice.driver import (
     connector,
     monitor,
     recording,
+    repeating,
     report_handler,
     round_planner,
     schema_decision,
@@ -336,7 +337,7 @@ def window_never_forgets() -> AbstractContextManager[None]:
     """A range in doubt is always repeated, whatever the windows say (H7)."""
     return patched(
         (Budget, "take_again", lambda *_: True),
-        (round_planner, "why_forgotten", lambda *_: ""),
+        (repeating, "why_forgotten", lambda *_: ""),
         (inserting, "_require_remembered", lambda *_: None),
     )
 

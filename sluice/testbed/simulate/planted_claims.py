@@ -90,7 +90,7 @@ def claimed_before_validation(
     origins, loader = more
     keys, places = row_keys.of_bad(decoded, origins)
     if len(keys):
-        since_s = bundle.since_ms // 1000
+        since_s = bundle.background.since_ms // 1000
         owners = bundle.owners(origins, loader, places, np.zeros(len(places), np.uint32))
         store.claim(keys, owners, since_s + table.deduplicate.window_seconds, since_s)
     return real(store, bundle, table, row_keys, decoded, *more)

@@ -26,7 +26,7 @@ from sluice.driver import (
     record_updates,
     recording,
     remembering,
-    round_planner,
+    repeating,
     state,
 )
 from sluice.driver.freezing import Freezing
@@ -189,7 +189,7 @@ def nobody_looks_at_windows() -> AbstractContextManager[None]:
     return patched(
         (inserting, "_require_remembered", lambda *_: None),
         (Budget, "take_again", lambda *_: True),
-        (round_planner, "why_forgotten", lambda *_: ""),
+        (repeating, "why_forgotten", lambda *_: ""),
     )
 
 
@@ -243,7 +243,7 @@ def old_looks_are_good_enough() -> AbstractContextManager[None]:
         return real(found, spec, windows, now, 0)
 
     return patched(
-        (round_planner, "why_forgotten", why_forgotten),
+        (repeating, "why_forgotten", why_forgotten),
         (inserting, "_require_remembered", lambda *_: None),
     )
 
@@ -285,6 +285,7 @@ def incomplete_bundle_is_sent() -> AbstractContextManager[None]:
     """What is left of a bundle is sent under its name."""
     return patched(
         (bundling, "is_whole_bundle", lambda members: True),
+        (repeating, "is_whole_bundle", lambda members: True),
         (bundle, "is_whole", lambda *_: True),
     )
 
@@ -323,15 +324,15 @@ def bundle_named_by_its_partitions() -> AbstractContextManager[None]:
     return patched((bundles, "bundle_name", bundle_name), (bundling, "bundle_name", bundle_name))
 
 
-@BUNDLE_BUGS.instead_of(bundling, "_dissolved")
-def given_back_while_it_may_land(real: Any, members: list[PartitionState], *more: Any) -> Any:
+@BUNDLE_BUGS.instead_of(repeating.Repeats, "_dissolved")
+def given_back_while_it_may_land(real: Any, self: Any, members: list[PartitionState]) -> Any:
     """A bundle that is no more is planned anew although some task may have inserted it."""
     for member in members:
         member.untouched = True
-    return real(members, *more)
+    return real(self, members)
 
 
-@BUNDLE_BUGS.instead_of(bundling, "_as_first")
+@BUNDLE_BUGS.instead_of(repeating, "_as_first")
 def each_member_keeps_its_lease(real: Any, state: PartitionState, update: Any, attempt: int) -> Any:
     """A new attempt renews the lease of the first member only."""
     found = real(state, update, attempt)

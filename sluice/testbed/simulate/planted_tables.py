@@ -69,7 +69,7 @@ def rest_is_forgotten(real: Any, self: Any, source: Any) -> Any:
 @TABLE_BUGS.instead_of(dispatching, "Assignment")
 def stored_rows_are_loaded_again(_: Any, **parts: Any) -> Any:
     """Of a message of which a probe found some rows, all rows are loaded."""
-    return Assignment(**{**parts, "stored": {}})
+    return Assignment(**{**parts, "background": replace(parts["background"], stored={})})
 
 
 @TABLE_BUGS.plant

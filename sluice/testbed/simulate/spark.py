@@ -93,7 +93,7 @@ def bundle_loader(
         worker = world.process
         assert isinstance(worker, Worker)
         worker.records = {member.block_range.source: member.record for member in members}
-        worker.since_ms = min(member.since_ms for member in members)
+        worker.since_ms = min(member.background.since_ms for member in members)
         reports = load_bundle(environment, members, task_attempt)
         for each in worker.inserting:
             each.is_over |= each.records == worker.records
