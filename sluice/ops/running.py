@@ -372,6 +372,8 @@ class Look:
             return "waits", outage
         if is_sought:
             return "waits", f"{state.block_range} is looked for in its tables"
+        if state.unverified:
+            return "waits", f"its leader has changed, and is not believed yet: {state.unverified}"
         if state.is_unseen:
             return "waits", "no leader has told of its log since this driver took it over"
         if state.record.in_doubt and state.failures:

@@ -20,6 +20,7 @@ from sluice.driver.beginning import StartRefusedError
 from sluice.driver.start import Started
 from sluice.driver.state import PartitionState, PossibleLateInsert
 from sluice.kafka.errors import recreated
+from sluice.ops.running import Lags, Look
 from sluice.worker.assignment import Assignment, Job
 from tests.driver.loop_world import START_MS, World, kinds, table_spec
 
@@ -129,6 +130,38 @@ def test_a_log_that_was_cut_and_filled_again_while_the_loop_runs_is_not_read() -
     assert world.rows_of(P1) == [1] * 40
     assert {source: record.epoch for source, record in world.group.items()} == {P0: 3, P1: 5}
     assert world.asked_epochs == [{P0: EpochOffset(20, 3), P1: EpochOffset(20, 3)}]
+
+
+def test_a_new_leader_that_tells_nothing_of_a_cut_holds_back_its_own_partition_alone() -> None:
+    """Its first message cannot be read, say. It is asked again, ever more seldom, and told as
+    behind meanwhile."""
+    world = World([P0, P1])
+    world.epoch = 3
+    world.ends.update({P0: 20, P1: 20})
+    loop, seen = world.loop(), list[object]()
+
+    def led_by_another() -> None:
+        world.unasked.add(P0)
+        world.epoch = 5
+        world.ends.update({P0: 40, P1: 40})
+
+    def look() -> None:
+        now = next(iter(Look(loop, Lags(), world.now).partitions()))
+        seen.extend((world.rows_of(P0), world.rows_of(P1), loop.waits.kafka))
+        seen.extend((now.verdict, now.reason, now.behind_seconds))
+
+    world.at(20_000, led_by_another)
+    world.at(200_000, look)
+    world.at(200_000, world.unasked.clear)
+    loop.run({P0: 40, P1: 40}, 5.0)
+    *told, behind_seconds = seen
+    why = "its leader has changed, and is not believed yet: no answer for 3 s"
+    assert told == [[1] * 20 + [0] * 20, [1] * 40, False, "waits", why]
+    assert isinstance(behind_seconds, float) and behind_seconds > 150
+    asked = [set(points) for points in world.asked_epochs]
+    assert asked[0] == {P0, P1} and all(points == {P0} for points in asked[1:])
+    assert 5 < len(asked) < 20
+    assert world.rows_of(P0) == [1] * 40 and loop.states[P0].unverified == ""
 
 
 def test_what_was_seen_and_not_recorded_may_be_cut() -> None:
