@@ -272,8 +272,8 @@ class ClickHouseProber:
         self._access = access
         self._pipeline = pipeline
         self._kafka = kafka
-        #: Replicas of each shard that are gone from the cluster since the start.
-        self._gone: dict[str, frozenset[str]] = {}
+        #: All that each shard has had since the start.
+        self._were: dict[str, frozenset[str]] = {}
         self._pool = ThreadPoolExecutor(4, thread_name_prefix="probe")
 
     def submit(
@@ -289,8 +289,7 @@ class ClickHouseProber:
     def use(self, access: ClickHouseAccess) -> None:
         """Ask these replicas from now on; called from any thread."""
         for shard, urls in self._access.shards.items():
-            gone = self._gone.get(shard, frozenset()) | frozenset(urls)
-            self._gone[shard] = gone - frozenset(access.shards[shard])
+            self._were[shard] = self._were.get(shard, frozenset()) | frozenset(urls)
         self._access = access
 
     def close(self) -> None:
@@ -348,10 +347,13 @@ class ClickHouseProber:
             return
         for shard in table.shards:
             require_all_answer(self._access, shard, f"the probe of {probe}")
+        read_of = dict[str, str]()
         for shard in table.shards:
-            # In this order: `use` tells who is gone before it tells who is there.
+            # In this order: `use` tells who was there before it tells who is.
             there = self._access.shards[shard]
-            gone = sorted(self._gone.get(shard, frozenset()).difference(there))
+            # What comes to the cluster later was asked nothing, and may have nothing yet.
+            read_of[shard] = there[0]
+            gone = sorted(self._were.get(shard, frozenset()).difference(there))
             urls = [*there, *(url for url in gone if self._still_serves(url, table))]
             # Nobody inserts any more at any of them; so what one of them has, the others can have.
             for url in urls:
@@ -361,8 +363,8 @@ class ClickHouseProber:
             for url in urls:
                 require_fetched(self._access, url, table)
         found: dict[Range, dict[str, _Found]] = {}
-        for shard in table.shards:
-            self._present(probe, table, shard, since_ms, found)
+        for shard, url in read_of.items():
+            self._present(probe, table, (shard, url), since_ms, found)
         for each in probe.sought_in(table):
             with probe.failing(each):
                 probe.take(each, table, *self._missing(each, table, found[each]))
@@ -401,16 +403,17 @@ class ClickHouseProber:
         self,
         probe: Probe,
         table: TableSpec,
-        shard: str,
+        where: tuple[str, str],
         since_ms: int,
         found: dict[Range, dict[str, _Found]],
     ) -> None:
         """What a shard has of each range.
 
+        :param where: the shard, and its replica of which rows are read.
         :param found: is added to.
         :raises CannotTellError: rows may have gone, or are hidden.
         """
-        url = self._access.shards[shard][0]
+        shard, url = where
         with self._access.connect(url) as server:
             facts = describe_table(server, table.database, table.table)
             why = why_no_probe(facts, table.lineage, table.rows)
