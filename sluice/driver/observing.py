@@ -7,7 +7,7 @@ does not have yet it is read in a thread beside the loop, which loads the others
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
@@ -69,6 +69,25 @@ class _NewLeaders:
         return cuts
 
 
+class _RefusedTopics:
+    """Topics that are to be loaded and cannot be. Each is told of once."""
+
+    def __init__(self) -> None:
+        #: Why. Replaced, and never changed: other threads read it.
+        self.now: Mapping[str, SluiceError] = {}
+
+    def refuse(self, refused: Mapping[str, SluiceError]) -> None:
+        """These cannot."""
+        for topic in sorted(refused.keys() - self.now.keys()):
+            error = refused[topic]
+            _logger.error("topic %s is not loaded: %s. Try: %s", topic, error, error.hint)
+        self.now = {**self.now, **refused}
+
+    def keep(self, topics: Collection[str]) -> None:
+        """The others are loaded, or nobody wants them any more."""
+        self.now = {topic: error for topic, error in self.now.items() if topic in topics}
+
+
 class TopicObserver:
     """Observes the topics of one connector. What follows is given one by one, since a look may end
     on an error after some of it was seen.
@@ -101,7 +120,7 @@ class TopicObserver:
         self._changed = changed
         self._found = found
         self._leaders = _NewLeaders(find_cuts)
-        self._refused: set[str] = set()
+        self.refused = _RefusedTopics()
         self._looked_at_ms = now_ms
         self._is_wanted = False
         #: Ends of which everything is taken in.
@@ -118,6 +137,7 @@ class TopicObserver:
                 is_settled = "%s is not configured any more; it is settled at %d and let go"
                 _logger.info(is_settled, state.source, state.settled)
         self._asked.clear()  # of topics that are not loaded any more, perhaps
+        self.refused.keep(())
         read.taken()
         self.request()
 
@@ -304,11 +324,13 @@ class TopicObserver:
         """Partitions of topics that are to be loaded, and of which the loop has none."""
         if self._found is None or self._ask is None:
             return []
-        topics = self._found.find({source.topic for source in self._states})
+        known = {source.topic for source in self._states}
+        topics, refused = self._found.find(known)
         described = self._offsets.topics(topics, partial=True)
-        for topic in topics:
-            if topic not in described:
-                self._refuse(topic, TopicMissingError(f"topic {topic} does not exist"))
+        for topic in set(topics).difference(described):
+            refused[topic] = TopicMissingError(f"topic {topic} does not exist")
+        self.refused.keep({*known, *described, *refused})
+        self.refused.refuse(refused)
         return [TopicPartition(t, n) for t, (_, count) in described.items() for n in range(count)]
 
     def take_in(
@@ -336,21 +358,15 @@ class TopicObserver:
             take_over(sources)
         except (TopicMissingError, StartRefusedError) as error:
             if len(topics) == 1:
-                self._refuse(topics[0], error)
+                self.refused.refuse({topics[0]: error})
                 return
             for topic in topics:
                 self._take_in([source for source in sources if source.topic == topic], take_over)
             return
-        self._refused.difference_update(topics)
+        self.refused.keep(self.refused.now.keys() - set(topics))
         new &= {source.topic for source in self._states}
         if new:
             _logger.warning("new topics are loaded from now on: %s", ", ".join(sorted(new)))
-
-    def _refuse(self, topic: str, error: SluiceError) -> None:
-        """Said once."""
-        if topic not in self._refused:
-            self._refused.add(topic)
-            _logger.error("topic %s is not loaded: %s. Try: %s", topic, error, error.hint)
 
     def _gone(self, topic: str, states: list[PartitionState]) -> Iterator[Effect]:
         """A topic that nobody named may go, once what was begun is settled."""

@@ -265,8 +265,8 @@ class Topics(Protocol):
     def is_named(self, topic: str) -> bool:
         """Whether the configuration names this topic, so that it must exist."""
 
-    def find(self, known: Collection[str]) -> list[str]:
-        """Topics to load that are not known yet."""
+    def find(self, known: Collection[str]) -> tuple[list[str], dict[str, SluiceError]]:
+        """Topics to load that are not known yet, and others that must not be, with why not."""
 
 
 @dataclass(frozen=True, slots=True)

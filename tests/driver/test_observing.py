@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from dataclasses import replace
 from itertools import pairwise
 
 import pytest
 
 from sluice.core.budget import TargetShard
-from sluice.core.errors import OwnerChangedError, TransientError
+from sluice.core.errors import OwnerChangedError, SluiceError, TransientError
 from sluice.core.ledger import Background
 from sluice.core.ranges import EpochOffset, TopicPartition
 from sluice.core.receipts import Failed, Outcome
@@ -281,8 +281,18 @@ class Finder:
     def is_named(self, topic: str) -> bool:
         return topic == "a"
 
-    def find(self, known: Collection[str]) -> list[str]:
-        return sorted(self._world.ids.keys() - set(known))
+    def find(self, known: Collection[str]) -> tuple[list[str], dict[str, SluiceError]]:
+        return sorted(self._world.ids.keys() - set(known)), {}
+
+
+class Refusing(Finder):
+    """Refuses topics, each look for the next reason."""
+
+    topics: Mapping[str, list[str]] = {}
+
+    def find(self, known: Collection[str]) -> tuple[list[str], dict[str, SluiceError]]:
+        whys = ((topic, reasons.pop(0)) for topic, reasons in self.topics.items() if reasons)
+        return [], {topic: StartRefusedError(why) for topic, why in whys}
 
 
 def found_world(*sources: TopicPartition) -> World:
@@ -348,10 +358,30 @@ def test_a_topic_that_cannot_begin_is_told_of_once_and_holds_no_other(
         loop.run(None, 5.0)
     assert world.rows_of(OTHER) == [1] * 10 and refused not in loop.states
     assert len([r for r in caplog.records if "topic c is not loaded" in r.message]) == 1
+    assert {topic: str(why) for topic, why in loop.waits.refused.items()} == {
+        "c": "the group has committed no offset for c[0]"
+    }
     loop.stopping.clear()
     world.at(150_000, loop.stopping.set)
     loop.run(None, 5.0)
-    assert world.rows_of(refused) == [1] * 10
+    assert world.rows_of(refused) == [1] * 10 and not loop.waits.refused
+
+
+def test_a_topic_that_is_refused_is_told_until_nobody_wants_it_any_more() -> None:
+    world = found_world(P0)
+    refusing = world.topic_finder = Refusing(world)
+    loop, told = world.loop(), list[dict[str, str]]()
+
+    def look() -> None:
+        told.append({topic: str(why) for topic, why in loop.waits.refused.items()})
+
+    refusing.topics = {"c": ["c comes twice"] * 2 + ["c comes thrice"]}
+    for delay_ms in (1, 35_000, 65_000, 95_000, 125_000):
+        world.at(delay_ms, look)
+    world.at(130_000, loop.stopping.set)
+    loop.run(None, 5.0)
+    why = {"c": "c comes twice"}
+    assert told == [{}, why, why, {"c": "c comes thrice"}, {}]
 
 
 @pytest.mark.parametrize("named", [False, True])
