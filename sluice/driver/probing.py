@@ -386,7 +386,10 @@ class ClickHouseProber:
             (begin, end), shards = twice
             raise DoubledRowsError(
                 f"{table.target}: offsets [{begin}, {end}) of {block_range.source} have rows in "
-                f"the shards {' and '.join(shards)}"
+                f"the shards {' and '.join(shards)}",
+                "Run `sluice doctor`: if it says that these shards are one table, delete nothing, "
+                "and do what it says. Else `sluice audit`, remove the doubled rows, then `sluice "
+                "resolve`.",
             )
         stored = tuple(sorted(row for found in found_in.values() for row in found.rows))
         if stored:
