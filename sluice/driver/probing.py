@@ -56,17 +56,28 @@ STORED_BYTES_MAX = 250_000
 
 
 class StillRunningError(TransientError):
-    """An insert of this range runs on a server, or replicas are behind."""
+    """An insert of this range runs on a server, or may still come."""
 
     hint = "The probe is repeated; nothing is loaded before it can be believed."
+
+
+class ReplicaBehindError(StillRunningError):
+    """A replica may lack what another one has."""
+
+    hint = (
+        "The probe is repeated; nothing is loaded before it can be believed. A replica that is "
+        "named as not active is waited for, too, where it is not configured any more: if it is "
+        "gone for good, SYSTEM DROP REPLICA 'NAME' FROM TABLE … at another one takes it out."
+    )
 
 
 class ReplicaMissingError(TransientError):
     """A replica of the shard does not answer."""
 
     hint = (
-        "Bring it back, or take it out of [clickhouse] shards if it is gone for good: until then "
-        "nobody knows what it has, or may still store, and the range waits."
+        "Bring it back, or take it out of [clickhouse] shards if it is gone for good, and out of "
+        "its table with SYSTEM DROP REPLICA 'NAME' FROM TABLE … at another one: until then nobody "
+        "knows what it has, or may still store, and the range waits."
     )
 
 
@@ -255,11 +266,11 @@ def _path_at(access: ClickHouseAccess, url: str, table: TableSpec) -> str:
 
 
 def require_fetched(access: ClickHouseAccess, url: str, table: TableSpec) -> None:
-    """:raises StillRunningError: this replica may lack what another one has."""
+    """:raises ReplicaBehindError: this replica may lack what another one has."""
     with access.connect(url) as server:
         facts = describe_table(server, table.database, table.table)
         if why := why_not_in_sync(server, facts):
-            raise StillRunningError(f"{table.target}: {why}")
+            raise ReplicaBehindError(f"{table.target}: {why}")
 
 
 class ClickHouseProber:

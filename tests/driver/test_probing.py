@@ -16,7 +16,12 @@ from sluice.core.ranges import Interval, Range, TopicPartition, intervals_of
 from sluice.core.records import Kind, Record
 from sluice.driver import probing
 from sluice.driver.ports import ProbeEnded, Sought
-from sluice.driver.probing import ClickHouseProber, first_overlap
+from sluice.driver.probing import (
+    ClickHouseProber,
+    StillRunningError,
+    first_overlap,
+    require_fetched,
+)
 from sluice.kafka.clients import KafkaAccess
 from tests.driver.loop_world import table_spec
 
@@ -41,6 +46,19 @@ def test_an_offset_in_two_shards_is_found(held: list[set[int]]) -> None:
         inside = set(range(begin, end))
         assert begin == min(twice) and inside <= twice
         assert inside <= held[int(first[1:])] & held[int(second[1:])]
+
+
+def test_a_replica_that_is_gone_for_good_is_to_be_taken_out_of_its_table(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """It was taken out of the configuration, as another hint says, and ZooKeeper still has it."""
+    why = "shop.orders on http://r1 has 2 of 3 replicas active, without r3"
+    monkeypatch.setattr(probing, "describe_table", lambda *_: None)
+    monkeypatch.setattr(probing, "why_not_in_sync", lambda *_: why)
+    access = Cluster.access("a")
+    with pytest.raises(StillRunningError, match="without r3") as behind:
+        require_fetched(access, "http://r1", table_spec("t", ("a",)))
+    assert "SYSTEM DROP REPLICA 'NAME' FROM TABLE" in behind.value.hint
 
 
 class Cluster:
