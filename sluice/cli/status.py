@@ -86,19 +86,21 @@ def status(config: Path, as_json: bool, replicas: bool, proof: bool) -> int:
     _show_members(configuration)
     _show_claims(configuration)
     _show_leftovers(configuration)
-    _tell_proof(configuration)
+    _tell_driver(configuration)
     return ExitStatus.DONE
 
 
-def _tell_proof(configuration: Configuration) -> None:
-    """What continuous proof says, where it is configured."""
-    from sluice.ops.http.asking import DriverSilentError, read_proof
+def _tell_driver(configuration: Configuration) -> None:
+    """What only a driver knows: which topics it refuses, and what continuous proof says."""
+    from sluice.ops.http.asking import DriverSilentError, read_proof, read_refused
 
     try:
-        for each in read_proof(configuration):
-            print(cell_text(each.line()))
+        lines = read_refused(configuration)
+        lines += [each.line() for each in read_proof(configuration)]
     except DriverSilentError as error:
-        print(cell_text(f"continuous proof: {error}"))
+        lines = [f"refused topics and continuous proof are not known: {error}"]
+    for line in lines:
+        print(cell_text(line))
 
 
 def _show_proof(configuration: Configuration, *, as_json: bool) -> int:

@@ -37,6 +37,17 @@ def table_row(
     return rows[0] if rows else None
 
 
+def nodes_made(server: Server, path: str) -> list[tuple[str, int]]:
+    """What is below a node of ZooKeeper, with the transaction that made each: no other ensemble has
+    the same. Sorted; raises as `children` does.
+    """
+    rows = server.query(
+        "SELECT name, czxid FROM system.zookeeper WHERE path = {path:String} ORDER BY name",
+        {"path": path},
+    )
+    return [(str(row["name"]), int(row["czxid"])) for row in rows]
+
+
 def children(server: Server, path: str) -> list[str]:
     """The names of what is below a node of ZooKeeper, sorted.
 

@@ -1,24 +1,27 @@
 """What of a configuration is applied, and versioned: what is loaded, and nothing of where and how.
 
 All [[table]] entries, and of each [[connector]] what it loads, as they are written, before
-variables are replaced. Brokers, servers, passwords, and how a machine runs stay in the file of each
-driver. So no secret is in a version, and every version can be taken up while a driver runs.
+variables are replaced; of a schema that stands in a file of its own the text. Brokers, servers,
+passwords, and how a machine runs stay in the file of each driver. So no secret is in a version, and
+every version can be taken up while a driver runs.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from itertools import zip_longest
 from typing import Any, NamedTuple
 
 from sluice.config.folder import Written
 from sluice.config.loading import checked
 from sluice.config.model import Configuration
-from sluice.config.table import TableConfiguration
+from sluice.config.table import FILE_SUFFIX, TableConfiguration
 from sluice.core.errors import ConfigurationError
 
 #: Of a [[connector]].
 LOADED_KEYS = ("topics", "topic_pattern", "start", "unrouted", "commit")
+_SHOWN_MAX = 200
 
 
 def document_of(configuration: Configuration) -> str:
@@ -31,7 +34,9 @@ def document_of(configuration: Configuration) -> str:
     for each in connectors.values():
         if "topics" in each:
             each["topics"] = sorted(each["topics"])
-    tables = sorted(tree["table"], key=lambda each: str(each["name"]))
+    pairs = zip(tree["table"], configuration.tables, strict=True)
+    tables = [_with_texts(each, table) for each, table in pairs]
+    tables.sort(key=lambda each: str(each["name"]))
     # The only values of TOML that JSON does not have are moments.
     return json.dumps(
         {"connector": connectors, "table": tables},
@@ -39,6 +44,26 @@ def document_of(configuration: Configuration) -> str:
         ensure_ascii=False,
         default=lambda moment: moment.isoformat(),
     )
+
+
+def _with_texts(written: dict[str, Any], table: TableConfiguration) -> dict[str, Any]:
+    """An entry with the texts of its files in their place: who edits one has to apply it, and a
+    driver on another machine needs none."""
+    made = _texts_of(written, table.options)
+    if table.key is not None:
+        made["key"] = _texts_of(written["key"], table.key.options)
+    return made
+
+
+def _texts_of(written: dict[str, Any], read: Iterable[tuple[str, str]]) -> dict[str, Any]:
+    if "options" not in written:
+        return dict(written)
+    options = dict(written["options"])
+    for key in [key for key in options if key.endswith(FILE_SUFFIX)]:
+        del options[key]
+        name = key.removesuffix(FILE_SUFFIX)
+        options[name] = dict(read)[name].replace("${", "$${")
+    return {**written, "options": options}
 
 
 def under(
@@ -127,9 +152,28 @@ def _tables(old: list[Mapping[str, Any]], new: list[Mapping[str, Any]]) -> Itera
 
 def _keys(old: Mapping[str, Any], new: Mapping[str, Any], without: str = "") -> Iterator[str]:
     for key in sorted((old.keys() | new.keys()) - {without}):
-        if old.get(key) != new.get(key):
-            before, after = (
-                json.dumps(tree[key], ensure_ascii=False) if key in tree else "not set"
-                for tree in (old, new)
-            )
-            yield f"{key}: {before} becomes {after}"
+        before, after = old.get(key), new.get(key)
+        if before == after:
+            continue
+        if isinstance(before, dict) and isinstance(after, dict):
+            yield from (f"{key}.{inner}" for inner in _keys(before, after))
+        else:
+            yield f"{key}: {_change(before, after)}"
+
+
+def _change(before: Any, after: Any) -> str:
+    where = ""
+    if isinstance(before, str) and isinstance(after, str):
+        lines = zip_longest(before.splitlines(), after.splitlines())
+        others = [(number, pair) for number, pair in enumerate(lines, 1) if pair[0] != pair[1]]
+        if 0 < len(others) < max(before.count("\n"), after.count("\n")):
+            number, (before, after) = others[0]
+            where = f"from line {number} on "
+    return f"{where}{_shown(before)} becomes {_shown(after)}"
+
+
+def _shown(value: Any) -> str:
+    if value is None:
+        return "not set"
+    text = json.dumps(value, ensure_ascii=False)
+    return text if len(text) <= _SHOWN_MAX else f"{text[:_SHOWN_MAX]}…"

@@ -156,7 +156,7 @@ BadRows = Literal["dead-letter", "drop-row"]
 #: Formats of which a key is none: files of many rows, and eBay's envelope.
 _NO_KEYS = ("Avro", "Native", "Parquet", "ORC", "Arrow", "ArrowStream", "SQLBatchRequest")
 #: An option whose text stands in a file of its own: `schema_file = "order.proto"`.
-_FILE_SUFFIX = "_file"
+FILE_SUFFIX = "_file"
 
 
 def _a_lineage(value: object) -> Lineage:
@@ -201,7 +201,7 @@ def _options(written: object, info: ValidationInfo) -> tuple[tuple[str, str], ..
     refused: list[Conflict] = []
     given: dict[str, str] = {}
     for key, value in a_table(written).items():
-        name = key.removesuffix(_FILE_SUFFIX)
+        name = key.removesuffix(FILE_SUFFIX)
         if given.setdefault(name, key) != key:
             refused.append((key, f"is given twice: {given[name]} and {key}; keep one of them"))
             continue
@@ -228,7 +228,7 @@ def _option_conflicts(
     :param written: the table that has `options`; one of them whose variable is not set is not among
         those that were read, and not missing.
     """
-    given = {key.removesuffix(_FILE_SUFFIX) for key in written.get("options", {})}
+    given = {key.removesuffix(FILE_SUFFIX) for key in written.get("options", {})}
     given -= {name for name, value in options if not value}
     for name in FORMATS[format_name].required:
         if name not in given and INSTEAD.get(name) not in given:

@@ -9,6 +9,7 @@ from itertools import accumulate
 
 from sluice.core.budget import TargetShard
 from sluice.core.dead_letters import PARKED
+from sluice.core.errors import SluiceError
 from sluice.core.receipts import (
     IGNORED_FIELDS_MAX,
     BundleTooHeavy,
@@ -47,6 +48,7 @@ class Waits:
     :param records: transactions in a row that could not be committed: nothing is settled.
     :param parked: whether a table entry is parked now, of those that may be: its messages wait.
     :param frozen: whether a person has frozen a table entry, or what it belongs to.
+    :param refused: topics that are to be loaded and cannot be, and why; the others go on.
     """
 
     windows: Mapping[TargetShard, str | None]
@@ -54,6 +56,7 @@ class Waits:
     records: int
     parked: Mapping[str, bool]
     frozen: Mapping[str, bool]
+    refused: Mapping[str, SluiceError]
 
 
 #: What a task does with a range, and all of it.

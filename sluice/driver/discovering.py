@@ -8,6 +8,7 @@ from collections.abc import Collection, Iterable
 
 from sluice.config import Configuration
 from sluice.config.topics import why_refused
+from sluice.core.errors import SluiceError
 from sluice.core.ranges import TopicPartition
 from sluice.kafka.log import SourceLog
 from sluice.kafka.offsets import record_in
@@ -67,25 +68,22 @@ class TopicFinder:
         self._configuration = configuration
         self._connector = configuration.connector(connector)
         self._log = log
-        self._told: set[str] = set()
 
     def use(self, configuration: Configuration, told_apart: Collection[str]) -> None:
         """Look for what this configuration takes from now on."""
         self._configuration, self._told_apart = configuration, told_apart
         self._connector = configuration.connector(self._connector.name)
-        self._told.clear()
 
     def is_named(self, topic: str) -> bool:
         """Whether the configuration names this topic, so that it must exist."""
         return topic in self._connector.topics
 
-    def find(self, known: Collection[str]) -> list[str]:
-        """Topics that are not known yet. One that must not be loaded is told of once, and left
-        alone: the others go on.
+    def find(self, known: Collection[str]) -> tuple[list[str], dict[str, SluiceError]]:
+        """Topics that are not known yet, and others that must not be loaded, with why not.
 
         :raises TransientError: Kafka does not answer.
         """
-        found = []
+        found, refused = list[str](), dict[str, SluiceError]()
         for topic in topics_today(self._configuration, self._connector.name, self._log):
             if topic in known:
                 continue
@@ -94,10 +92,9 @@ class TopicFinder:
             )
             if refusal is None:
                 found.append(topic)
-            elif topic not in self._told:
-                self._told.add(topic)
-                _logger.error("%s; it is not loaded. Try: %s", refusal, refusal.hint)
-        return found
+            else:
+                refused[topic] = refusal
+        return found, refused
 
 
 #: Committed offsets that are asked for at once.

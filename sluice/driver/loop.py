@@ -192,7 +192,7 @@ class ConnectorLoop:
     @property
     def waits(self) -> Waits:
         """What it waits for, without an attempt that could fail."""
-        return _waits(self, self._parts, self._topics.is_answered, self._recorder.failures)
+        return _waits(self, self._parts, self._topics, self._recorder.failures)
 
     def in_doubt(self) -> list[PartitionState]:
         """Partitions whose record names a range that may be loaded or not."""
@@ -376,11 +376,12 @@ class ConnectorLoop:
         self._topics.joined()
 
 
-def _waits(loop: ConnectorLoop, parts: LoopParts, is_answered: bool, failures: int) -> Waits:
+def _waits(loop: ConnectorLoop, parts: LoopParts, topics: TopicObserver, failures: int) -> Waits:
     """See `ConnectorLoop.waits`."""
     windows, tables = parts.windows, loop.planner.spec.tables
     # Also where nothing was ever read.
     watched = {*windows.current(), *(each for table in tables for each in own_target_shards(table))}
     outages = {target_shard: windows.outage(target_shard) for target_shard in watched}
     frozen = {table.entry: bool(loop.freezing.frozen([table.entry])) for table in tables}
-    return Waits(outages, not is_answered, failures, parts.parking.parked, frozen)
+    unanswered, parked, refused = not topics.is_answered, parts.parking.parked, topics.refused.now
+    return Waits(outages, unanswered, failures, parked, frozen, refused)

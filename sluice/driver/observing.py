@@ -7,7 +7,7 @@ does not have yet it is read in a thread beside the loop, which loads the others
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
@@ -19,11 +19,12 @@ from sluice.core.topics import is_other_topic
 from sluice.driver.beginning import StartRefusedError
 from sluice.driver.effects import Effect, LetGo, StopPartition
 from sluice.driver.ports import ConfigurationRead, FindCuts, SourceOffsets, Topics
+from sluice.driver.report_handler import backoff_ms
 from sluice.driver.start import ReadAhead, Started
 from sluice.driver.state import PartitionState
 from sluice.driver.stopped import PartitionStoppedError, begin_lost, cut_below
 from sluice.kafka.errors import PASSING, recreated
-from sluice.kafka.log import TopicMissingError
+from sluice.kafka.log import Cuts, TopicMissingError
 from sluice.spark.jobs import Inbox
 
 _logger = logging.getLogger("sluice.loop")
@@ -33,6 +34,58 @@ LOOK_EVERY_MS = 30_000
 SHORT_LOG_MS = 10_000
 #: For so long others of a bundle wait for a partition whose log no leader tells of.
 UNSEEN_MS = 60_000
+
+_Ends = dict[TopicPartition, EpochOffset]
+
+
+class _NewLeaders:
+    """Asks whether logs whose leader has changed were cut. The loop stands still while one does not
+    answer, so that it is asked ever more seldom."""
+
+    def __init__(self, find_cuts: FindCuts) -> None:
+        self._find_cuts = find_cuts
+        #: Of those that told nothing: how often in a row, when they are asked again, and why.
+        self._silent: dict[TopicPartition, tuple[int, int, str]] = {}
+
+    def clock_went_back(self) -> None:
+        """Ask all of them again."""
+        self._silent.clear()
+
+    def waiting(self, now_ms: int) -> dict[TopicPartition, str]:
+        """Those that are not asked again yet, and why."""
+        return {s: why for s, (_, again_at_ms, why) in self._silent.items() if now_ms < again_at_ms}
+
+    def ask(self, points: Mapping[TopicPartition, EpochOffset], now_ms: int) -> Cuts:
+        """Those that tell nothing wait from now on.
+
+        :raises TransientError: it cannot be told of any.
+        """
+        cuts = self._find_cuts(points) if points else Cuts()
+        if cuts.unknown:
+            _logger.warning("%s; its new leader is not believed before that is known", cuts)
+        tries = {source: self._silent.pop(source, (0, 0, ""))[0] + 1 for source in points}
+        for source, why in cuts.unknown.items():
+            self._silent[source] = tries[source], now_ms + backoff_ms(tries[source]), why
+        return cuts
+
+
+class _RefusedTopics:
+    """Topics that are to be loaded and cannot be. Each is told of once."""
+
+    def __init__(self) -> None:
+        #: Why. Replaced, and never changed: other threads read it.
+        self.now: Mapping[str, SluiceError] = {}
+
+    def refuse(self, refused: Mapping[str, SluiceError]) -> None:
+        """These cannot."""
+        for topic in sorted(refused.keys() - self.now.keys()):
+            error = refused[topic]
+            _logger.error("topic %s is not loaded: %s. Try: %s", topic, error, error.hint)
+        self.now = {**self.now, **refused}
+
+    def keep(self, topics: Collection[str]) -> None:
+        """The others are loaded, or nobody wants them any more."""
+        self.now = {topic: error for topic, error in self.now.items() if topic in topics}
 
 
 class TopicObserver:
@@ -66,8 +119,8 @@ class TopicObserver:
         self._asked = set[TopicPartition]()
         self._changed = changed
         self._found = found
-        self._find_cuts = find_cuts
-        self._refused: set[str] = set()
+        self._leaders = _NewLeaders(find_cuts)
+        self.refused = _RefusedTopics()
         self._looked_at_ms = now_ms
         self._is_wanted = False
         #: Ends of which everything is taken in.
@@ -84,6 +137,7 @@ class TopicObserver:
                 is_settled = "%s is not configured any more; it is settled at %d and let go"
                 _logger.info(is_settled, state.source, state.settled)
         self._asked.clear()  # of topics that are not loaded any more, perhaps
+        self.refused.keep(())
         read.taken()
         self.request()
 
@@ -98,6 +152,7 @@ class TopicObserver:
     def clock_went_back(self, now_ms: int) -> None:
         """Do not wait until the clock has caught up."""
         self._looked_at_ms = now_ms
+        self._leaders.clock_went_back()
         for state in self._states.values():
             state.short_since_ms = None
 
@@ -120,27 +175,28 @@ class TopicObserver:
                 }
             )
             moved = list(ends)
-            yield from self._drop_unverified(ends)
+            yield from self._drop_unverified(ends, now_ms)
         except PASSING:
             self.is_answered = False
             raise
         self.is_answered = True
         for source, end in ends.items():
-            states[source].is_unseen = False
+            states[source].is_unseen, states[source].unverified = False, ""
             states[source].see_end(end, now_ms)
             self._changed(states[source])
             yield from self._notice_short_log(states[source], end.offset, now_ms)
         asked = [states[source] for source in moved]
-        if all(state.short_since_ms is None and not state.is_unseen for state in asked):
+        if not any(s.short_since_ms is not None or s.is_unseen or s.unverified for s in asked):
             self._known = told
 
-    def _drop_unverified(self, ends: dict[TopicPartition, EpochOffset]) -> Iterator[Effect]:
+    def _drop_unverified(self, ends: _Ends, now_ms: int) -> Iterator[Effect]:
         """Of partitions that go on. Where the leader has changed, its log must hold what was
         recorded, before a word of it is believed: an end beyond the record's may be that of a log
-        that was cut and filled again.
+        that was cut and filled again. Where that cannot be told the partition waits alone.
 
-        :raises TransientError: that cannot be found out now.
+        :raises TransientError: it cannot be told of any.
         """
+        _drop(ends, self._leaders.waiting(now_ms), self._states, now_ms)
         yield from self._see_begins(ends)
         points: dict[TopicPartition, EpochOffset] = {}
         for source, end in list(ends.items()):
@@ -151,14 +207,15 @@ class TopicObserver:
                 del ends[source]  # of a former leader, which does not know yet
             else:
                 points[source] = EpochOffset(state.record.end, state.epoch)
-        cuts = self._find_cuts(points) if points else {}
-        for source, where in cuts.items():
+        cuts = self._leaders.ask(points, now_ms)
+        _drop(ends, cuts.unknown, self._states, now_ms)
+        for source, where in cuts.found.items():
             state = self._states[source]
             del ends[source]
             cut = cut_below(source, state.record.log_end, where, self._connector)
             yield StopPartition(source, cut)
 
-    def _see_begins(self, ends: dict[TopicPartition, EpochOffset]) -> Iterator[Effect]:
+    def _see_begins(self, ends: _Ends) -> Iterator[Effect]:
         """Of those that a leader tells of for the first time since they were taken over, the log
         must hold what is to be loaded next."""
         unseen = [source for source in ends if self._states[source].is_unseen]
@@ -267,11 +324,13 @@ class TopicObserver:
         """Partitions of topics that are to be loaded, and of which the loop has none."""
         if self._found is None or self._ask is None:
             return []
-        topics = self._found.find({source.topic for source in self._states})
+        known = {source.topic for source in self._states}
+        topics, refused = self._found.find(known)
         described = self._offsets.topics(topics, partial=True)
-        for topic in topics:
-            if topic not in described:
-                self._refuse(topic, TopicMissingError(f"topic {topic} does not exist"))
+        for topic in set(topics).difference(described):
+            refused[topic] = TopicMissingError(f"topic {topic} does not exist")
+        self.refused.keep({*known, *described, *refused})
+        self.refused.refuse(refused)
         return [TopicPartition(t, n) for t, (_, count) in described.items() for n in range(count)]
 
     def take_in(
@@ -299,21 +358,15 @@ class TopicObserver:
             take_over(sources)
         except (TopicMissingError, StartRefusedError) as error:
             if len(topics) == 1:
-                self._refuse(topics[0], error)
+                self.refused.refuse({topics[0]: error})
                 return
             for topic in topics:
                 self._take_in([source for source in sources if source.topic == topic], take_over)
             return
-        self._refused.difference_update(topics)
+        self.refused.keep(self.refused.now.keys() - set(topics))
         new &= {source.topic for source in self._states}
         if new:
             _logger.warning("new topics are loaded from now on: %s", ", ".join(sorted(new)))
-
-    def _refuse(self, topic: str, error: SluiceError) -> None:
-        """Said once."""
-        if topic not in self._refused:
-            self._refused.add(topic)
-            _logger.error("topic %s is not loaded: %s. Try: %s", topic, error, error.hint)
 
     def _gone(self, topic: str, states: list[PartitionState]) -> Iterator[Effect]:
         """A topic that nobody named may go, once what was begun is settled."""
@@ -332,6 +385,17 @@ class TopicObserver:
                     if state.stable_end > state.settled
                     else "",
                 )
+
+
+def _drop(
+    ends: _Ends,
+    whys: Mapping[TopicPartition, str],
+    states: Mapping[TopicPartition, PartitionState],
+    now_ms: int,
+) -> None:
+    """Ends that are not believed, and why."""
+    for source in whys.keys() & ends.keys():
+        states[source].not_verified(whys[source], ends.pop(source).offset, now_ms)
 
 
 def _see_stopped(

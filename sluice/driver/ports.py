@@ -26,6 +26,7 @@ from sluice.driver.parking import Parking
 from sluice.driver.state import Holds, PartitionState
 from sluice.driver.tracing import Tracing
 from sluice.driver.unknown_schemas import PATIENCE_MS
+from sluice.kafka.log import Cuts
 from sluice.spark.jobs import Inbox
 from sluice.worker.assignment import Job, TaskEnvironment
 
@@ -93,18 +94,16 @@ class SourceOffsets(Protocol):
 class FindCuts(Protocol):
     """Finds logs that were cut; `sluice.kafka.log` for real."""
 
-    def __call__(
-        self, points: Mapping[TopicPartition, EpochOffset]
-    ) -> Mapping[TopicPartition, str]:
-        """Which logs were cut below these points, and where, in words.
+    def __call__(self, points: Mapping[TopicPartition, EpochOffset]) -> Cuts:
+        """Which logs were cut below these points, and of which that cannot be told now.
 
-        :raises TransientError: not all partitions answer.
+        :raises SluiceError: it cannot be told of any.
         """
 
 
-def no_cuts(points: Mapping[TopicPartition, EpochOffset]) -> Mapping[TopicPartition, str]:
+def no_cuts(points: Mapping[TopicPartition, EpochOffset]) -> Cuts:
     """Where no leader epochs are told."""
-    return {}
+    return Cuts()
 
 
 @dataclass(frozen=True, slots=True)
@@ -266,8 +265,8 @@ class Topics(Protocol):
     def is_named(self, topic: str) -> bool:
         """Whether the configuration names this topic, so that it must exist."""
 
-    def find(self, known: Collection[str]) -> list[str]:
-        """Topics to load that are not known yet."""
+    def find(self, known: Collection[str]) -> tuple[list[str], dict[str, SluiceError]]:
+        """Topics to load that are not known yet, and others that must not be, with why not."""
 
 
 @dataclass(frozen=True, slots=True)

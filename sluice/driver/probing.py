@@ -56,17 +56,28 @@ STORED_BYTES_MAX = 250_000
 
 
 class StillRunningError(TransientError):
-    """An insert of this range runs on a server, or replicas are behind."""
+    """An insert of this range runs on a server, or may still come."""
 
     hint = "The probe is repeated; nothing is loaded before it can be believed."
+
+
+class ReplicaBehindError(StillRunningError):
+    """A replica may lack what another one has."""
+
+    hint = (
+        "The probe is repeated; nothing is loaded before it can be believed. A replica that is "
+        "named as not active is waited for, too, where it is not configured any more: if it is "
+        "gone for good, SYSTEM DROP REPLICA 'NAME' FROM TABLE … at another one takes it out."
+    )
 
 
 class ReplicaMissingError(TransientError):
     """A replica of the shard does not answer."""
 
     hint = (
-        "Bring it back, or take it out of [clickhouse] shards if it is gone for good: until then "
-        "nobody knows what it has, or may still store, and the range waits."
+        "Bring it back, or take it out of [clickhouse] shards if it is gone for good, and out of "
+        "its table with SYSTEM DROP REPLICA 'NAME' FROM TABLE … at another one: until then nobody "
+        "knows what it has, or may still store, and the range waits."
     )
 
 
@@ -255,11 +266,11 @@ def _path_at(access: ClickHouseAccess, url: str, table: TableSpec) -> str:
 
 
 def require_fetched(access: ClickHouseAccess, url: str, table: TableSpec) -> None:
-    """:raises StillRunningError: this replica may lack what another one has."""
+    """:raises ReplicaBehindError: this replica may lack what another one has."""
     with access.connect(url) as server:
         facts = describe_table(server, table.database, table.table)
         if why := why_not_in_sync(server, facts):
-            raise StillRunningError(f"{table.target}: {why}")
+            raise ReplicaBehindError(f"{table.target}: {why}")
 
 
 class ClickHouseProber:
@@ -272,8 +283,8 @@ class ClickHouseProber:
         self._access = access
         self._pipeline = pipeline
         self._kafka = kafka
-        #: Replicas of each shard that are gone from the cluster since the start.
-        self._gone: dict[str, frozenset[str]] = {}
+        #: All that each shard has had since the start.
+        self._were: dict[str, frozenset[str]] = {}
         self._pool = ThreadPoolExecutor(4, thread_name_prefix="probe")
 
     def submit(
@@ -289,8 +300,7 @@ class ClickHouseProber:
     def use(self, access: ClickHouseAccess) -> None:
         """Ask these replicas from now on; called from any thread."""
         for shard, urls in self._access.shards.items():
-            gone = self._gone.get(shard, frozenset()) | frozenset(urls)
-            self._gone[shard] = gone - frozenset(access.shards[shard])
+            self._were[shard] = self._were.get(shard, frozenset()) | frozenset(urls)
         self._access = access
 
     def close(self) -> None:
@@ -353,10 +363,13 @@ class ClickHouseProber:
             return
         for shard in table.shards:
             require_all_answer(self._access, shard, f"the probe of {probe}")
+        read_of = dict[str, str]()
         for shard in table.shards:
-            # In this order: `use` tells who is gone before it tells who is there.
+            # In this order: `use` tells who was there before it tells who is.
             there = self._access.shards[shard]
-            gone = sorted(self._gone.get(shard, frozenset()).difference(there))
+            # What comes to the cluster later was asked nothing, and may have nothing yet.
+            read_of[shard] = there[0]
+            gone = sorted(self._were.get(shard, frozenset()).difference(there))
             urls = [*there, *(url for url in gone if self._still_serves(url, table))]
             # Nobody inserts any more at any of them; so what one of them has, the others can have.
             for url in urls:
@@ -366,8 +379,8 @@ class ClickHouseProber:
             for url in urls:
                 require_fetched(self._access, url, table)
         found: dict[Range, dict[str, _Found]] = {}
-        for shard in table.shards:
-            self._present(probe, table, shard, since_ms, found)
+        for shard, url in read_of.items():
+            self._present(probe, table, (shard, url), since_ms, found)
         for each in probe.sought_in(table):
             with probe.failing(each):
                 probe.take(each, table, *self._missing(each, table, found[each]))
@@ -389,7 +402,10 @@ class ClickHouseProber:
             (begin, end), shards = twice
             raise DoubledRowsError(
                 f"{table.target}: offsets [{begin}, {end}) of {block_range.source} have rows in "
-                f"the shards {' and '.join(shards)}"
+                f"the shards {' and '.join(shards)}",
+                "Run `sluice doctor`: if it says that these shards are one table, delete nothing, "
+                "and do what it says. Else `sluice audit`, remove the doubled rows, then `sluice "
+                "resolve`.",
             )
         stored = tuple(sorted(row for found in found_in.values() for row in found.rows))
         if stored:
@@ -406,16 +422,17 @@ class ClickHouseProber:
         self,
         probe: Probe,
         table: TableSpec,
-        shard: str,
+        where: tuple[str, str],
         since_ms: int,
         found: dict[Range, dict[str, _Found]],
     ) -> None:
         """What a shard has of each range.
 
+        :param where: the shard, and its replica of which rows are read.
         :param found: is added to.
         :raises CannotTellError: rows may have gone, or are hidden.
         """
-        url = self._access.shards[shard][0]
+        shard, url = where
         with self._access.connect(url) as server:
             facts = describe_table(server, table.database, table.table)
             why = why_no_probe(facts, table.lineage, table.rows)

@@ -354,6 +354,10 @@ def _observe(parts: StartParts, taken: TakeOver, view: LedgerView) -> list[Obser
             if s in ends and r.epoch not in (EPOCH_UNKNOWN, ends[s].epoch)
         }
     )
+    if cuts.unknown:
+        _logger.warning("%s; the records are believed until that is known", cuts)
+    for source in cuts.unknown:
+        del ends[source]
     known: dict[str, set[str]] = {}
     for source, record in records.items():
         known.setdefault(source.topic, set()).add(record.topic_id)
@@ -384,7 +388,7 @@ def _observe(parts: StartParts, taken: TakeOver, view: LedgerView) -> list[Obser
                 topic_id,
                 begins[source],
                 ends[source],
-                cuts.get(source, ""),
+                cuts.found.get(source, ""),
                 is_told=source not in untold,
             )
         )

@@ -121,6 +121,7 @@ class PartitionState:
     :param hands_to: the owner id that it goes to once it is settled (R25); "": it stays.
     :param held_until_ms: until then something of it that is settled may still be inserted.
     :param is_unseen: no leader has told of its log since it was taken over: nothing of it is sent.
+    :param unverified: why it is not known whether the log of its new leader was cut; "": it is.
     """
 
     source: TopicPartition
@@ -155,6 +156,7 @@ class PartitionState:
     hands_to: str = ""
     held_until_ms: int = 0
     is_unseen: bool = False
+    unverified: str = ""
 
     @property
     def block_range(self) -> Range:
@@ -306,6 +308,7 @@ class PartitionState:
             and end.offset >= self.record.end
             and self.short_since_ms is None
             and not self.is_unseen
+            and not self.unverified
         )
 
     def see_end(self, end: EpochOffset, now_ms: int) -> None:
@@ -323,6 +326,12 @@ class PartitionState:
             self.waiting_since_ms = None
         elif self.waiting_since_ms is None:
             self.waiting_since_ms = now_ms
+
+    def not_verified(self, why: str, end: int, now_ms: int) -> None:
+        """A new leader tells of messages; whether they follow what is recorded is not known."""
+        self.unverified = why
+        if end > self.settled and self.behind_since_ms is None:
+            self.behind_since_ms = now_ms
 
     def fail(self, error: SluiceError, retry_at_ms: int) -> None:
         """A range came back unloaded; it is sent again at `retry_at_ms`."""

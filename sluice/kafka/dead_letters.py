@@ -27,9 +27,9 @@ from sluice.core.dead_letters import (
 from sluice.core.ranges import Interval, normalize
 from sluice.core.receipts import DeadLetter, Origin
 from sluice.kafka.clients import KafkaAccess
-from sluice.kafka.errors import KafkaTerminalError, KafkaUnavailableError
+from sluice.kafka.errors import KafkaDeniedError, KafkaTerminalError, KafkaUnavailableError
 from sluice.kafka.headers import Headers
-from sluice.kafka.tail import OPEN_SECONDS, LogMessage, Tail, log_ends
+from sluice.kafka.tail import OPEN_SECONDS, LogMessage, Tail
 from sluice.kafka.topics import partition_count
 
 KIND_HEADER = "sluice.kind"
@@ -367,11 +367,12 @@ def read_dead_letters(
     :param since_ms: only what was written since then.
     :raises StalledError: the topic exists but cannot be read to its end.
     """
-    for record in read_records(access, topic, since_ms=since_ms):
-        if isinstance(record, StoredDeadLetter):
-            yield record.letter
-        elif isinstance(record, Purged) and record.is_done:
-            yield from _purged(record)
+    with closing(DeadLetterTopic(access, topic)) as held:
+        for record in held.records(since_ms=since_ms):
+            if isinstance(record, StoredDeadLetter):
+                yield record.letter
+            elif isinstance(record, Purged) and record.is_done:
+                yield from _purged(record)
 
 
 def _purged(mark: Purged) -> Iterator[DeadLetter]:
@@ -385,53 +386,80 @@ def _purged(mark: Purged) -> Iterator[DeadLetter]:
                 yield some._replace(offset=offset)
 
 
-def read_records(
-    access: KafkaAccess,
-    topic: str,
-    *,
-    since_ms: int | None = None,
-    to_log_end: bool = False,
-    marks_only: bool = False,
-    until: float | None = None,
-) -> Iterator[StoredDeadLetter | Replayed | Purged]:
-    """Everything that the topic holds, each partition in its order.
+class DeadLetterTopic:
+    """The topic, read by one client, however many partitions it has; one reading after the other.
 
-    :param since_ms: only what was written since then.
-    :param to_log_end: also what is committed beyond the last stable offset, where another
-        producer's open transaction holds it back; waits for that one to end.
-    :param marks_only: leave the dead letters out; it costs a fraction.
-    :param until: reading is given up then, by `time.monotonic`.
-    :raises KafkaTerminalError: it holds something else.
-    :raises StalledError: it cannot be read to its end.
-    :raises TooMuchToReadError: it was not read to its end by then.
+    :raises SluiceError: Kafka does not answer.
     """
-    partitions = partition_count(access, topic)
-    if not partitions:
-        raise KafkaUnavailableError(f"reading dead letters {topic}: there is no such topic")
-    for partition in range(partitions):
-        with closing(Tail(access, topic, partition, since_ms=since_ms, with_headers=True)) as tail:
+
+    def __init__(self, access: KafkaAccess, topic: str) -> None:
+        self._access, self._topic = access, topic
+        self._denied: KafkaDeniedError | None = None
+        self._partitions = 0
+        try:
+            self._partitions = partition_count(access, topic)
+        except KafkaDeniedError as error:
+            self._denied = error
+        self._tail: Tail | None = None
+
+    @property
+    def is_there(self) -> bool:
+        """Whether there is such a topic, as far as this user may know; see `kafka.topics.sees`."""
+        return self._partitions > 0
+
+    def records(
+        self,
+        *,
+        since_ms: int | None = None,
+        to_log_end: bool = False,
+        marks_only: bool = False,
+        until: float | None = None,
+    ) -> Iterator[StoredDeadLetter | Replayed | Purged]:
+        """Everything that it holds, each partition in its order.
+
+        :param since_ms: only what was written since then.
+        :param to_log_end: also what is committed beyond the last stable offset, where another
+            producer's open transaction holds it back; waits for that one to end.
+        :param marks_only: leave the dead letters out; it costs a fraction.
+        :param until: reading is given up then, by `time.monotonic`.
+        :raises KafkaDeniedError: this user may not see it.
+        :raises KafkaUnavailableError: there is none.
+        :raises KafkaTerminalError: it holds something else.
+        :raises StalledError: it cannot be read to its end.
+        :raises TooMuchToReadError: it was not read to its end by then.
+        """
+        if self._denied is not None:
+            raise self._denied
+        if not self.is_there:
+            text = f"reading dead letters {self._topic}: there is no such topic"
+            raise KafkaUnavailableError(text)
+        if self._tail is None:
+            self._tail = Tail(self._access, self._topic, with_headers=True)
+        tail = self._tail
+        for partition in range(self._partitions):
+            tail.turn_to(partition, since_ms=since_ms)
             end, patience = tail.stable_end, _STALL_SECONDS
             if to_log_end:
-                _, end = log_ends(access, topic, partition, is_stable=False)
-                patience = OPEN_SECONDS
+                end, patience = tail.log_end(), OPEN_SECONDS
             for message in tail.below(end, patience, until):
                 if not marks_only or _is_mark(message):
                     yield _parsed(tail, message)
 
+    def replayed(
+        self,
+        *,
+        since_ms: int | None = None,
+        to_log_end: bool = False,
+        until: float | None = None,
+    ) -> dict[tuple[int, int], Replayed]:
+        """Which dead letters were replayed, by partition and offset of the topic; as `records`."""
+        found = self.records(since_ms=since_ms, to_log_end=to_log_end, marks_only=True, until=until)
+        return {(each.partition, each.offset): each for each in found if isinstance(each, Replayed)}
 
-def replayed_in(
-    access: KafkaAccess,
-    topic: str,
-    *,
-    since_ms: int | None = None,
-    to_log_end: bool = False,
-    until: float | None = None,
-) -> dict[tuple[int, int], Replayed]:
-    """Which dead letters were replayed, by partition and offset of the topic; as `read_records`."""
-    records = read_records(
-        access, topic, since_ms=since_ms, to_log_end=to_log_end, marks_only=True, until=until
-    )
-    return {(each.partition, each.offset): each for each in records if isinstance(each, Replayed)}
+    def close(self) -> None:
+        """Close the client."""
+        if self._tail is not None:
+            self._tail.close()
 
 
 def _is_mark(message: LogMessage) -> bool:

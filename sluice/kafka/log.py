@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import confluent_kafka as ck
@@ -15,7 +16,7 @@ from sluice.core.ranges import EPOCH_UNKNOWN, EpochOffset, TopicPartition
 from sluice.core.topics import short_topic_id
 from sluice.kafka import topics as topics_module
 from sluice.kafka.clients import KafkaAccess, make_consumer
-from sluice.kafka.errors import KafkaUnavailableError, kafka_error
+from sluice.kafka.errors import kafka_error
 from sluice.kafka.topics import cluster_metadata, described
 
 if TYPE_CHECKING:
@@ -184,7 +185,8 @@ class SourceLog:
             _logger.debug("reading the leaders of %s: %s", topic, error)
 
 
-_ANSWER_SECONDS = 15.0
+#: The loop stands still meanwhile, and who stands still for `silent_after` is taken for dead.
+_ANSWER_SECONDS = 3.0
 
 #: What a consumer that begins at a place which is not there any more is told; one that was cut off
 #: is named so in the text.
@@ -192,10 +194,27 @@ _RESET_CODES = (ck.KafkaError._AUTO_OFFSET_RESET, ck.KafkaError._LOG_TRUNCATION)
 _CUT = "truncation"
 
 
-def find_cuts(
-    access: KafkaAccess, points: Mapping[TopicPartition, EpochOffset]
-) -> dict[TopicPartition, str]:
-    """Which logs were cut below these points, and where, in words (KIP-320).
+@dataclass(frozen=True, slots=True)
+class Cuts:
+    """What is known of logs whose leader has changed.
+
+    :param found: which were cut below what is recorded, and where, in words.
+    :param unknown: of which that cannot be told now, and why.
+    """
+
+    found: Mapping[TopicPartition, str] = field(default_factory=dict)
+    unknown: Mapping[TopicPartition, str] = field(default_factory=dict)
+
+    def __str__(self) -> str:
+        """What is unknown, in words."""
+        source = min(self.unknown)
+        others = f" and {len(self.unknown) - 1} others" if len(self.unknown) > 1 else ""
+        return f"{source}{others}: {self.unknown[source]}"
+
+
+def find_cuts(access: KafkaAccess, points: Mapping[TopicPartition, EpochOffset]) -> Cuts:
+    """Which logs were cut below these points (KIP-320). One whose first message cannot be read, or
+    whose leader does not answer, keeps no other from being told of.
 
     After an unclean election, or a power failure of the last replica in sync, a log may be cut
     below what was read from it, and filled again with other messages under the same offsets.
@@ -205,12 +224,12 @@ def find_cuts(
     was cut. So it works with every login that the client knows.
 
     :param points: where a log's end was, and in which epoch; those of unknown epochs are not asked.
-    :raises KafkaUnavailableError: not all partitions answer.
+    :raises SluiceError: the client reports what concerns no partition.
     """
     waiting = {source for source, point in points.items() if point.epoch != EPOCH_UNKNOWN}
-    cuts: dict[TopicPartition, str] = {}
+    cuts, unknown = dict[TopicPartition, str](), dict[TopicPartition, str]()
     if not waiting:
-        return cuts
+        return Cuts()
     small: dict[str, str | int | bool] = {"fetch_message_max_bytes": 1024, "fetch_wait_max_ms": 10}
     consumer = make_consumer(access, enable_partition_eof=True, **small)
     until = time.monotonic() + _ANSWER_SECONDS
@@ -226,24 +245,21 @@ def find_cuts(
                 for source in sorted(waiting)
             ]
         )
-        while waiting:
+        while waiting and time.monotonic() < until:
             for message in consumer.consume(500, 0.05):
                 source = TopicPartition(message.topic() or "", message.partition() or 0)
                 error = message.error()
-                if error is not None and error.code() not in (
-                    *_RESET_CODES,
-                    ck.KafkaError._PARTITION_EOF,
-                ):
-                    raise kafka_error(f"asking for the leader epochs of {source}", error)
-                if error is not None and error.code() in _RESET_CODES and _CUT in error.str():
-                    cuts[source] = error.str()
-                # What is gone from the log's begin is judged by its begin.
+                if error is not None and error.code() in _RESET_CODES:
+                    # What is gone from the log's begin is judged by its begin.
+                    if _CUT in error.str():
+                        cuts[source] = error.str()
+                elif error is not None and error.code() != ck.KafkaError._PARTITION_EOF:
+                    failure = kafka_error("asking for its leader epochs", error)
+                    if source not in points:
+                        raise failure
+                    unknown[source] = str(failure)
                 waiting.discard(source)
-            if waiting and time.monotonic() > until:
-                raise KafkaUnavailableError(
-                    f"asking for the leader epochs of {min(waiting)}: no answer for "
-                    f"{_ANSWER_SECONDS:.0f} s"
-                )
     finally:
         consumer.close()
-    return cuts
+    silent = f"asking for its leader epochs: no answer for {_ANSWER_SECONDS:.0f} s"
+    return Cuts(cuts, unknown | dict.fromkeys(waiting, silent))

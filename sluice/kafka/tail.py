@@ -67,7 +67,8 @@ class LogMessage:
 
 
 class Tail:
-    """Reads one partition from an offset on. Not thread-safe.
+    """Reads one partition from an offset on, and then perhaps another one of the topic: to open a
+    client takes a second where its login does. Not thread-safe.
 
     :param begin: where to begin; None for the log's begin, or for the first message that was
         written since `since_ms`.
@@ -88,21 +89,29 @@ class Tail:
         **own: int,
     ) -> None:
         self.topic = topic
-        self.partition = partition
-        self._name = f"{topic}[{partition}]"
-        self._where = ck.TopicPartition(topic, partition)
-        self._with_headers = with_headers
+        self._access, self._with_headers = access, with_headers
         self._consumer = make_consumer(access, **own)
+        self._unstable: ck.Consumer | None = None
+        self.position = 0
         try:
-            self.ask_end()
-            if since_ms is not None:
-                begin = self._offset_since(since_ms)
+            self.turn_to(partition, begin, since_ms)
         except BaseException:
             self._consumer.close()
             raise
-        self.position = self.log_begin if begin is None else max(begin, self.log_begin)
-        self._consumer.assign([ck.TopicPartition(topic, partition, self.position)])
-        self._progress_at = time.monotonic()
+
+    def turn_to(
+        self, partition: int, begin: int | None = None, since_ms: int | None = None
+    ) -> None:
+        """Go on with a partition of the topic; see above.
+
+        :raises SluiceError: it cannot be read.
+        """
+        self.partition, self._name = partition, f"{self.topic}[{partition}]"
+        self._where = ck.TopicPartition(self.topic, partition)
+        self.ask_end()
+        if since_ms is not None:
+            begin = self._offset_since(since_ms)
+        self._go_to(self.log_begin if begin is None else begin)
 
     @property
     def caught_up(self) -> bool:
@@ -205,13 +214,27 @@ class Tail:
     def seek(self, offset: int) -> None:
         """Go on from this offset, or from the log's begin if that is later."""
         self.ask_end()
+        self._go_to(offset)
+
+    def _go_to(self, offset: int) -> None:
         self.position = max(offset, self.log_begin)
         self._progress_at = time.monotonic()
         self._consumer.assign([ck.TopicPartition(self.topic, self.partition, self.position)])
 
+    def log_end(self) -> int:
+        """The end of all that is written now, also in transactions that are open.
+
+        :raises SluiceError: Kafka does not tell.
+        """
+        if self._unstable is None:
+            self._unstable = make_unstable_reader(self._access)
+        return _ends(self._unstable, self._where)[1]
+
     def close(self) -> None:
-        """Close the consumer."""
+        """Close the clients."""
         self._consumer.close()
+        if self._unstable is not None:
+            self._unstable.close()
 
 
 def log_ends(

@@ -32,10 +32,13 @@ class Waiting:
         :param through: gives all of them, with rests in between.
         :raises SluiceError: the topic cannot be read, or holds something else.
         """
-        for partition in range(partition_count(self._access, self._topic)):
-            before, begin, read = self._read.get(partition, (0, 0, Counter()))
-            where = self._access, self._topic, partition
-            with closing(Tail(*where, begin, with_headers=True)) as tail:
+        partitions = partition_count(self._access, self._topic)
+        if not partitions:
+            return
+        with closing(Tail(self._access, self._topic, with_headers=True)) as tail:
+            for partition in range(partitions):
+                before, begin, read = self._read.get(partition, (0, 0, Counter()))
+                tail.turn_to(partition, begin)
                 low, end = tail.log_begin, tail.stable_end
                 # Of its own, so that a look that fails halfway leaves nothing counted.
                 counts = Counter(read)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import closing
 from dataclasses import dataclass, replace
 
 from sluice.config import Configuration
@@ -10,8 +11,7 @@ from sluice.core.dead_letters import OTHER_ADVICE, PARKED, REASONS
 from sluice.core.errors import TerminalError
 from sluice.core.receipts import DeadLetter, Origin
 from sluice.driver.specs import kafka_access
-from sluice.kafka.dead_letters import Replayed, StoredDeadLetter, read_records, replayed_in
-from sluice.kafka.topics import sees
+from sluice.kafka.dead_letters import DeadLetterTopic, Replayed, StoredDeadLetter
 
 
 class NoSuchDeadLetterError(TerminalError):
@@ -128,18 +128,19 @@ def find(configuration: Configuration, selection: DeadLetterSelection) -> Iterat
         if selection.connector not in (None, connector.name):
             continue
         access = kafka_access(configuration, connector.name)
-        if not sees(access, topic):
-            continue  # nothing ever ran here
-        since_ms, until = selection.since_ms, selection.until
-        marks = replayed_in(access, topic, since_ms=since_ms, until=until)
-        for record in read_records(access, topic, since_ms=since_ms, until=until):
-            if not isinstance(record, StoredDeadLetter):
-                continue
-            mark = marks.get((record.partition, record.offset))
-            if is_of(configuration, connector.name, record.letter) and selection.takes(
-                record, is_replayed=mark is not None
-            ):
-                yield Found(connector.name, record, mark)
+        with closing(DeadLetterTopic(access, topic)) as held:
+            if not held.is_there:
+                continue  # nothing ever ran here
+            since_ms, until = selection.since_ms, selection.until
+            marks = held.replayed(since_ms=since_ms, until=until)
+            for record in held.records(since_ms=since_ms, until=until):
+                if not isinstance(record, StoredDeadLetter):
+                    continue
+                mark = marks.get((record.partition, record.offset))
+                if is_of(configuration, connector.name, record.letter) and selection.takes(
+                    record, is_replayed=mark is not None
+                ):
+                    yield Found(connector.name, record, mark)
 
 
 def is_of(configuration: Configuration, connector: str, letter: DeadLetter) -> bool:

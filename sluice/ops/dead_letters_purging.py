@@ -9,6 +9,7 @@ goes on counting those messages as dead-lettered.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from contextlib import closing
 from dataclasses import dataclass, field, replace
 
 from sluice.config import Configuration
@@ -20,16 +21,14 @@ from sluice.driver.specs import kafka_access
 from sluice.kafka.clients import KafkaAccess, make_admin
 from sluice.kafka.dead_letters import (
     DeadLetterKey,
+    DeadLetterTopic,
     Purged,
     Replayed,
     StoredDeadLetter,
     joined,
     purged_marks,
-    read_records,
-    replayed_in,
 )
 from sluice.kafka.replaying import DeadLetterWriter, delete_before
-from sluice.kafka.topics import sees
 from sluice.machine.clock import now_ms
 from sluice.ops.dead_letters import DeadLetterSelection
 from sluice.ops.driver_decisions import BY_COMMAND_LINE, whoever, write_done
@@ -226,20 +225,20 @@ def _choose(
 
     :param befores: nothing from these offsets on.
     """
-    topic = configuration.dead_letters_topic
     found: dict[int, PartitionPurge] = {}
-    if not sees(access, topic):
-        return found
-    marks = replayed_in(access, topic, to_log_end=True, until=selection.until)
-    connectors = _connectors_of(configuration, connector, selection)
-    for record in read_records(access, topic, to_log_end=True, until=selection.until):
-        is_meant = False
-        if isinstance(record, StoredDeadLetter):
-            is_replayed = (record.partition, record.offset) in marks
-            is_meant = record.letter.connector in connectors and selection.takes(
-                record, is_replayed=is_replayed
-            )
-            if befores is not None and record.offset >= befores.get(record.partition, 0):
-                is_meant = False
-        found.setdefault(record.partition, PartitionPurge()).take(record, is_meant=is_meant)
+    with closing(DeadLetterTopic(access, configuration.dead_letters_topic)) as held:
+        if not held.is_there:
+            return found
+        marks = held.replayed(to_log_end=True, until=selection.until)
+        connectors = _connectors_of(configuration, connector, selection)
+        for record in held.records(to_log_end=True, until=selection.until):
+            is_meant = False
+            if isinstance(record, StoredDeadLetter):
+                is_replayed = (record.partition, record.offset) in marks
+                is_meant = record.letter.connector in connectors and selection.takes(
+                    record, is_replayed=is_replayed
+                )
+                if befores is not None and record.offset >= befores.get(record.partition, 0):
+                    is_meant = False
+            found.setdefault(record.partition, PartitionPurge()).take(record, is_meant=is_meant)
     return found

@@ -23,11 +23,10 @@ from sluice.core.receipts import DeadLetter
 from sluice.driver.specs import kafka_access, read_spec, registry_access
 from sluice.kafka.clients import KafkaAccess, make_admin
 from sluice.kafka.dead_letters import (
+    DeadLetterTopic,
     Outgoing,
     Replayed,
     StoredDeadLetter,
-    read_records,
-    replayed_in,
     replayed_mark,
 )
 from sluice.kafka.log import SourceLog
@@ -201,14 +200,18 @@ class _ConnectorReplay:
 
     def run(self) -> None:
         """1. Fence others. 2. Read the marks. 3. Write. Anew where an outcome is unknown."""
+        with closing(DeadLetterTopic(self._access, self._topic)) as held:
+            self._run_in(held)
+
+    def _run_in(self, held: DeadLetterTopic) -> None:
         writer = DeadLetterWriter(self._access, self._topic)
         for number in range(1, _ROUNDS_MAX + 1):
             writer.open()
-            mine, others = self._marked()
+            mine, others = self._marked(held)
             self._places -= others | mine
             try:
                 with closing(OriginalReader(self._access)) as originals:
-                    for batch in _batches(self._outgoing(originals)):
+                    for batch in _batches(self._outgoing(held, originals)):
                         self._claims.give_up(each.stored.letter for each in batch)
                         writer.write([item for each in batch for item in each.messages])
                         self._places -= {each.place for each in batch}
@@ -226,9 +229,9 @@ class _ConnectorReplay:
             writer.wait_until_readable()
             return
 
-    def _marked(self) -> tuple[set[tuple[int, int]], set[tuple[int, int]]]:
+    def _marked(self, held: DeadLetterTopic) -> tuple[set[tuple[int, int]], set[tuple[int, int]]]:
         """Planned dead letters that were replayed: by this run, and by others; counted once."""
-        marks = replayed_in(self._access, self._topic, to_log_end=True)
+        marks = held.replayed(to_log_end=True)
         planned = {place: mark for place, mark in marks.items() if place in self._places}
         mine = {place for place, mark in planned.items() if mark.run == self._run}
         others = planned.keys() - mine
@@ -236,9 +239,9 @@ class _ConnectorReplay:
         self._report.replayed_before += len(others)
         return mine, others
 
-    def _outgoing(self, originals: OriginalReader) -> Iterator[_Replayable]:
+    def _outgoing(self, held: DeadLetterTopic, originals: OriginalReader) -> Iterator[_Replayable]:
         """For each dead letter, its message and its mark; refusals are noted."""
-        for record in read_records(self._access, self._topic, to_log_end=True):
+        for record in held.records(to_log_end=True):
             if not isinstance(record, StoredDeadLetter):
                 continue
             place = (record.partition, record.offset)

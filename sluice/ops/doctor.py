@@ -25,6 +25,7 @@ from sluice.ops.doctor_findings import Examination, Finding, refusal
 from sluice.ops.doctor_front import check_same_servers
 from sluice.ops.doctor_kafka import look_at_kafka
 from sluice.ops.doctor_shards import (
+    check_apart,
     check_contact,
     check_differences,
     check_health,
@@ -112,6 +113,7 @@ def _look_at_servers(
         findings += look.findings
         findings += _look_at_tables(configuration, look, access, entries, partitions, topics)
         findings += check_health(look, configuration.clickhouse.limits)
+    findings += check_apart(configuration, access, entries, looks)
     return findings + check_insert_locks(access, looks)
 
 

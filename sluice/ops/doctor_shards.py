@@ -4,13 +4,15 @@ cluster says it has, and an insert lock where they take one quorum insert at a t
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import closing
+from functools import partial
 
 from sluice.clickhouse.access import ClickHouseAccess
 from sluice.clickhouse.schema import TableFacts
+from sluice.clickhouse.system import nodes_made
 from sluice.clickhouse.topology import read_members
-from sluice.config import ClusterConfiguration, Configuration
+from sluice.config import ClusterConfiguration, Configuration, TableConfiguration
 from sluice.core.errors import SluiceError
 from sluice.core.replicas import ReplicaLimits, judged
 from sluice.driver.specs import access_of
@@ -95,6 +97,66 @@ def check_differences(looks: Sequence[ReplicaLook]) -> list[Finding]:
             found.ok("same-table", f"{len(tables)} servers{among} describe it alike")
         findings += found.findings
     return findings
+
+
+def check_apart(
+    configuration: Configuration,
+    access: ClickHouseAccess,
+    entries: Iterable[TableConfiguration],
+    looks: Sequence[ReplicaLook],
+) -> list[Finding]:
+    """The shards of an entry have tables of their own. Where two of them are one table, each row is
+    in both: a probe and `sluice audit` find all of them doubled, and who deletes them in one shard
+    has none."""
+    findings: list[Finding] = []
+    wanted = ((each.database, each.table, configuration.shards_of(each)) for each in entries)
+    for database, table, shards in dict.fromkeys(wanted):
+        found, name = Examination(f"{database}.{table}"), (database, table)
+        tables = [
+            (look.shard, look.url, look.tables[name])
+            for look in looks
+            if look.shard in shards and name in look.tables
+        ]
+        found.attempt("shards", partial(_require_apart, found, access, tables))
+        findings += found.findings
+    return findings
+
+
+_Placed = tuple[str, str, TableFacts]
+
+
+def _require_apart(found: Examination, access: ClickHouseAccess, tables: Sequence[_Placed]) -> None:
+    seen: dict[str, str] = {}
+    for known_by, shard, why in _known_by(access, tables):
+        first = seen.setdefault(known_by, shard)
+        if first != shard:
+            found.error(
+                "shards",
+                f"is one table in the shards {first} and {shard}, since {why}: each of its rows is "
+                "in both, so that a probe and `sluice audit` find all of them doubled",
+                "Delete no row for it. Give each shard a table of its own, with {shard} in its "
+                "zookeeper_path, or let the entry name only one of these shards.",
+            )
+            return
+
+
+def _known_by(
+    access: ClickHouseAccess, tables: Sequence[_Placed]
+) -> Iterator[tuple[str, str, str]]:
+    """What no two tables have, which shard has it, and that in words. ZooKeeper is asked only where
+    two shards have one path: each may have an ensemble of its own."""
+    of_path: dict[str, dict[str, str]] = {}
+    for shard, url, facts in tables:
+        yield url, shard, f"both name {url}"
+        if facts.replicated and not facts.zookeeper_name:
+            of_path.setdefault(facts.zookeeper_path, {}).setdefault(shard, url)
+    for path, of_shard in of_path.items():
+        for shard, url in of_shard.items() if len(of_shard) > 1 else ():
+            with access.connect(url) as server:
+                made = nodes_made(server, f"{path}/replicas")
+            if made:
+                why = f"both have the zookeeper_path {path} in one ZooKeeper"
+                yield f"{path} {made}", shard, why
 
 
 def _check_zones(looks: Iterable[ReplicaLook]) -> list[Finding]:

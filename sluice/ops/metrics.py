@@ -172,6 +172,11 @@ _WAITS: Mapping[str, Family[Waits]] = {
         lambda each: each.frozen.items(),
         ("table",),
     ),
+    "sluice_refused_topics": GaugeFamily(
+        "Topics that are to be loaded and are not, since the driver refuses them: they do not "
+        "exist, do not begin as `start` says, or would come twice into one table.",
+        lambda each: len(each.refused),
+    ),
 }
 
 

@@ -24,6 +24,7 @@ from sluice.core.decided import Frozen, Version
 from sluice.core.errors import ConfigurationError
 from sluice.core.ranges import TopicPartition
 from sluice.driver.connector import ConnectorRun
+from sluice.driver.counters import Waits
 from sluice.driver.fleet import FleetMember
 from sluice.driver.loop import ConnectorLoop
 from sluice.driver.ports import ReplicaState
@@ -237,6 +238,7 @@ class ConnectorNow:
     :param troubled: partitions that neither load nor are idle, the worst first, or as many of them
         as are shown.
     :param settings: what counts instead of the configuration, in words.
+    :param refused: which topics are to be loaded and are not, and why, in words.
     """
 
     name: str
@@ -250,6 +252,7 @@ class ConnectorNow:
     replicas: tuple[ReplicaNow, ...] = ()
     frozen: tuple[str, ...] = ()
     settings: tuple[str, ...] = ()
+    refused: tuple[str, ...] = ()
     troubled: tuple[PartitionNow, ...] = ()
     fleet: FleetNow | None = None
     applied: AppliedNow | None = None
@@ -372,6 +375,8 @@ class Look:
             return "waits", outage
         if is_sought:
             return "waits", f"{state.block_range} is looked for in its tables"
+        if state.unverified:
+            return "waits", f"its leader has changed, and is not believed yet: {state.unverified}"
         if state.is_unseen:
             return "waits", "no leader has told of its log since this driver took it over"
         if state.record.in_doubt and state.failures:
@@ -436,10 +441,20 @@ def look_at(run: ConnectorRun, rates: Rates, now_ms: int) -> ConnectorNow:
         replicas=_replicas(loop),
         frozen=tuple(each.line() for each in loop.freezing.standing),
         settings=tuple(each.line() for each in loop.settings),
+        refused=tuple(_refused(look.waits)),
         troubled=tuple(troubled[:TROUBLED_MAX]),
         fleet=_fleet(run.fleet),
         applied=_applied(run, rates.files, now_ms),
     )
+
+
+def _refused(waits: Waits) -> Iterable[str]:
+    topics = sorted(waits.refused)
+    for topic in topics[:TROUBLED_MAX]:
+        error = waits.refused[topic]
+        yield f"topic {topic} is not loaded: {error}. Try: {error.hint}"
+    if len(topics) > TROUBLED_MAX:
+        yield f"{len(topics) - TROUBLED_MAX} more topics are not loaded"
 
 
 def _applied(run: ConnectorRun, files: Files, now_ms: int) -> AppliedNow | None:

@@ -195,11 +195,22 @@ class WorkerCache:
         return self.stores[access]
 
     def _provide_registry(self, environment: TaskEnvironment, table: TableSpec) -> None:
-        """A registry that has moved since is asked where it is now: its numbers are the same."""
+        """A registry that has moved since is asked where it is now: its numbers are the same.
+
+        :raises TerminalError: the configuration names none any more.
+        """
         url = table.registry
-        if url and environment.registry is not None and url not in self.registries:
-            provide(url, RegistryClient(environment.registry))
-            self.registries.add(url)
+        if not url or url in self.registries:
+            return
+        if environment.registry is None:
+            raise TerminalError(
+                f"the range is recorded with schemas of the registry {url} for table entry "
+                f"{table.entry}, and the configuration has no section [registry] any more",
+                f'Put [registry] with url = "{url}" back, and start the driver again; take it out '
+                "once `sluice status` shows no range of the entry's topics in doubt.",
+            )
+        provide(url, RegistryClient(environment.registry))
+        self.registries.add(url)
 
     def server(self, environment: TaskEnvironment, url: str) -> Server:
         """The connection to a replica, with the password that the driver has read last."""

@@ -112,6 +112,9 @@ def test_status(answers: Answers, config: str, capsys: pytest.CaptureFixture[str
     assert header.split()[:4] == ["connector", "topic", "partition", "committed"]
     assert "12,345" in first and "in doubt" in first
     assert second.split() == ["dc1", "orders", "1", *"-----", "0", "0", "-", "-", "s1", "s2"]
+    refused = "connector dc1: topic b is not loaded"
+    answers.set("sluice.ops.http.asking", read_refused=lambda _: [refused])
+    assert run(capsys, "status", config).out.splitlines()[3:] == [refused]
     first_object = json.loads(run(capsys, "status", config, "--json").out)[0]
     assert first_object["intent"] == {
         "kind": "intend",

@@ -38,6 +38,47 @@ def test_the_order_of_entries_and_topics_and_moments_make_no_difference(tmp_path
     assert again.connectors == one.connectors and document_of(again) == document_of(one)
 
 
+PROTO = """\
+syntax = "proto3";
+message Order {
+  uint64 id = 1; // not a ${VARIABLE}, nor $${TWO}
+  string name = 2;
+}
+"""
+KEY = '{"type": "record", "name": "K", "fields": [{"name": "user", "type": "long"}]}'
+WITH_FILES = (
+    MINIMAL
+    + """\
+format = "Protobuf"
+options = { schema_file = "${FOLDER}/order.proto", message = "Order" }
+columns = { user = { key = "user" } }
+key = { format = "AvroSingleObject", options = { schema_file = "key.avsc" } }
+"""
+)
+
+
+def test_the_texts_of_files_are_applied_and_not_their_names(tmp_path: Path) -> None:
+    """Who edits one, and starts a driver, has not applied it; and a driver elsewhere needs none."""
+    environment = {"FOLDER": str(tmp_path)}
+    (tmp_path / "order.proto").write_text(PROTO)
+    (tmp_path / "key.avsc").write_text(KEY)
+    before = load_text(tmp_path, WITH_FILES, environment)
+    document = document_of(before)
+    (tmp_path / "order.proto").write_text(PROTO.replace("string name", "bytes name"))
+    edited = load_text(tmp_path, WITH_FILES, environment)
+    assert edited.tables != before.tables
+    assert differences(document, document_of(edited)) == [
+        Difference(
+            *("change", "table", "orders", ""),
+            ('options.schema: from line 4 on "  string name = 2;" becomes "  bytes name = 2;"',),
+        )
+    ]
+    for file in ("order.proto", "key.avsc"):
+        (tmp_path / file).unlink()
+    applied = under(load_text(tmp_path, MINIMAL), document, "version 1", environment)
+    assert applied.tables == before.tables and document_of(applied) == document
+
+
 def test_a_version_counts_and_all_else_is_the_files(tmp_path: Path) -> None:
     applied = document_of(load_text(tmp_path, MORE, ENVIRONMENT))
     text = MINIMAL.replace("localhost:9092", "east:9092").replace("8123", "8124")

@@ -6,7 +6,9 @@ from collections.abc import Iterable, Mapping
 
 from sluice.core.errors import TransientError
 from sluice.core.ranges import EpochOffset, TopicPartition
-from sluice.kafka.log import TopicMissingError
+from sluice.kafka.log import Cuts, TopicMissingError
+
+Points = dict[TopicPartition, EpochOffset]
 
 
 class Sources:
@@ -18,8 +20,10 @@ class Sources:
     epoch: int
     leaders: dict[TopicPartition, int]
     cut_at: dict[TopicPartition, int]
+    #: Whose new leader says nothing of cuts.
+    unasked: set[TopicPartition]
     ids: dict[str, str]
-    asked_epochs: list[dict[TopicPartition, EpochOffset]]
+    asked_epochs: list[Points]
     topic_requests: int
 
     def stable_ends(
@@ -48,11 +52,11 @@ class Sources:
     def leader_of(self, source: TopicPartition) -> int:
         return self.leaders.get(source, -1)
 
-    def find_cuts(
-        self, points: Mapping[TopicPartition, EpochOffset]
-    ) -> Mapping[TopicPartition, str]:
+    def find_cuts(self, points: Mapping[TopicPartition, EpochOffset]) -> Cuts:
         self.asked_epochs.append(dict(points))
-        return {s: "cut" for s, at in points.items() if at.offset > self.cut_at.get(s, 1 << 60)}
+        told = {source: at for source, at in points.items() if source not in self.unasked}
+        found = {s: "cut" for s, at in told.items() if at.offset > self.cut_at.get(s, 1 << 60)}
+        return Cuts(found, dict.fromkeys(points.keys() - told.keys(), "no answer for 3 s"))
 
     def topics(self, names: Iterable[str], *, partial: bool = False) -> dict[str, tuple[str, int]]:
         self.topic_requests += 1

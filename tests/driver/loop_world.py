@@ -24,7 +24,6 @@ from sluice.core.load_spec import LINEAGE_TYPES, LoadSpec, TableSpec
 from sluice.core.planning import Limits
 from sluice.core.ranges import (
     EPOCH_UNKNOWN,
-    EpochOffset,
     Range,
     TopicPartition,
     contains,
@@ -48,7 +47,7 @@ from sluice.driver.unknown_schemas import PATIENCE_MS
 from sluice.kafka.clients import KafkaAccess
 from sluice.spark.jobs import Inbox, JobLostError, JobResult, SparkGoneError
 from sluice.worker.assignment import Assignment, Job, TaskEnvironment
-from tests.driver.loop_sources import Sources
+from tests.driver.loop_sources import Points, Sources
 
 START_MS = 1_800_000_000_000
 TASK_MS = 100
@@ -178,7 +177,7 @@ class World(Inbox, Sources):
         self.inflight_inserts_max, self.schema_patience_ms = INFLIGHT_INSERTS_MAX, PATIENCE_MS
         self.shards: dict[str, tuple[str, ...]] = {"s1": ("http://h",)}
         self.leaders, self.cut_at = dict[TopicPartition, int](), dict[TopicPartition, int]()
-        self.asked_epochs: list[dict[TopicPartition, EpochOffset]] = []
+        self.asked_epochs, self.unasked = list[Points](), set[TopicPartition]()
         self._events: list[tuple[int, int, Callable[[], None]]] = []
         self._sequence = self._windows_at = 0
         self._members, self._inserted = dict[str, list[Assignment]](), set[str]()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from dataclasses import replace
 from pathlib import Path
 
@@ -30,26 +29,23 @@ def configuration_of(folder: Path, named: str, pattern: str, *tables: str) -> Co
     )
 
 
-def test_topics_are_found_when_they_are_there(
-    kafka: Kafka, tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_topics_are_found_when_they_are_there(kafka: Kafka, tmp_path: Path) -> None:
     log = SourceLog(kafka.admin)
     named = kafka.topic()
     every, late = f"{named}\\..*", f"{named}\\.late"
     assert topics_today(configuration_of(tmp_path, named, ""), "dc1", log) == (named,)
     configuration = configuration_of(tmp_path, named, every, every, late)
     finder = TopicFinder(configuration, "dc1", log)
-    assert finder.find({named}) == [] and finder.is_named(named)
+    assert finder.find({named}) == ([], {}) and finder.is_named(named)
     early = kafka.topic(name=f"{named}.early")
-    assert finder.find({named}) == [early] and not finder.is_named(early)
-    assert finder.find({named, early}) == []
+    assert finder.find({named}) == ([early], {}) and not finder.is_named(early)
+    assert finder.find({named, early}) == ([], {})
     assert topics_to_load(configuration, "dc1", log) == (named, early)
 
     kafka.topic(name=f"{named}.late")
-    with caplog.at_level(logging.ERROR, "sluice.loop"):
-        assert finder.find({named, early}) == finder.find({named, early}) == []
-    (record,) = caplog.records
-    assert f"{named}.late goes to default.orders twice" in record.message
+    found, refused = finder.find({named, early})
+    assert found == [] and list(refused) == [f"{named}.late"]
+    assert f"{named}.late goes to default.orders twice" in str(refused[f"{named}.late"])
     with pytest.raises(TopicRefusedError, match="twice"):
         topics_to_load(configuration, "dc1", log)
 

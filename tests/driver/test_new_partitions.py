@@ -7,7 +7,7 @@ from collections.abc import Collection
 
 import pytest
 
-from sluice.core.errors import TransientError
+from sluice.core.errors import SluiceError, TransientError
 from sluice.core.ledger import LedgerView
 from sluice.core.ranges import TopicPartition
 from sluice.driver.observing import NewPartitions, NewPartitionsRead
@@ -28,8 +28,8 @@ class Wanted:
     def is_named(self, topic: str) -> bool:
         return topic in self.topics
 
-    def find(self, known: Collection[str]) -> list[str]:
-        return sorted(self.topics.difference(known))
+    def find(self, known: Collection[str]) -> tuple[list[str], dict[str, SluiceError]]:
+        return sorted(self.topics.difference(known)), {}
 
 
 def test_it_is_read_in_another_thread_and_taken_over_where_it_is_told() -> None:

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from dataclasses import replace
 from itertools import pairwise
 
 import pytest
 
 from sluice.core.budget import TargetShard
-from sluice.core.errors import OwnerChangedError, TransientError
+from sluice.core.errors import OwnerChangedError, SluiceError, TransientError
 from sluice.core.ledger import Background
 from sluice.core.ranges import EpochOffset, TopicPartition
 from sluice.core.receipts import Failed, Outcome
@@ -21,6 +21,7 @@ from sluice.driver.load_specs import NamedSpec
 from sluice.driver.start import Started
 from sluice.driver.state import PartitionState, PossibleLateInsert
 from sluice.kafka.errors import recreated
+from sluice.ops.running import Lags, Look
 from sluice.worker.assignment import Assignment, Job
 from tests.driver.loop_world import START_MS, World, kinds, table_spec
 
@@ -130,6 +131,38 @@ def test_a_log_that_was_cut_and_filled_again_while_the_loop_runs_is_not_read() -
     assert world.rows_of(P1) == [1] * 40
     assert {source: record.epoch for source, record in world.group.items()} == {P0: 3, P1: 5}
     assert world.asked_epochs == [{P0: EpochOffset(20, 3), P1: EpochOffset(20, 3)}]
+
+
+def test_a_new_leader_that_tells_nothing_of_a_cut_holds_back_its_own_partition_alone() -> None:
+    """Its first message cannot be read, say. It is asked again, ever more seldom, and told as
+    behind meanwhile."""
+    world = World([P0, P1])
+    world.epoch = 3
+    world.ends.update({P0: 20, P1: 20})
+    loop, seen = world.loop(), list[object]()
+
+    def led_by_another() -> None:
+        world.unasked.add(P0)
+        world.epoch = 5
+        world.ends.update({P0: 40, P1: 40})
+
+    def look() -> None:
+        now = next(iter(Look(loop, Lags(), world.now).partitions()))
+        seen.extend((world.rows_of(P0), world.rows_of(P1), loop.waits.kafka))
+        seen.extend((now.verdict, now.reason, now.behind_seconds))
+
+    world.at(20_000, led_by_another)
+    world.at(200_000, look)
+    world.at(200_000, world.unasked.clear)
+    loop.run({P0: 40, P1: 40}, 5.0)
+    *told, behind_seconds = seen
+    why = "its leader has changed, and is not believed yet: no answer for 3 s"
+    assert told == [[1] * 20 + [0] * 20, [1] * 40, False, "waits", why]
+    assert isinstance(behind_seconds, float) and behind_seconds > 150
+    asked = [set(points) for points in world.asked_epochs]
+    assert asked[0] == {P0, P1} and all(points == {P0} for points in asked[1:])
+    assert 5 < len(asked) < 20
+    assert world.rows_of(P0) == [1] * 40 and loop.states[P0].unverified == ""
 
 
 def test_what_was_seen_and_not_recorded_may_be_cut() -> None:
@@ -248,8 +281,18 @@ class Finder:
     def is_named(self, topic: str) -> bool:
         return topic == "a"
 
-    def find(self, known: Collection[str]) -> list[str]:
-        return sorted(self._world.ids.keys() - set(known))
+    def find(self, known: Collection[str]) -> tuple[list[str], dict[str, SluiceError]]:
+        return sorted(self._world.ids.keys() - set(known)), {}
+
+
+class Refusing(Finder):
+    """Refuses topics, each look for the next reason."""
+
+    topics: Mapping[str, list[str]] = {}
+
+    def find(self, known: Collection[str]) -> tuple[list[str], dict[str, SluiceError]]:
+        whys = ((topic, reasons.pop(0)) for topic, reasons in self.topics.items() if reasons)
+        return [], {topic: StartRefusedError(why) for topic, why in whys}
 
 
 def found_world(*sources: TopicPartition) -> World:
@@ -315,10 +358,30 @@ def test_a_topic_that_cannot_begin_is_told_of_once_and_holds_no_other(
         loop.run(None, 5.0)
     assert world.rows_of(OTHER) == [1] * 10 and refused not in loop.states
     assert len([r for r in caplog.records if "topic c is not loaded" in r.message]) == 1
+    assert {topic: str(why) for topic, why in loop.waits.refused.items()} == {
+        "c": "the group has committed no offset for c[0]"
+    }
     loop.stopping.clear()
     world.at(150_000, loop.stopping.set)
     loop.run(None, 5.0)
-    assert world.rows_of(refused) == [1] * 10
+    assert world.rows_of(refused) == [1] * 10 and not loop.waits.refused
+
+
+def test_a_topic_that_is_refused_is_told_until_nobody_wants_it_any_more() -> None:
+    world = found_world(P0)
+    refusing = world.topic_finder = Refusing(world)
+    loop, told = world.loop(), list[dict[str, str]]()
+
+    def look() -> None:
+        told.append({topic: str(why) for topic, why in loop.waits.refused.items()})
+
+    refusing.topics = {"c": ["c comes twice"] * 2 + ["c comes thrice"]}
+    for delay_ms in (1, 35_000, 65_000, 95_000, 125_000):
+        world.at(delay_ms, look)
+    world.at(130_000, loop.stopping.set)
+    loop.run(None, 5.0)
+    why = {"c": "c comes twice"}
+    assert told == [{}, why, why, {"c": "c comes thrice"}, {}]
 
 
 @pytest.mark.parametrize("named", [False, True])

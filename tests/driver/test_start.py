@@ -4,7 +4,7 @@ in doubt is settled under its recorded load spec, or its partition stops in word
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 
 import pytest
@@ -22,7 +22,7 @@ from sluice.core.ledger import (
     spec_entry,
 )
 from sluice.core.load_spec import LoadSpec
-from sluice.core.ranges import Range, TopicPartition
+from sluice.core.ranges import EpochOffset, Range, TopicPartition
 from sluice.core.records import Kind, encode
 from sluice.core.topics import NO_TOPIC_ID
 from sluice.driver.discovering import retired
@@ -38,6 +38,7 @@ from sluice.driver.start import (
 from sluice.driver.state import PossibleLateInsert
 from sluice.kafka import ledger
 from sluice.kafka.ledger import read_view
+from sluice.kafka.log import Cuts
 from tests.driver.starting import spec_of, start, start_parts
 from tests.kafka.groups import NOW, SETTLED, Group, intend
 from tests.support.kafka import Kafka, numbered
@@ -309,6 +310,34 @@ def test_what_was_in_doubt_when_it_was_adopted_is_not_sent_as_the_first_one(grou
     assert state.stopped is None and not state.has_to_be_probed
     assert not assigned(state, NOW, looks_for_fields=False).is_first
     heir.close()
+
+
+def test_a_leader_that_tells_nothing_of_a_cut_holds_back_its_own_partition_alone(
+    two: Group,
+) -> None:
+    """Both have changed their leader since they were recorded."""
+    today = spec_of("a", topic=two.topic)
+    topic_id = two.kafka.log.topics([two.topic])[two.topic][0]
+    settled = replace(
+        SETTLED, owner="old", topic_id=topic_id, spec=today.digest(), begin=5, end=5, epoch=1000
+    )
+    records = dict.fromkeys(two.sources, settled)
+    for number in (0, 1):
+        two.kafka.produce(two.topic, numbered(20), number)
+    old = two.recorder("old")
+    entries = (spec_entry(today.digest(), today.canonical()),)
+    entries += tuple(record_entry(source, settled, Background()) for source in records)
+    old.finish_take_over(old.take_over(records), Commit(records, entries))
+
+    def find_cuts(points: Mapping[TopicPartition, EpochOffset]) -> Cuts:
+        assert points == dict.fromkeys(two.sources, EpochOffset(5, 1000))
+        return Cuts({}, {two.sources[0]: "no answer for 3 s"})
+
+    parts = replace(start_parts(two, today, why=None), find_cuts=find_cuts)
+    states = take_over(parts, two.sources).states
+    assert [state.is_unseen for state in states] == [True, False]
+    assert [(s.stopped, s.stable_end) for s in states] == [(None, 5), (None, 20)]
+    assert states[0].record.epoch == 1000
 
 
 def test_what_somebody_else_recorded_since_it_was_read_ahead_is_read_anew(two: Group) -> None:

@@ -16,7 +16,7 @@ import pytest
 from sluice.core.ranges import EpochOffset, Range, TopicPartition
 from sluice.kafka.clients import KafkaAccess, make_admin
 from sluice.kafka.errors import RangeVanishedError, UnreadRangeError
-from sluice.kafka.log import SourceLog, find_cuts
+from sluice.kafka.log import Cuts, SourceLog, find_cuts
 from sluice.kafka.reader import Wanted
 from sluice.kafka.readers import Reader, make_reader
 from sluice.testbed.local.running import Broker
@@ -105,7 +105,7 @@ def test_it_was_cut_while_a_driver_ran(fragile_world: World) -> None:
     source = TopicPartition("orders", 0)
     recorded = _end(world, source)
     assert recorded.offset == 2 * CUT
-    assert find_cuts(_access(world), {source: recorded}) == {}
+    assert find_cuts(_access(world), {source: recorded}) == Cuts()
     world.broker.stop()
     cut_log(world.broker, "orders", CUT)
     world.broker.start()
@@ -139,7 +139,7 @@ def test_nothing_is_read_that_came_before_the_log_was_cut(fragile_world: World, 
     now, new = _end(world, source), make_reader(access)
     assert now.epoch > before.epoch
     following = Range(source, 400, 800)
-    assert find_cuts(access, {source: EpochOffset(following.begin, before.epoch)}) == {}
+    assert find_cuts(access, {source: EpochOffset(following.begin, before.epoch)}) == Cuts()
     assert _values(kept, following, now.epoch) == _values(new, following, now.epoch)
     kept.close()
     new.close()
@@ -158,9 +158,9 @@ def assert_no_range_is_read(world: World, source: TopicPartition, recorded: Epoc
     now = _end(world, source)
     assert now.epoch > recorded.epoch
     access = _access(world)
-    assert "broker end offset is 500" in find_cuts(access, {source: recorded})[source]
-    assert find_cuts(access, {source: EpochOffset(CUT, recorded.epoch)}) == {}
-    assert find_cuts(access, {source: now}) == {}
+    assert "broker end offset is 500" in find_cuts(access, {source: recorded}).found[source]
+    assert find_cuts(access, {source: EpochOffset(CUT, recorded.epoch)}) == Cuts()
+    assert find_cuts(access, {source: now}) == Cuts()
     for name in ("librdkafka", "native"):
         reader = make_reader(KafkaAccess("dc1", world.broker.brokers, reader=name))
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import closing
 from dataclasses import replace
 
 import confluent_kafka as ck
@@ -11,6 +12,7 @@ from sluice.core.ranges import intervals_of
 from sluice.core.receipts import DeadLetter, Origin
 from sluice.kafka.dead_letters import (
     DeadLetterKey,
+    DeadLetterTopic,
     Outgoing,
     Purged,
     Replayed,
@@ -19,13 +21,11 @@ from sluice.kafka.dead_letters import (
     purged_marks,
     read_dead_letters,
     read_mark,
-    read_records,
-    replayed_in,
     replayed_mark,
     unwrap,
     wrap,
 )
-from sluice.kafka.errors import KafkaTerminalError
+from sluice.kafka.errors import KafkaTerminalError, KafkaUnavailableError
 from sluice.kafka.replaying import only_table, replayed_message
 from sluice.kafka.tail import LogMessage
 from tests.kafka.groups import NOW, letter
@@ -155,12 +155,11 @@ def test_intervals_of_marks_are_joined() -> None:
     assert joined(parts) == {key: ((1, 5), (9, 11))}
 
 
-def produce(kafka: Kafka, topic: str, messages: list[Outgoing]) -> None:
+def produce(kafka: Kafka, topic: str, messages: list[Outgoing], partition: int = 0) -> None:
     producer = ck.Producer({"bootstrap.servers": kafka.brokers})
     for message in messages:
-        producer.produce(
-            topic, value=message.value, key=message.key, headers=message.headers, partition=0
-        )
+        key, headers = message.key, message.headers
+        producer.produce(topic, message.value, key, partition=partition, headers=headers)
     assert producer.flush(30) == 0
 
 
@@ -168,12 +167,31 @@ def test_reading_parts_dead_letters_from_marks(kafka: Kafka) -> None:
     topic = kafka.own_topic()
     mark = Replayed(0, 0, NOW, "ada@host", "run1")
     produce(kafka, topic, [wrapped(LETTER), replayed_mark(topic, stored(), mark)])
-    first, second = read_records(kafka.access(), topic)
-    assert isinstance(first, StoredDeadLetter)
-    assert (first.offset, first.letter, first.written_at_ms) == (0, LETTER, NOW + 5)
-    assert second == mark
-    assert replayed_in(kafka.access(), topic) == {(0, 0): mark}
+    with closing(DeadLetterTopic(kafka.access(), topic)) as held:
+        first, second = held.records()
+        assert isinstance(first, StoredDeadLetter)
+        assert (first.offset, first.letter, first.written_at_ms) == (0, LETTER, NOW + 5)
+        assert second == mark
+        assert held.replayed() == {(0, 0): mark}
     assert list(read_dead_letters(kafka.access(), topic)) == [LETTER]
+
+
+def test_partitions_are_read_one_after_the_other(kafka: Kafka) -> None:
+    """By one client, which has messages of the one before already."""
+    topic, counts = kafka.topic(4), (600, 0, 3, 1)
+    for partition, count in enumerate(counts):
+        produce(kafka, topic, [wrapped(LETTER)] * count, partition)
+    places = [(partition, n) for partition, count in enumerate(counts) for n in range(count)]
+    with closing(DeadLetterTopic(kafka.access(), topic)) as held:
+        assert held.is_there and next(held.records()) is not None
+        for to_log_end in (False, True):
+            found = held.records(to_log_end=to_log_end)
+            told = [(r.partition, r.offset) for r in found if isinstance(r, StoredDeadLetter)]
+            assert told == places
+    missing = DeadLetterTopic(kafka.access(), "no-such-topic")
+    assert not missing.is_there
+    with pytest.raises(KafkaUnavailableError, match="there is no such topic"):
+        next(missing.records())
 
 
 def test_a_strange_message_is_named(kafka: Kafka) -> None:

@@ -173,6 +173,12 @@ NORMAL: dict[str, tuple[str, str]] = {
     "sluice_failovers": ("0, or a few while servers change.", "Which replica fails? The page."),
     "sluice_window_unreadable": ("0.", "`sluice quorum`: are servers or ZooKeeper away?"),
     "sluice_kafka_unanswered": ("0.", "Bring the brokers back."),
+    "sluice_refused_topics": (
+        "0.",
+        "The page and `sluice status` name them, and say what to do; `sluice doctor`, too. What "
+        "expires in them meanwhile is never loaded. Members of a fleet tell none: look at "
+        "`sluice_fleet_unowned_partitions`, and into their logs.",
+    ),
     "sluice_consecutive_record_failures": (
         "0.",
         "The driver's log says why; are the brokers well?",

@@ -7,14 +7,18 @@ import sys
 import threading
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import confluent_kafka as ck
 import pytest
+from confluent_kafka.admin import NewPartitions
 
 from sluice.config import Configuration, load
 from sluice.core.receipts import Origin
+from sluice.kafka import clients
 from sluice.kafka.errors import UnknownCommitError
 from sluice.kafka.replaying import DeadLetterWriter, OvertakenError, replayed_message
+from sluice.kafka.waiting import Waiting
 from sluice.ops.dead_letters import (
     Count,
     DeadLetterSelection,
@@ -46,6 +50,32 @@ def test_filters(pipeline: DeadLetters) -> None:
     assert offsets_of(pipeline, DeadLetterSelection(before_ms=NOW + 2)) == [1]
     assert offsets_of(pipeline, DeadLetterSelection(connector="dc1", offset=5)) == [9]
     assert offsets_of(pipeline, DeadLetterSelection(offset=9)) == [9]
+
+
+def test_a_look_opens_one_client_however_many_partitions_there_are(
+    pipeline: DeadLetters, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each logs in, which takes a second with OAuth; beside it one asks how many there are."""
+    pipeline.write(1, 2)
+    more = pipeline.kafka.admin.create_partitions([NewPartitions(pipeline.dead_letters, 5)])
+    more[pipeline.dead_letters].result(30)
+    made, make = list[str](), clients._make
+
+    def counting(kind: Any, *rest: Any, **own: Any) -> Any:
+        made.append(kind.__name__)
+        return make(kind, *rest, **own)
+
+    monkeypatch.setattr(clients, "_make", counting)
+    assert offsets_of(pipeline, ALL) == [1, 2]
+    assert sorted(made) == ["AdminClient", "Consumer"]
+    made.clear()
+    assert plan_purge(pipeline.configuration, ALL).dead_letters == 2
+    assert sorted(made) == ["AdminClient", "Consumer", "Consumer"], "one sees open transactions"
+    made.clear()
+    waiting = Waiting(pipeline.kafka.access(), pipeline.dead_letters, f"{pipeline.pipeline}.dc1")
+    waiting.look(lambda messages: messages)
+    assert sum(waiting.by_table().values()) == 2
+    assert sorted(made) == ["AdminClient", "Consumer"]
 
 
 def test_since_reads_from_there_on(pipeline: DeadLetters) -> None:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from contextlib import closing
+
 import pytest
 
 from sluice.config import load
-from sluice.kafka.dead_letters import Purged, StoredDeadLetter, read_records
+from sluice.kafka.dead_letters import DeadLetterTopic, Purged, StoredDeadLetter
 from sluice.ops import dead_letters_purging
 from sluice.ops.dead_letters import (
     DeadLetterSelection,
@@ -116,5 +118,6 @@ def test_dead_letters_that_came_after_the_plan_stay(pipeline: DeadLetters) -> No
     pipeline.write(2)
     assert purge(pipeline.configuration, ALL, plan).dead_letters == 1
     assert offsets_of(pipeline, ALL) == [2]
-    records = list(read_records(pipeline.kafka.access(), pipeline.dead_letters))
+    with closing(DeadLetterTopic(pipeline.kafka.access(), pipeline.dead_letters)) as held:
+        records = list(held.records())
     assert [type(record) for record in records] == [StoredDeadLetter, Purged]

@@ -2,17 +2,32 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping
+from contextlib import nullcontext
 from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
+from sluice.clickhouse.access import ClickHouseAccess
+from sluice.clickhouse.http import Server
 from sluice.clickhouse.schema import Dependent, TableFacts
 from sluice.core.errors import TransientError
-from sluice.ops.doctor_clickhouse import ReplicaLook
+from sluice.ops.doctor_clickhouse import ReplicaLook, look_at_replica
 from sluice.ops.doctor_findings import Examination, refusal
-from sluice.ops.doctor_shards import check_contact, check_differences
+from sluice.ops.doctor_shards import check_apart, check_contact, check_differences
 from sluice.ops.doctor_tables import check_table
-from tests.ops.doctor_facts import FACTS, LINEAGE, NEEDS, NEW, bad, look
+from tests.ops.doctor_facts import ENTRY, FACTS, LINEAGE, NEEDS, NEW, bad, look
+from tests.support.clickhouse_server import ClickHouseServer
+from tests.support.fixtures import fresh_database
+
+
+@pytest.fixture
+def replicated(
+    clickhouse_18: ClickHouseServer, clickhouse_18_second: ClickHouseServer
+) -> Iterator[str]:
+    yield from fresh_database(clickhouse_18.url, clickhouse_18_second.url)
 
 
 @pytest.mark.parametrize(
@@ -97,6 +112,67 @@ def test_servers_that_differ(other: ReplicaLook, words: str) -> None:
     errors = [finding for finding in findings if finding.level == "error"]
     assert len(errors) == (1 if words else 0)
     assert not words or words in errors[0].what
+
+
+NODES = [("r1", 17), ("r2", 19)]
+
+
+def shards_found(
+    one: ReplicaLook, other: ReplicaLook, of_url: Mapping[str, list[tuple[str, int]]]
+) -> list[str]:
+    """What is found of two shards.
+
+    :param of_url: the nodes of its replicas that each server shows, and what made them; one that is
+        not named is not to be asked.
+    """
+
+    def connect(url: str) -> object:
+        rows = [{"name": name, "czxid": made} for name, made in of_url[url]]
+        return nullcontext(SimpleNamespace(query=lambda *_: rows))
+
+    told: Any = SimpleNamespace(connect=connect)
+    configuration: Any = SimpleNamespace(shards_of=lambda _: ("s1", "s2"))
+    findings = check_apart(configuration, told, [ENTRY, ENTRY], [one, other])
+    assert {(each.level, each.check) for each in findings} <= {("error", "shards")}
+    return [each.what for each in findings]
+
+
+def test_two_shards_that_are_one_table() -> None:
+    """Whoever deletes the rows of one of them, which an audit calls doubled, has none."""
+    one, other = look("s1", "http://a"), look("s2", "http://b")
+    assert shards_found(one, look("s2", "http://b", replace(FACTS, zookeeper_path="/x")), {}) == []
+    own_ensembles = {"http://a": NODES, "http://b": [("r1", 17), ("r2", 18)]}
+    assert shards_found(one, other, own_ensembles) == []
+    (same,) = shards_found(one, other, {"http://a": NODES, "http://b": NODES})
+    assert (
+        "is one table in the shards s1 and s2, since both have the zookeeper_path /orders" in same
+    )
+    assert shards_found(one, other, {"http://a": [], "http://b": []}) == []
+    plain = replace(FACTS, replicated=False, zookeeper_path="")
+    (same,) = shards_found(look("s1", "http://a", plain), look("s2", "http://a", plain), {})
+    assert "since both name http://a" in same
+    assert shards_found(look("s1", "http://a", plain), look("s2", "http://b", plain), {}) == []
+
+
+def test_two_shards_that_share_one_path(old: Server, second: Server, replicated: str) -> None:
+    access = ClickHouseAccess({"s1": (old.url,), "s2": (second.url,)}, "default", "", "single")
+    entry = replace(ENTRY, target=f"{replicated}.orders")
+    configuration: Any = SimpleNamespace(shards_of=lambda _: ("s1", "s2"))
+
+    def found(paths: str) -> list[str]:
+        looks = []
+        for server, shard, path in zip((old, second), access.shards, paths, strict=True):
+            server.execute(f"DROP TABLE IF EXISTS {replicated}.orders")
+            server.execute(
+                f"CREATE TABLE {replicated}.orders (id UInt64) ENGINE = ReplicatedMergeTree("
+                f"'/apart/{replicated}/{path}', '{{replica}}') ORDER BY id"
+            )
+            looks.append(look_at_replica(access, shard, server.url, [(replicated, "orders")]))
+        return [each.what for each in check_apart(configuration, access, [entry], looks)]
+
+    (same,) = found("aa")
+    assert "is one table in the shards s1 and s2" in same
+    assert found("ab") == []
 
 
 def test_a_table_that_all_shards_have_alike_is_said_to_be() -> None:

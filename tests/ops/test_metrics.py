@@ -12,6 +12,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from sluice.claims.port import StoreFacts
 from sluice.core.dead_letters import DeadLetterLimit, DeadLetterWindow
 from sluice.core.decided import Frozen, Subject
+from sluice.core.errors import TerminalError
 from sluice.core.ranges import TopicPartition
 from sluice.core.receipts import ClaimedRows, Duplicates, Loaded, Receipt, TooHeavy, Untried
 from sluice.driver.counters import Counters
@@ -59,6 +60,13 @@ _WAITS = (
     "sluice_kafka_unanswered",
     "sluice_consecutive_record_failures",
 )
+
+
+def test_topics_that_are_refused_are_counted() -> None:
+    loop = World([P0]).loop()
+    assert values_of(loop, "sluice_refused_topics") == {"": 0}
+    loop._topics.refused.refuse(dict.fromkeys("bc", TerminalError("twice", "Narrow it.")))
+    assert values_of(loop, "sluice_refused_topics") == {"": 2}
 
 
 def test_a_parked_table_shows_until_it_is_tried_again() -> None:

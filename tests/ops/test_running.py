@@ -13,6 +13,7 @@ from sluice.core.ledger import Background
 from sluice.core.ranges import TopicPartition
 from sluice.core.receipts import Failed
 from sluice.core.records import Kind
+from sluice.driver.beginning import StartRefusedError
 from sluice.driver.loop import ConnectorLoop
 from sluice.driver.parking import Parking
 from sluice.ops.metrics import RunningCollector
@@ -69,6 +70,18 @@ def test_a_range_that_fails_says_why_and_when_it_is_tried_again() -> None:
     assert found.amounts.oldest_intent_seconds == first.amounts.oldest_intent_seconds
     assert [each.intent for each in found.troubled] == [(0, 10)]
     assert found.is_moving  # the other one
+
+
+def test_topics_that_are_refused_are_told_with_what_to_do() -> None:
+    world = World([P0])
+    loop = run(world)
+    assert look(world, loop).refused == ()
+    why = StartRefusedError("its group has members", "Stop them.")
+    loop._topics.refused.refuse({f"t{number:03}": why for number in range(60)})
+    found = look(world, loop)
+    assert found.refused[0] == "topic t000 is not loaded: its group has members. Try: Stop them."
+    assert len(found.refused) == 51 and found.refused[50] == "10 more topics are not loaded"
+    assert found.is_moving  # the others
 
 
 def test_the_members_of_a_fleet_are_told() -> None:

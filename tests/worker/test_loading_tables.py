@@ -14,6 +14,7 @@ import pytest
 from sluice.core.dead_letters import PARKED
 from sluice.core.dynamic import DynamicColumns
 from sluice.core.errors import InDoubtError, TerminalError, TransientError
+from sluice.core.formats import REGISTRY_OPTION
 from sluice.core.ledger import Background, Rest, Stored
 from sluice.core.load_spec import Column, LoadSpec, Route, Sharding, TableSpec
 from sluice.core.ranges import Range, TopicPartition
@@ -193,6 +194,20 @@ def test_rows_dead_letters_and_tombstones_account_for_every_message(
     assert (outcome.messages, outcome.skipped, outcome.rows) == (5, 1, 2)
     assert (outcome.passed, outcome.empty, outcome.dropped_rows) == ({}, {}, {})
     assert outcome.stages.wait == 1.5
+
+
+def test_a_range_that_needs_a_registry_which_is_configured_no_more_says_so(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """It was recorded when there was one; the entry has another format by now."""
+    registry = ((REGISTRY_OPTION, "http://registry:8081"),)
+    avro = replace(a_table("one"), format="AvroConfluent", options=registry)
+    task = Task((avro,), Listed([(b"\0\0\0\0\7x", "")]))
+    outcome = task.load(monkeypatch)
+    assert isinstance(outcome, Failed) and isinstance(outcome.error, TerminalError)
+    assert "schemas of the registry http://registry:8081 for table entry one" in str(outcome.error)
+    assert 'Put [registry] with url = "http://registry:8081" back' in outcome.error.hint
+    assert not task.inserted
 
 
 def test_each_entry_has_its_own_rows_and_dead_letters(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -58,6 +58,17 @@ def read_proof(configuration: Configuration) -> list[ProofStatus]:
     return [ProofStatus(**{name: each[name] for name in names}) for each in told]
 
 
+def read_refused(configuration: Configuration) -> list[str]:
+    """Which topics a driver refuses to load, and why, in words; nothing where it tells nothing.
+
+    :raises DriverSilentError: the driver does not answer.
+    """
+    if configuration.http is None:
+        return []
+    told = ask(configuration.http, "/status")["connectors"]
+    return [f"connector {each['name']}: {line}" for each in told for line in each["refused"]]
+
+
 def ask(where: HttpConfiguration, path: str) -> Any:
     """What the driver answers, as JSON.
 

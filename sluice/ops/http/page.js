@@ -120,6 +120,7 @@ function connector(of, now) {
     head("h2", of.name, of.verdict),
     element("p", { class: "reason" }, of.reason),
     ...[...lines, ...of.settings].map((line) => element("p", { class: "reason frozen" }, line)),
+    ...of.refused.map((line) => element("p", { class: "reason stopped" }, line)),
     ...away.slice(0, TOLD_MAX).map((each) => element("p", { class: "reason waits" },
       `replica ${each.url} of ${each.shard}: ${each.why_last || "it does not answer"}`)),
     of.applied ? facts([

@@ -12,7 +12,7 @@ import confluent_kafka as ck
 
 from sluice.core.ranges import EPOCH_UNKNOWN, EpochOffset, TopicPartition
 from sluice.kafka.errors import KafkaUnavailableError, UnknownCommitError
-from sluice.kafka.log import SourceLog, TopicMissingError
+from sluice.kafka.log import Cuts, SourceLog, TopicMissingError
 from sluice.testbed.simulate import faults
 from sluice.testbed.simulate.kafka import Broker, Headers, Stored, Transaction
 from sluice.testbed.simulate.world import AbandonedError, World
@@ -389,23 +389,26 @@ class TopicIds:
         return {name: (broker.ids[name], len(broker.topics[name])) for name in names}
 
 
-def finding_cuts(world: World) -> Callable[..., dict[TopicPartition, str]]:
+def finding_cuts(world: World) -> Callable[..., Cuts]:
     """Stands for `sluice.kafka.log.find_cuts`."""
 
-    def find_cuts(
-        access: object, points: Mapping[TopicPartition, EpochOffset]
-    ) -> dict[TopicPartition, str]:
+    def find_cuts(access: object, points: Mapping[TopicPartition, EpochOffset]) -> Cuts:
         if not points:
-            return {}
+            return Cuts()
         fault = world.call("leader epochs", faults.LIST_OFFSETS)
-        if fault is not None or world.broker.unreachable_until > world.now:
-            raise KafkaUnavailableError("asking for leader epochs")
+        silent = set[TopicPartition]()
+        if fault == "one partition does not answer":
+            silent.add(world.rng.choice(sorted(points)))
+        elif fault is not None or world.broker.unreachable_until > world.now:
+            silent.update(points)
         cuts = {}
         for source, point in points.items():
+            if source in silent:
+                continue
             end = world.broker.log(source).epoch_end(point.epoch)
             if point.epoch != EPOCH_UNKNOWN and point.offset > end:
                 cuts[source] = f"simulated: epoch {point.epoch} ended at {end}"
-        return cuts
+        return Cuts(cuts, dict.fromkeys(sorted(silent), "simulated: no answer"))
 
     return find_cuts
 

@@ -36,6 +36,7 @@ from sluice.driver.record_updates import Budget, RecordPlanner
 from sluice.driver.state import Holds, PartitionState
 from sluice.kafka import recorder, transactions
 from sluice.kafka.errors import UnknownCommitError
+from sluice.kafka.log import Cuts
 from sluice.testbed.simulate import wire
 from sluice.testbed.simulate.decoding import DecodedRows, VersionedDecoder, with_rows
 from sluice.testbed.simulate.planting import Bugs, patched
@@ -202,13 +203,13 @@ def successors_get_no_time() -> AbstractContextManager[None]:
 @RULE_BUGS.plant
 def cuts_are_not_looked_for() -> AbstractContextManager[None]:
     """A log whose leader has changed is thought to hold what it held."""
-    return patched((connector, "find_cuts", lambda *_: {}))
+    return patched((connector, "find_cuts", lambda *_: Cuts()))
 
 
 @RULE_BUGS.plant
 def former_leaders_are_believed() -> AbstractContextManager[None]:
     """Whatever leader answers, its end counts."""
-    return patched((TopicObserver, "_drop_unverified", lambda self, ends: iter(())))
+    return patched((TopicObserver, "_drop_unverified", lambda *_: iter(())))
 
 
 @RULE_BUGS.instead_of(transactions, "_commit")

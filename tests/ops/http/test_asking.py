@@ -13,10 +13,13 @@ import pytest
 from sluice.config import Configuration, HttpConfiguration
 from sluice.config.clickhouse import CertificatesConfiguration
 from sluice.config.model import VerifyConfiguration
-from sluice.ops.http.asking import DriverSilentError, read_proof
+from sluice.core.errors import TerminalError
+from sluice.core.ranges import TopicPartition
+from sluice.ops.http.asking import DriverSilentError, read_proof, read_refused
 from sluice.ops.proof import _begun
 from sluice.verify.continuous import Turn
-from tests.ops.http.scene import Served
+from tests.driver.loop_world import World
+from tests.ops.http.scene import Served, run_of
 from tests.support.certificates import Authority
 
 
@@ -53,6 +56,22 @@ def test_nothing_is_asked_where_none_is_configured_and_silence_is_told(tmp_path:
         read_proof(configuration)
     with pytest.raises(DriverSilentError, match="is missing"):
         read_proof(replace(configuration, http=None))
+
+
+def test_it_says_which_topics_the_driver_refuses(tmp_path: Path) -> None:
+    loop = World([TopicPartition("a", 0)]).loop()
+    loop._topics.refused.refuse({"b": TerminalError("b comes twice", "Narrow it.")})
+    served = Served(tmp_path, [run_of(loop), run_of(None, "dc2")])
+    where = HttpConfiguration(("127.0.0.1", served.port))
+    configuration = replace(served.configuration, http=where)
+    try:
+        told = read_refused(configuration)
+    finally:
+        served.server.stop()
+    assert told == ["connector dc1: topic b is not loaded: b comes twice. Try: Narrow it."]
+    assert read_refused(replace(configuration, http=None)) == []
+    with pytest.raises(DriverSilentError):
+        read_refused(configuration)
 
 
 @pytest.mark.parametrize("with_clients", [False, True])

@@ -54,6 +54,7 @@ def every_state() -> list[ConnectorRun]:
         state.waiting_since_ms, state.stable_end = now + 3_600_000, 700
     states[390].waiting_since_ms = now - 900_000
     loop.dead_letters.counts[("a", HOSTILE)] = 12
+    loop._topics.refused.refuse({"d": TerminalError(HOSTILE, "Narrow it.")})
     loop.freezing.standing = (
         Frozen(Subject("table", "c"), "alice", HOSTILE, START_MS),
         Frozen(Subject("replica", "r2"), "bob", HOSTILE, START_MS, ("r2",)),
@@ -91,6 +92,7 @@ def test_a_browser_shows_every_state_and_runs_nothing_of_a_name(tmp_path: Path) 
         "has ended with status 4",
         "table c is frozen by alice since",
         "log_level is debug by bob since",
+        "topic d is not loaded:",
         "s for a free task, or for room in a deduplication window",
         "40 loading",
         "2 replicas, 1 of them tried last or silent, 1 frozen",
