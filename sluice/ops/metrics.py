@@ -485,6 +485,16 @@ _PROOF: Mapping[str, Family[ProofNow]] = {
         "many they have.",
         lambda each: each.uncounted,
     ),
+    "sluice_proof_not_demanded": CounterFamily(
+        "Messages that no table entry loaded into a table when they were settled, and that those "
+        "of now would load there: nobody looks for their rows.",
+        lambda each: each.not_demanded,
+    ),
+    "sluice_proof_unrecorded": CounterFamily(
+        "Messages that were judged by the table entries of now, since the ledger does not say by "
+        "which they were loaded.",
+        lambda each: each.unrecorded,
+    ),
     "sluice_proof_turns": CounterFamily(
         "Looks, by whether they came to their end.",
         lambda each: (("ended", each.turns), ("failed", each.failures)),
