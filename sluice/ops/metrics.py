@@ -468,8 +468,8 @@ _PROOF: Mapping[str, Family[ProofNow]] = {
         lambda each: each.age_seconds,
     ),
     "sluice_proof_unaudited_tables": GaugeFamily(
-        "Table entries that the audit does not compare: their rows carry no offset, or their "
-        "tables keep the last row of each key.",
+        "Table entries that the audit does not compare: their rows carry no offset, their tables "
+        "keep the last row of each key, or they are not configured any more.",
         lambda each: len(each.unaudited),
     ),
     "sluice_proof_covered": CounterFamily(

@@ -107,6 +107,9 @@ class AuditReport:
         for a table. Nobody looked for their rows.
     :param unrecorded: settled messages of which the ledger has no load spec: they were judged by
         the entries of now.
+    :param former: entries that loaded these messages and are not configured any more, or have
+        another table by now: what they loaded is not looked at, unless rows of a table do not say
+        who loaded them.
     """
 
     produced: int
@@ -125,6 +128,7 @@ class AuditReport:
     uncounted: int = 0
     not_demanded: int = 0
     unrecorded: int = 0
+    former: tuple[str, ...] = ()
 
     @staticmethod
     def of(partitions: Sequence[PartitionAudit], **more: Any) -> AuditReport:
@@ -241,6 +245,7 @@ def audit(
     """
     partitions: list[PartitionAudit] = []
     unaudited: set[str] = set()
+    former: set[str] = set()
     left_out = 0
     with ExitStack() as stack:
         readers = _open_tables(configuration, stack, unaudited, is_gentle=recent is not None)
@@ -261,6 +266,7 @@ def audit(
             auditor = _Auditor(source, found, groups, today, chunk_offsets, judge)
             partitions += auditor.run() if recent is None else auditor.run_recent(recent.pace)
             left_out += auditor.left_out
+            former |= auditor.former
         unproven = unproven_duplicates(configuration, sources, logs) if proves_duplicates else []
         if by_keys and recent is None:
             last_values = unproven_last_values(configuration, sources, logs, by_keys)
@@ -273,6 +279,7 @@ def audit(
         unaudited=tuple(sorted(unaudited)),
         unproven=tuple(unproven),
         left_out=left_out,
+        former=tuple(sorted(former)),
     )
 
 
@@ -465,6 +472,7 @@ class _Auditor:
         self._chunk_offsets = chunk_offsets
         self._judge = judge
         self.left_out = 0
+        self.former: set[str] = set()
         self._dead_letters: DeadLetters = {}
         self._left_out: DeadLetters = {
             (log.source, entry): offsets_of(some)
@@ -534,6 +542,7 @@ class _Auditor:
         """A piece was loaded by the same entries."""
         today = self._today[log.source.topic]
         for stretch in self._source.stretches(log, today):
+            self.former |= self._former(log, stretch)
             told = [log.history.told.get(n, []) for n, one in stretch.by.items() if one.counts_rows]
             routes, routes_now = (
                 {name: one.route for name, one in by.items()}
@@ -556,6 +565,16 @@ class _Auditor:
                     routes_now,
                     stretch.is_recorded,
                 )
+
+    def _former(self, log: PartitionLog, stretch: Stretch) -> set[str]:
+        """The entries that are not looked at, since they load the topic there no more."""
+        today, groups = self._today[log.source.topic], self._groups[log.source.topic]
+        whole = {group.reader.target for group in groups if group.whose is None}
+        return {
+            f"{name} into {one.target}"
+            for name, one in stretch.by.items()
+            if one.target not in whole and (name not in today or today[name].target != one.target)
+        }
 
     def _piece_table(
         self, log: PartitionLog, group: _Group, stretch: Stretch, begin: int, end: int

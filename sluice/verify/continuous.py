@@ -46,7 +46,7 @@ VERIFY_SHARE = 0.1
 _MARGIN_MS = 120_000
 _EXAMPLES = 3
 #: What else a report says, by the name in a `Turn`.
-_COUNTS = ("covered", "left_out", "uncounted", "not_demanded", "unrecorded", "unaudited")
+_COUNTS = ("covered", "left_out", "uncounted", "not_demanded", "unrecorded")
 #: Of all that it may write to; what it holds is far below.
 _MEMORY_BYTES_MAX = 2 << 30
 
@@ -182,6 +182,7 @@ def audit_on(
             since_ms, ledger, first_ms = began_ms - _MARGIN_MS, recent.ledger, {}
             problems = {kind: int(getattr(report, kind)) for kind in KINDS["audit"]}
             counts = {name: getattr(report, name) for name in _COUNTS}
+            counts["unaudited"] = (*report.unaudited, *report.former)
             where = _first(report.where())
             _told(tell, "audit", began_ms, problems=problems, where=where, **counts)
         stop.wait(max(0.0, every - (now_ms() - began_ms) / 1000))

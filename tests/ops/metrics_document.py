@@ -113,7 +113,7 @@ NORMAL: dict[str, tuple[str, str]] = {
         "The ledger lacks load specs: has somebody removed its messages?",
     ),
     "sluice_proof_unaudited_tables": (
-        "As many as have no lineage columns, or keep last values.",
+        "As many as have no lineage columns, or keep last values; more when some were retired.",
         "The page names them; last values are for `sluice audit`.",
     ),
     "sluice_proof_cpu_seconds": ("Below `share` of a core.", "A longer `every`."),

@@ -30,7 +30,7 @@ from sluice.verify.pace import Pace
 from tests.driver.loop_world import table_spec
 from tests.support.fixtures import fresh_database
 from tests.support.kafka import Kafka, Message, numbered
-from tests.verify.test_audit import Scene
+from tests.verify.test_audit import LINEAGE, Scene
 from tests.verify.test_audit_rows import acknowledged, receipt
 
 
@@ -124,6 +124,8 @@ def test_a_table_lacks_nothing_of_before_it_was_one(scene: Scene, before: dict[s
     ]
     recent = audit(configuration, 3, recent=Recent(0, Pace()))
     assert (recent.missing, recent.not_demanded, recent.unrecorded) == (1, 4, 0)
+    former = [f"eu into {scene.database}.old"] if "eu" in before else []
+    assert [*report.former] == [*recent.former] == former
     scene.load(then.topic, (1,), table="eu")
     assert table_of(audit(configuration), "eu").doubled_at == [(1, 2)]
 
@@ -158,6 +160,17 @@ def test_a_range_in_doubt_is_what_its_last_record_says(scene: Scene) -> None:
     then.settle(6, now)
     eu = table_of(audit(then.configuration("orders", "eu")), "eu")
     assert (eu.missing_at, eu.not_demanded_at) == ([(5, 6)], [(0, 3)])
+
+
+def test_what_an_entry_loaded_that_was_retired_is_named(scene: Scene) -> None:
+    then = Then(scene, numbered(4))
+    scene.create(lineage=f"{LINEAGE}, _source String")
+    loader = scene.loader(then.topic, "String")
+    scene.load(then.topic, range(4), by=loader)
+    then.load(0, 2, then.spec({"orders": "orders", "eu": "orders"}))
+    then.load(2, 4, then.spec({"orders": "orders"}))
+    report = audit(then.configuration("orders"))
+    assert (report.is_broken, report.former) == (False, (f"eu into {scene.database}.orders",))
 
 
 HEADER = Route("header", "kind", "eu")
@@ -204,8 +217,9 @@ def test_an_entry_of_another_name_hides_no_doubled_row(scene: Scene) -> None:
     scene.load(then.topic, (0, 1, 1, 3, 4, 5))
     then.load(0, 3, then.spec({"former": "orders"}))
     then.load(3, 6, then.spec({"orders": "orders"}))
-    orders = table_of(audit(then.configuration("orders")), "orders")
-    assert (orders.missing_at, orders.doubled_at) == ([(2, 3)], [(1, 2)])
+    report = audit(then.configuration("orders"))
+    orders = table_of(report, "orders")
+    assert (orders.missing_at, orders.doubled_at, report.former) == ([(2, 3)], [(1, 2)], ())
 
 
 def test_where_the_ledger_has_the_load_spec_no_more_the_entries_of_now_count(scene: Scene) -> None:
