@@ -105,5 +105,13 @@ def _where(report: AuditReport) -> Iterator[str]:
             f"not counted: {report.uncounted} messages may have several rows, and the ledger has "
             "no receipt that says how many: rows within them may be missing"
         )
+    yield from report.not_demanded_where()
+    if report.unrecorded:
+        yield (
+            f"not recorded: {report.unrecorded} settled messages were judged by the table entries "
+            "of now, since the ledger has no load spec that says by which they were loaded"
+        )
+    for loaded in report.former:
+        yield f"not audited: table entry {loaded}, which loads these topics there no more"
     for entry in report.unaudited:
         yield f"not audited: table entry {entry}, whose rows carry no offset (lineage = false)"

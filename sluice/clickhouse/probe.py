@@ -76,10 +76,14 @@ def running_query_ids(server: Server, prefix: str) -> list[str]:
     return sorted(running - {own})
 
 
-def why_not_in_sync(server: Server, facts: TableFacts) -> str:
+def why_not_in_sync(server: Server, facts: TableFacts, *, others_may_be_away: bool = False) -> str:
     """What this server's replica lacks of all that any replica had when this was called, in one
     line; "": nothing. Ask every replica of the shard. What is inserted meanwhile does not matter:
     under a steady load there is hardly a moment in which a replica lacks nothing at all.
+
+    :param others_may_be_away: it is not asked whether the others have a session. What they have
+        stored stands in the replication log all the same, and what only they have is queued here:
+        enough for who wants to know what rows there are, and not what may still be inserted.
 
     1. Where does the replication log end? 2. The replica reads it to there. 3. What it has queued
     to fetch then is all that it lacks of that. 4. It fetches that. Each of it may take
@@ -88,14 +92,18 @@ def why_not_in_sync(server: Server, facts: TableFacts) -> str:
     if not facts.replicated:
         return ""
     log_end = _log_end(server, facts)
-    why = _soon(lambda: _why_behind(server, facts, log_end))
+
+    def behind() -> str:
+        return _why_behind(server, facts, log_end, others_may_be_away=others_may_be_away)
+
+    why = _soon(behind)
     if not why:
         # A replica moves its log pointer before the entry counts as queued.
         time.sleep(SECOND_LOOK_SECONDS)
         queued = _queued_inserts(server, facts)
         why = _soon(lambda: _why_not_fetched(server, facts, queued))
     # It has to be the same replica with the same session to the end.
-    return why or _why_behind(server, facts, log_end)
+    return why or behind()
 
 
 def _soon(look: Callable[[], str]) -> str:
@@ -106,7 +114,9 @@ def _soon(look: Callable[[], str]) -> str:
     return why
 
 
-def _why_behind(server: Server, facts: TableFacts, log_end: int) -> str:
+def _why_behind(
+    server: Server, facts: TableFacts, log_end: int, *, others_may_be_away: bool
+) -> str:
     """Why a replica cannot be believed, or has not read the replication log to there."""
     where = f"{facts.target} on {server.url}"
     rows = said_of_table(server, "SELECT * FROM system.replicas", facts.database, facts.table)
@@ -114,10 +124,11 @@ def _why_behind(server: Server, facts: TableFacts, log_end: int) -> str:
         return f"{where} is not in system.replicas"
     row = rows[0]
     active, total = int(row["active_replicas"]), int(row["total_replicas"])
+    is_alone = active < total and not others_may_be_away
     checks = (
         (bool(row["is_readonly"]), "is read-only"),
         (bool(row["is_session_expired"]), "has lost its ZooKeeper session"),
-        (active < total, f"has {active} of {total} replicas active{_inactive(server, row)}"),
+        (is_alone, f"has {active} of {total} replicas active{_inactive(server, row)}"),
         (int(row["parts_to_check"]) > 0, "has parts to check"),
         (int(row["log_pointer"]) < log_end, "has not read the replication log to its end"),
     )

@@ -53,6 +53,16 @@ def last_before(access: KafkaAccess, topic: str, at_ms: int) -> int | None:
         return max((message.timestamp_ms for message in tail.below(stop)), default=None)
 
 
+def first_since(access: KafkaAccess, topic: str, since_ms: int) -> int:
+    """The offset of the first message of the ledger that was written since then, or where it will
+    be.
+
+    :raises SluiceError: it cannot be read.
+    """
+    with closing(Tail(access, topic, since_ms=since_ms)) as tail:
+        return tail.position
+
+
 def _parsed(topic: str, message: LogMessage) -> tuple[dict[str, Any], ...]:
     try:
         return entries_in(json.loads(message.value or b""))

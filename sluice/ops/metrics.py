@@ -473,8 +473,8 @@ _PROOF: Mapping[str, Family[ProofNow]] = {
         lambda each: each.age_seconds,
     ),
     "sluice_proof_unaudited_tables": GaugeFamily(
-        "Table entries that the audit does not compare: their rows carry no offset, or their "
-        "tables keep the last row of each key.",
+        "Table entries that the audit does not compare: their rows carry no offset, their tables "
+        "keep the last row of each key, or they are not configured any more.",
         lambda each: len(each.unaudited),
     ),
     "sluice_proof_covered": CounterFamily(
@@ -489,6 +489,16 @@ _PROOF: Mapping[str, Family[ProofNow]] = {
         "Messages of any number of rows within which rows may be missing, since nothing says how "
         "many they have.",
         lambda each: each.uncounted,
+    ),
+    "sluice_proof_not_demanded": CounterFamily(
+        "Messages that no table entry loaded into a table when they were settled, and that those "
+        "of now would load there: nobody looks for their rows.",
+        lambda each: each.not_demanded,
+    ),
+    "sluice_proof_unrecorded": CounterFamily(
+        "Messages that were judged by the table entries of now, since the ledger does not say by "
+        "which they were loaded.",
+        lambda each: each.unrecorded,
     ),
     "sluice_proof_turns": CounterFamily(
         "Looks, by whether they came to their end.",

@@ -37,6 +37,10 @@ class ProofNow:
         likewise all that follows.
     :param left_out: of which there was no time for.
     :param uncounted: messages within which rows may be missing: nothing says how many they have.
+    :param not_demanded: messages that no table entry loaded into a table when they were settled,
+        and that those of now would load there.
+    :param unrecorded: messages that were judged by the table entries of now, since the ledger does
+        not say by which they were loaded.
     :param unaudited: table entries that are not compared, as the last look says.
     :param problems: by kind.
     """
@@ -52,6 +56,8 @@ class ProofNow:
     covered: int = 0
     left_out: int = 0
     uncounted: int = 0
+    not_demanded: int = 0
+    unrecorded: int = 0
     unaudited: tuple[str, ...] = ()
     problems: Mapping[str, int] = field(default_factory=dict)
 
@@ -83,6 +89,8 @@ class _Record:
             covered=told.covered + turn.covered,
             left_out=told.left_out + turn.left_out,
             uncounted=told.uncounted + turn.uncounted,
+            not_demanded=told.not_demanded + turn.not_demanded,
+            unrecorded=told.unrecorded + turn.unrecorded,
             unaudited=tuple(turn.unaudited) if is_ended else told.unaudited,
             problems={kind: count + found.get(kind, 0) for kind, count in told.problems.items()},
         )
@@ -111,9 +119,18 @@ class _Record:
             return "starting", f"has not come to its end yet{why}"
         units = "entries" if told.what == "verify" else "offsets"
         left_out = f", with no time for {told.left_out:,} more" if told.left_out else ""
-        uncounted = f"; {told.uncounted:,} messages may lack rows within" if told.uncounted else ""
+        limits = (
+            f"; {count:,} messages {what}"
+            for count, what in (
+                (told.uncounted, "may lack rows within"),
+                (told.not_demanded, "were settled before a table was loaded with them"),
+                (told.unrecorded, "were judged by the table entries of now"),
+            )
+            if count
+        )
         unaudited = f"; not compared: {', '.join(told.unaudited)}" if told.unaudited else ""
-        return "ok", f"nothing wrong in {told.covered:,} {units}{left_out}{uncounted}{unaudited}"
+        wrong = f"nothing wrong in {told.covered:,} {units}{left_out}"
+        return "ok", f"{wrong}{''.join(limits)}{unaudited}"
 
 
 def _begun(what: What, every_seconds: float, since_ms: int) -> _Record:

@@ -11,7 +11,7 @@ from __future__ import annotations
 import logging
 import random
 from bisect import bisect_left
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -23,20 +23,22 @@ from numpy.typing import NDArray
 
 from sluice.config import Configuration, TableConfiguration
 from sluice.core.errors import ConfigurationError, SluiceError
-from sluice.core.load_spec import NEEDED_LINEAGE, Route, Sharding
-from sluice.core.ranges import TopicPartition
+from sluice.core.load_spec import NEEDED_LINEAGE, Sharding
+from sluice.core.ranges import Interval, TopicPartition
 from sluice.driver.specs import access_of, lineage_columns, tables_of_connector
 from sluice.verify.audit_chunk import EXAMPLES_MAX, TableAudit, Told
 from sluice.verify.audit_duplicates import Unproven, unproven_duplicates
-from sluice.verify.audit_last_values import has_last_values, unproven_last_values
+from sluice.verify.audit_last_values import Unread, has_last_values, unproven_last_values
 from sluice.verify.audit_piece import Judge, Judged, Piece, PieceTable, judge_in_worker
 from sluice.verify.audit_source import (
     DeadLetters,
+    History,
     PartitionLog,
     Recent,
     SourceReader,
     offsets_of,
 )
+from sluice.verify.audit_specs import LoadedAs, LoadedBy, Stretch
 from sluice.verify.audit_tables import Loaders, TableReader
 from sluice.verify.pace import Pace
 
@@ -56,6 +58,7 @@ class PartitionAudit:
     """One partition.
 
     :param settled: everything below is settled; None if the pipeline never began here.
+    :param unrecorded: see `AuditReport`.
     """
 
     connector: str
@@ -67,6 +70,15 @@ class PartitionAudit:
     produced: int
     skipped: int
     tables: list[TableAudit] = field(default_factory=list)
+    unrecorded: int = 0
+
+
+#: What a report has the sums of.
+_OF_PARTITIONS = ("produced", "skipped", "unrecorded")
+_OF_TABLES = (
+    *("loaded", "dead_lettered", "missing", "doubled", "foreign"),
+    *("misplaced", "duplicates", "uncounted", "not_demanded"),
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,6 +102,14 @@ class AuditReport:
     :param left_out: offsets of these partitions that there was no time for.
     :param uncounted: messages that may have several rows and have one at least, of which no receipt
         in the ledger says how many: rows may be missing within them.
+    :param not_demanded: messages that no entry loaded into a table when they were settled, or that
+        none of its routes took, says the ledger, and that the entries of now would load; each once
+        for a table. Nobody looked for their rows.
+    :param unrecorded: settled messages of which the ledger has no load spec: they were judged by
+        the entries of now.
+    :param former: entries that loaded these messages and are not configured any more, or have
+        another table by now: what they loaded is not looked at, unless rows of a table do not say
+        who loaded them.
     """
 
     produced: int
@@ -106,6 +126,23 @@ class AuditReport:
     unproven: tuple[Unproven, ...] = ()
     left_out: int = 0
     uncounted: int = 0
+    not_demanded: int = 0
+    unrecorded: int = 0
+    former: tuple[str, ...] = ()
+
+    @staticmethod
+    def of(partitions: Sequence[PartitionAudit], **more: Any) -> AuditReport:
+        """With the sums of all partitions and their tables.
+
+        :param more: what is not of partitions.
+        """
+        tables = [table for partition in partitions for table in partition.tables]
+        sums = {
+            name: sum(getattr(each, name) for each in of)
+            for of, names in ((partitions, _OF_PARTITIONS), (tables, _OF_TABLES))
+            for name in names
+        }
+        return AuditReport(partitions=tuple(partitions), **sums, **more)
 
     @property
     def is_broken(self) -> bool:
@@ -125,6 +162,25 @@ class AuditReport:
                 for what in ("missing", "doubled", "foreign"):
                     for begin, end in getattr(table, f"{what}_at"):
                         yield f"{what}: {source} offsets [{begin}, {end}) in {table.target}"
+
+    def not_demanded_where(self) -> Iterator[str]:
+        """What was not demanded of each table and topic, and an example."""
+        found: dict[tuple[str, str, str], int] = {}
+        examples: dict[tuple[str, str, str], str] = {}
+        for partition in self.partitions:
+            for table in partition.tables:
+                for begin, end in table.not_demanded_at[:1]:
+                    where = (partition.connector, partition.topic, table.target)
+                    found[where] = found.get(where, 0) + table.not_demanded
+                    example = f"partition {partition.partition}, offsets [{begin}, {end})"
+                    examples.setdefault(where, example)
+        for where, count in found.items():
+            connector, topic, target = where
+            yield (
+                f"not demanded: {count} messages of {connector} {topic} in {target}, as in "
+                f"{examples[where]}: by the load specs of then they did not come there, or without "
+                "their offset"
+            )
 
 
 @dataclass(frozen=True, slots=True)
@@ -189,6 +245,7 @@ def audit(
     """
     partitions: list[PartitionAudit] = []
     unaudited: set[str] = set()
+    former: set[str] = set()
     left_out = 0
     with ExitStack() as stack:
         readers = _open_tables(configuration, stack, unaudited, is_gentle=recent is not None)
@@ -205,35 +262,49 @@ def audit(
         for source, found in zip(sources, logs, strict=True):
             groups = _groups(configuration, source, sources, readers, unaudited | by_keys)
             judge = _judging(configuration, source, spread, stack, is_gentle=recent is not None)
-            routes = {
-                topic: {entry.name: entry.route for entry in configuration.tables_of(topic)}
-                for topic in groups
-            }
-            auditor = _Auditor(source, found, groups, routes, chunk_offsets, judge)
+            today = {topic: _loaded_now(configuration, topic, unaudited) for topic in groups}
+            auditor = _Auditor(source, found, groups, today, chunk_offsets, judge)
             partitions += auditor.run() if recent is None else auditor.run_recent(recent.pace)
             left_out += auditor.left_out
+            former |= auditor.former
         unproven = unproven_duplicates(configuration, sources, logs) if proves_duplicates else []
         if by_keys and recent is None:
-            unproven += unproven_last_values(configuration, sources, logs, by_keys)
+            last_values = unproven_last_values(configuration, sources, logs, by_keys)
+            unproven += last_values.unproven
+            _add_unread(partitions, last_values.unread)
         elif by_keys:
             unaudited |= by_keys
-    tables = [table for partition in partitions for table in partition.tables]
-    return AuditReport(
-        produced=sum(partition.produced for partition in partitions),
-        loaded=sum(table.loaded for table in tables),
-        dead_lettered=sum(table.dead_lettered for table in tables),
-        skipped=sum(partition.skipped for partition in partitions),
-        missing=sum(table.missing for table in tables),
-        doubled=sum(table.doubled for table in tables),
-        foreign=sum(table.foreign for table in tables),
-        partitions=tuple(partitions),
+    return AuditReport.of(
+        partitions,
         unaudited=tuple(sorted(unaudited)),
-        misplaced=sum(table.misplaced for table in tables),
-        duplicates=sum(table.duplicates for table in tables),
         unproven=tuple(unproven),
         left_out=left_out,
-        uncounted=sum(table.uncounted for table in tables),
+        former=tuple(sorted(former)),
     )
+
+
+def _loaded_now(configuration: Configuration, topic: str, unaudited: Collection[str]) -> LoadedBy:
+    """What a topic is loaded by.
+
+    :param unaudited: entries whose rows carry no offset.
+    """
+    return {
+        each.name: LoadedAs(
+            each.target, each.route, each.rows == "many", each.name not in unaudited
+        )
+        for each in configuration.tables_of(topic)
+    }
+
+
+def _add_unread(partitions: Iterable[PartitionAudit], unread: Iterable[Unread]) -> None:
+    """Tell of offsets that were not compared with a table that keeps the last row of each key."""
+    of_source = {(each.connector, each.topic, each.partition): each for each in partitions}
+    for each in unread:
+        audit = of_source[each.connector, each.source.topic, each.source.partition]
+        table = TableAudit((each.entry,), each.target)
+        table.not_demanded = sum(end - begin for begin, end in each.intervals)
+        table.not_demanded_at = list(each.intervals[:EXAMPLES_MAX])
+        audit.tables.append(table)
 
 
 def _judging(
@@ -381,7 +452,7 @@ def _group(
 class _Auditor:
     """Audits one connector.
 
-    :param routes: of all entries, by topic and name.
+    :param today: what each topic is loaded by.
     """
 
     def __init__(
@@ -389,7 +460,7 @@ class _Auditor:
         source: SourceReader,
         logs: list[PartitionLog],
         groups: dict[str, list[_Group]],
-        routes: Mapping[str, Mapping[str, Route | None]],
+        today: Mapping[str, LoadedBy],
         chunk_offsets: int,
         judge: JudgeAll,
     ) -> None:
@@ -397,15 +468,16 @@ class _Auditor:
         self._source = source
         self._logs = logs
         self._groups = groups
-        self._routes = routes
+        self._today = today
         self._chunk_offsets = chunk_offsets
         self._judge = judge
         self.left_out = 0
+        self.former: set[str] = set()
         self._dead_letters: DeadLetters = {}
         self._left_out: DeadLetters = {
             (log.source, entry): offsets_of(some)
             for log in logs
-            for entry, some in log.duplicates.items()
+            for entry, some in log.history.duplicates.items()
         }
 
     def run(self) -> list[PartitionAudit]:
@@ -461,30 +533,69 @@ class _Auditor:
         audit = self._audits[piece.source]
         audit.produced += judged.messages
         audit.skipped += judged.tombstones
+        if not piece.is_recorded:
+            audit.unrecorded += judged.messages - judged.tombstones
         for table, more in zip(audit.tables, judged.tables, strict=True):
             table.add(more)
 
     def _pieces(self, log: PartitionLog) -> Iterator[Piece]:
-        begin = end = log.log_begin
-        while end < log.stable_end:
-            begin, end = end, _piece_end(log, end, self._chunk_offsets)
-            assigned = tuple((b, e) for b, e in log.assigned if b < end and e > begin)
-            tables = tuple(
-                PieceTable(
-                    group.reader.facts.database,
-                    group.reader.facts.table,
-                    group.shards,
-                    group.entries,
-                    _within(self._dead_letters, log.source, group, begin, end),
-                    {name: log.empty[name] for name in group.entries if name in log.empty},
-                    group.whose,
-                    _within(self._left_out, log.source, group, begin, end),
-                    _told(log, group, begin, end),
-                )
-                for group in self._groups[log.source.topic]
+        """A piece was loaded by the same entries."""
+        today = self._today[log.source.topic]
+        for stretch in self._source.stretches(log, today):
+            self.former |= self._former(log, stretch)
+            told = [log.history.told.get(n, []) for n, one in stretch.by.items() if one.counts_rows]
+            routes, routes_now = (
+                {name: one.route for name, one in by.items()}
+                for by in (stretch.by, {} if stretch.by == today else today)
             )
-            routes = self._routes[log.source.topic]
-            yield Piece(log.source, begin, end, assigned, log.settled or 0, routes, tables)
+            begin = end = stretch.begin
+            while end < stretch.end:
+                begin, end = end, _piece_end(told, end, stretch.end, self._chunk_offsets)
+                yield Piece(
+                    log.source,
+                    begin,
+                    end,
+                    tuple(_inside(log.assigned, begin, end)),
+                    log.settled or 0,
+                    routes,
+                    tuple(
+                        self._piece_table(log, group, stretch, begin, end)
+                        for group in self._groups[log.source.topic]
+                    ),
+                    routes_now,
+                    stretch.is_recorded,
+                )
+
+    def _former(self, log: PartitionLog, stretch: Stretch) -> set[str]:
+        """The entries that are not looked at, since they load the topic there no more."""
+        today, groups = self._today[log.source.topic], self._groups[log.source.topic]
+        whole = {group.reader.target for group in groups if group.whose is None}
+        return {
+            f"{name} into {one.target}"
+            for name, one in stretch.by.items()
+            if one.target not in whole and (name not in today or today[name].target != one.target)
+        }
+
+    def _piece_table(
+        self, log: PartitionLog, group: _Group, stretch: Stretch, begin: int, end: int
+    ) -> PieceTable:
+        entries = stretch.loading(group.reader.target)
+        if group.whose is not None:
+            entries = tuple(name for name in entries if name in group.entries)
+        is_other = stretch.by != self._today[log.source.topic]
+        names, empty = entries or group.entries, log.history.empty
+        return PieceTable(
+            group.reader.facts.database,
+            group.reader.facts.table,
+            group.shards,
+            entries,
+            _within(self._dead_letters, log.source, names, begin, end),
+            {name: tuple(_inside(empty[name], begin, end)) for name in names if name in empty},
+            group.whose,
+            _within(self._left_out, log.source, names, begin, end),
+            _told(log.history, group, stretch, entries, begin, end),
+            group.entries if is_other else (),
+        )
 
     def _add_outside(self, log: PartitionLog, group: _Group, table: TableAudit) -> None:
         """Add what lies outside the log. A row beyond the last stable offset may be of a message
@@ -530,28 +641,44 @@ class _Auditor:
         return [found[source] for source in sorted(found)]
 
 
+def _inside(intervals: Iterable[Interval], begin: int, end: int) -> Iterator[Interval]:
+    """Those that have offsets within [begin, end)."""
+    return ((b, e) for b, e in intervals if b < end and e > begin)
+
+
 def _within(
-    found: DeadLetters, source: TopicPartition, group: _Group, begin: int, end: int
+    found: DeadLetters, source: TopicPartition, entries: Iterable[str], begin: int, end: int
 ) -> NDArray[np.uint64]:
-    """Those of these offsets of all entries of a group that lie in [begin, end), sorted."""
-    of_entries = (found.get((source, entry), _NO_OFFSETS) for entry in group.entries)
+    """Those of these offsets of all entries that lie in [begin, end), sorted."""
+    of_entries = (found.get((source, entry), _NO_OFFSETS) for entry in entries)
     inside = [some[slice(*np.searchsorted(some, [begin, end]))] for some in of_entries]
     return np.sort(np.concatenate(inside))
 
 
-def _piece_end(log: PartitionLog, begin: int, offsets: int) -> int:
+def _piece_end(told: Iterable[Sequence[Told]], begin: int, beyond: int, offsets: int) -> int:
     """Where a piece ends: not within a stretch whose rows are counted together."""
-    end = min(begin + offsets, log.stable_end)
-    for told in log.told.values():
-        if at := bisect_left(told, (end,)):
-            end = max(end, told[at - 1].end)
-    return min(end, log.stable_end)
+    end = min(begin + offsets, beyond)
+    for each in told:
+        if at := bisect_left(each, (end,)):
+            end = max(end, each[at - 1].end)
+    return min(end, beyond)
 
 
-def _told(log: PartitionLog, group: _Group, begin: int, end: int) -> tuple[Told, ...] | None:
-    """Of several entries whose rows cannot be told apart nobody knows how many each has."""
-    if not group.counts_rows:
+def _told(
+    history: History,
+    group: _Group,
+    stretch: Stretch,
+    entries: Sequence[str],
+    begin: int,
+    end: int,
+) -> tuple[Told, ...] | None:
+    """Of several entries whose rows cannot be told apart nobody knows how many each has.
+
+    :param entries: that loaded the piece.
+    """
+    counts_rows = any(stretch.by[name].counts_rows for name in entries)
+    if not (counts_rows if entries else group.counts_rows):
         return None
-    told = log.told.get(group.entries[0], ()) if len(group.entries) == 1 else ()
+    told = history.told.get(entries[0], []) if len(entries) == 1 else []
     inside = told[bisect_left(told, (begin,)) : bisect_left(told, (end,))]
     return tuple(each for each in inside if each.end <= end)

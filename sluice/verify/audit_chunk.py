@@ -59,13 +59,16 @@ class TableAudit:
     """One partition's rows in one table: counts over all chunks, and where the findings are.
 
     Without findings: messages with a value = loaded + dead_lettered + not_yet_loaded +
-    given_up + duplicates, for formats with a row a message.
+    given_up + not_demanded + duplicates, for formats with a row a message.
 
     :param entries: the table entries that load into it.
     :param foreign: rows and dead letters whose offset the log does not hold, and rows of others.
     :param unjudged: rows of offsets below the log's begin: nobody can tell any more.
     :param not_yet_loaded: messages that are not settled yet and have no row.
     :param given_up: messages before the start, or that `sluice adopt` went past.
+    :param not_demanded: messages without a row, which the entries of now take, and which none
+        loaded into this table when they were settled, or none whose rows carried their offset. Of
+        tables that keep the last row of each key: offsets that were not compared therefore.
     :param missing_at: the first intervals of offsets; likewise the others.
     :param misplaced: rows in another shard than the sharding of now says: there once, but a
         Distributed table that skips shards does not find them.
@@ -85,9 +88,11 @@ class TableAudit:
     unjudged: int = 0
     not_yet_loaded: int = 0
     given_up: int = 0
+    not_demanded: int = 0
     missing_at: list[Interval] = field(default_factory=list)
     doubled_at: list[Interval] = field(default_factory=list)
     foreign_at: list[Interval] = field(default_factory=list)
+    not_demanded_at: list[Interval] = field(default_factory=list)
     misplaced: int = 0
     foreign_sources: dict[str, int] = field(default_factory=dict)
     duplicates: int = 0
@@ -100,6 +105,7 @@ class TableAudit:
         copies: Counts | int,
         settled: int,
         told: Sequence[Told] | None = None,
+        free: Flags | None = None,
     ) -> None:
         """Add a chunk.
 
@@ -107,7 +113,9 @@ class TableAudit:
             makes no row, 0.
         :param settled: everything below this offset is settled.
         :param told: rows of stretches within the chunk; None: each message has one row.
+        :param free: messages whose rows may be there, as those that somebody copied, and need not.
         """
+        free = np.zeros(len(chunk.valued), np.bool_) if free is None else free
         dead = np.minimum(held.dead, copies)
         # A message may be several rows, told apart by `_row`; each is there once for an entry.
         wanted = np.where(chunk.valued, (copies - dead) * np.maximum(held.different, 1), 0)
@@ -116,7 +124,9 @@ class TableAudit:
         doubled = np.maximum(present - wanted, 0)
         doubled += np.where(chunk.valued, held.dead - dead, 0)
         foreign = np.where(chunk.valued, 0, held.found + held.dead)
-        missing = np.where(chunk.assigned, absent, 0)
+        missing = np.where(chunk.assigned & ~free, absent, 0)
+        not_demanded = free & (absent > 0)
+        absent[free] = 0
         before = max(0, min(settled - chunk.begin, len(absent)))
         self.loaded += int(np.minimum(present, wanted).sum())
         self.dead_lettered += int(dead[chunk.valued].sum())
@@ -127,9 +137,12 @@ class TableAudit:
         self.not_yet_loaded += int(absent[before:].sum())
         note(self.missing_at, chunk.begin, missing > 0)
         note(self.doubled_at, chunk.begin, doubled > 0)
+        self.not_demanded += int(not_demanded.sum())
         note(self.foreign_at, chunk.begin, foreign > 0)
+        note(self.not_demanded_at, chunk.begin, not_demanded)
         if told is not None:
-            self._count(chunk.begin, told, np.minimum(present, wanted), missing)
+            loaded = np.where(free, 0, np.minimum(present, wanted))
+            self._count(chunk.begin, told, loaded, missing)
             rest = ~flags_of(chunk.begin, len(absent), [(each.begin, each.end) for each in told])
             self.uncounted += int((chunk.assigned & (present > 0) & rest).sum())
 
@@ -156,6 +169,7 @@ class TableAudit:
             (self.missing_at, later.missing_at),
             (self.doubled_at, later.doubled_at),
             (self.foreign_at, later.foreign_at),
+            (self.not_demanded_at, later.not_demanded_at),
         ):
             for interval in more:
                 _append(mine, interval)
@@ -163,7 +177,7 @@ class TableAudit:
 
 COUNTS = (
     *("loaded", "dead_lettered", "missing", "doubled", "foreign"),
-    *("not_yet_loaded", "given_up", "duplicates", "uncounted"),
+    *("not_yet_loaded", "given_up", "not_demanded", "duplicates", "uncounted"),
 )
 
 

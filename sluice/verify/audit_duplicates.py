@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from sluice.claims.owners import Keys
 from sluice.config import Configuration
 from sluice.core.claims import KEY_BYTES, key_space
-from sluice.core.load_spec import TableSpec, parse_spec
+from sluice.core.load_spec import TableSpec
 from sluice.core.ranges import Range, TopicPartition, intervals_of
 from sluice.decode.keys.hashing import RowKeys
 from sluice.driver.specs import access_of, read_spec, registry_access
@@ -21,11 +21,9 @@ from sluice.kafka.reader import RangeReader
 from sluice.verify.audit_source import Duplicates, PartitionLog, SourceReader
 from sluice.verify.message_keys import MessageKeys, decoder_of
 from sluice.verify.stored_keys import stored_keys
-from sluice.worker.routing import Router
 
 #: Offsets that are read at a time.
 CHUNK_OFFSETS = 100_000
-_NO_LIMIT = 1 << 62
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +70,7 @@ def unproven_duplicates(
     for source, of_source in zip(sources, logs, strict=True):
         with closing(RangeReader(source.access)) as reader:
             for log in of_source:
-                for entry, some in log.duplicates.items():
+                for entry, some in log.history.duplicates.items():
                     for each in some:
                         found += _read(configuration, source, reader, log, entry, each, sought)
     for space in sorted({space for space, _ in sought}):
@@ -90,38 +88,38 @@ def _read(
     duplicates: Duplicates,
     sought: dict[tuple[str, str], _Sought],
 ) -> Iterator[Unproven]:
-    """Take the keys of messages; gives those that have none."""
+    """Take the keys of messages; gives those that have none, or of which nobody can tell."""
     offsets = duplicates.offsets[np.searchsorted(duplicates.offsets, log.log_begin) :]
     if not len(offsets):
         return
-    spec = parse_spec(source.specs[duplicates.spec])
+    connector, topic_id = source.access.connector, source.topic_id(log.source.topic)
+    messages = [(connector, log.source, offset, entry) for offset in offsets.tolist()]
+    spec = source.spec(duplicates.spec)
+    if spec is None:
+        why = "the ledger has no load spec that says by which key"
+        target = next((each.target for each in configuration.tables if each.name == entry), entry)
+        yield from (_unproven(message, target, why) for message in messages)
+        return
     table = next(table for table in spec.tables if table.entry == entry)
     assert table.deduplicate is not None
     where = (key_space(table.deduplicate, table.columns), table.target)
     if where not in sought:
         sought[where] = _Sought(table, MessageKeys(spec, table, registry_access(configuration)))
     into = sought[where]
-    connector, topic_id = source.access.connector, source.topic_id(log.source.topic)
     for begin in range(int(offsets[0]), int(offsets[-1]) + 1, CHUNK_OFFSETS):
-        some = offsets[slice(*np.searchsorted(offsets, [begin, begin + CHUNK_OFFSETS]))]
+        first, beyond = np.searchsorted(offsets, [begin, begin + CHUNK_OFFSETS]).tolist()
+        some = offsets[first:beyond]
         if not len(some):
             continue
         block_range = Range(log.source, int(some[0]), int(some[-1]) + 1)
-
-        def feed(router: Router, block_range: Range = block_range) -> None:
-            reader.read(
-                block_range, _NO_LIMIT, router.deliver, router.look if router.looks else None
-            )
-
-        only = intervals_of(some.tolist())
-        keyed = into.hashing.of(log.source, topic_id, feed, only)
-        first = len(into.messages)
-        into.messages += [(connector, log.source, offset, entry) for offset in some.tolist()]
+        keyed = into.hashing.read(reader, block_range, topic_id, intervals_of(some.tolist()))
+        at = len(into.messages)
+        into.messages += messages[first:beyond]
         into.keys.append(keyed.keys)
-        into.numbers.append(first + np.searchsorted(some, keyed.offsets).astype(np.int64))
+        into.numbers.append(at + np.searchsorted(some, keyed.offsets).astype(np.int64))
         for offset in np.setdiff1d(some, keyed.offsets).tolist():
             why = "it makes no row with a key any more"
-            yield _unproven((connector, log.source, offset, entry), table, why)
+            yield _unproven((connector, log.source, offset, entry), table.target, why)
 
 
 def _tables_of(configuration: Configuration, space: str) -> dict[str, TableSpec]:
@@ -164,7 +162,7 @@ def _without_row(
             for keys, of in zip(each.keys, each.numbers, strict=True)
         ]
         for number in np.unique(np.concatenate([np.zeros(0, np.int64), *missing])).tolist():
-            yield _unproven(each.messages[number], each.table, why)
+            yield _unproven(each.messages[number], each.table.target, why)
 
 
 def as_values(keys: Keys) -> NDArray[np.void]:
@@ -172,8 +170,6 @@ def as_values(keys: Keys) -> NDArray[np.void]:
     return np.ascontiguousarray(keys).view(f"V{KEY_BYTES}")[:, 0]
 
 
-def _unproven(
-    message: tuple[str, TopicPartition, int, str], table: TableSpec, why: str
-) -> Unproven:
+def _unproven(message: tuple[str, TopicPartition, int, str], target: str, why: str) -> Unproven:
     connector, source, offset, entry = message
-    return Unproven(connector, source.topic, source.partition, offset, entry, table.target, why)
+    return Unproven(connector, source.topic, source.partition, offset, entry, target, why)

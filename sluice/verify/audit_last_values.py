@@ -9,7 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import closing
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,18 +20,16 @@ from sluice.clickhouse.schema import TableFacts
 from sluice.clickhouse.vanishing import key_elements
 from sluice.config import Configuration, TableConfiguration
 from sluice.core.claims import KEY_BYTES, Deduplicate
-from sluice.core.load_spec import TableSpec
-from sluice.core.ranges import Range, TopicPartition
+from sluice.core.load_spec import LoadSpec, TableSpec
+from sluice.core.ranges import Interval, Range, TopicPartition, normalize, subtract
 from sluice.driver.delivery import keeps_last_values
 from sluice.driver.specs import access_of, read_spec, registry_access
 from sluice.kafka.reader import RangeReader
 from sluice.verify.audit_duplicates import CHUNK_OFFSETS, Unproven, as_values
 from sluice.verify.audit_source import PartitionLog, SourceReader
+from sluice.verify.audit_specs import loaded_by
 from sluice.verify.message_keys import MessageKeys
 from sluice.verify.stored_keys import stored_keys
-from sluice.worker.routing import Router
-
-_NO_LIMIT = 1 << 62
 
 
 def has_last_values(entry: TableConfiguration, facts: TableFacts) -> bool:
@@ -71,20 +70,40 @@ class _Last:
         ).of_each_key()
 
 
+class Unread(NamedTuple):
+    """Offsets of a partition that were not compared with a table: its entry loaded them into
+    another one, by another route, or not at all."""
+
+    connector: str
+    source: TopicPartition
+    entry: str
+    target: str
+    intervals: tuple[Interval, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class LastValues:
+    """What was found of tables that keep the last row of each key."""
+
+    unproven: list[Unproven] = field(default_factory=list)
+    unread: list[Unread] = field(default_factory=list)
+
+
 def unproven_last_values(
     configuration: Configuration,
     sources: Sequence[SourceReader],
     logs: Sequence[Sequence[PartitionLog]],
     entries: Collection[str],
-) -> list[Unproven]:
+) -> LastValues:
     """Read the settled messages of these entries again, by today's load spec, and look for the last
-    one of each key in their tables. A key that was taken out of a table for good is not found.
+    one of each key in their tables: those that an entry loaded into its table then, too. A key
+    that was taken out of a table for good is not found.
 
     :param logs: of each source.
     :raises SluiceError: Kafka or a replica does not answer, not all rows are shown, or the rows do
         not say of which message they are.
     """
-    found: list[Unproven] = []
+    found = LastValues()
     for source, of_source in zip(sources, logs, strict=True):
         connector = source.access.connector
         spec = read_spec(configuration, connector)
@@ -93,10 +112,34 @@ def unproven_last_values(
             by = Deduplicate(key, 0, f"last/{table.target}", on_null="row")
             keyed = replace(table, deduplicate=by)
             hashing = MessageKeys(spec, keyed, registry_access(configuration))
-            mine = [log for log in of_source if table.takes(log.source.topic)]
+            mine = []
+            for log in (log for log in of_source if table.takes(log.source.topic)):
+                unread = _unread(source, log, spec, table.entry)
+                if unread:
+                    left = Unread(connector, log.source, table.entry, table.target, unread)
+                    found.unread.append(left)
+                read = (part for each in log.assigned for part in subtract(each, unread))
+                mine.append(replace(log, assigned=list(read)))
             last = _read(source, mine, hashing)
-            found += _without_row(configuration, connector, keyed, hashing, mine, last)
+            found.unproven.extend(
+                _without_row(configuration, connector, keyed, hashing, mine, last)
+            )
     return found
+
+
+def _unread(
+    source: SourceReader, log: PartitionLog, spec: LoadSpec, entry: str
+) -> tuple[Interval, ...]:
+    """What is assigned, and was not loaded as the entry would do it now."""
+    today = loaded_by(spec, log.source.topic)
+    alike = [
+        (each.begin, each.end)
+        for each in source.stretches(log, today)
+        if (then := each.by.get(entry)) is not None and then.is_like(today[entry])
+    ]
+    begin = log.log_begin
+    left = (part for b, e in log.assigned for part in subtract((max(b, begin), e), alike))
+    return normalize(left)
 
 
 def _read(source: SourceReader, logs: Sequence[PartitionLog], hashing: MessageKeys) -> list[_Last]:
@@ -107,18 +150,7 @@ def _read(source: SourceReader, logs: Sequence[PartitionLog], hashing: MessageKe
             last = _Last.of(np.zeros((0, KEY_BYTES), np.uint8), number, np.zeros(0, np.uint64))
             topic_id = source.topic_id(log.source.topic)
             for begin, end in _chunks(log):
-                block_range = Range(log.source, begin, end)
-
-                def feed(router: Router, block_range: Range = block_range) -> None:
-                    reader.read(
-                        block_range,
-                        _NO_LIMIT,
-                        router.deliver,
-                        router.look if router.looks else None,
-                        tombstones=router.takes_tombstones,
-                    )
-
-                keyed = hashing.of(log.source, topic_id, feed)
+                keyed = hashing.read(reader, Range(log.source, begin, end), topic_id)
                 last = last.then(_Last.of(keyed.keys, number, keyed.offsets))
             found.append(last)
     return found

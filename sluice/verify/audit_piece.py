@@ -16,6 +16,7 @@ from sluice.clickhouse.access import ClickHouseAccess
 from sluice.core.errors import SluiceError, TransientError
 from sluice.core.load_spec import Route
 from sluice.core.ranges import Interval, Range, TopicPartition
+from sluice.core.routing import Seen
 from sluice.decode.routing import Routes
 from sluice.kafka.clients import KafkaAccess
 from sluice.kafka.errors import RangeVanishedError
@@ -39,7 +40,9 @@ _NO_LIMIT = 1 << 62
 class PieceTable:
     """A table that the piece's topic is loaded into.
 
-    :param entries: that load messages into it.
+    :param entries: that loaded these messages into it.
+    :param entries_now: that load into it now, where these are others or have other routes. A
+        message that none of `entries` took, and one of these takes, may have a row.
     :param dead: sorted offsets of dead letters within the piece.
     :param shards: names of those that hold it.
     :param empty: by entry, offsets of messages that made no row there and need not.
@@ -58,6 +61,7 @@ class PieceTable:
     whose: Loaders | None = None
     duplicates: NDArray[np.uint64] = field(default_factory=lambda: np.zeros(0, np.uint64))
     told: tuple[Told, ...] | None = None
+    entries_now: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +70,9 @@ class Piece:
 
     :param assigned: the offsets whose rows must be there.
     :param settled: everything below this offset is settled.
-    :param routes: of all entries of the topic, also of those that are not audited here.
+    :param routes: of all entries that loaded the topic then, also of those that are not audited
+        here; `routes_now` of those that load it now, for `PieceTable.entries_now`.
+    :param is_recorded: see `Stretch`.
     """
 
     source: TopicPartition
@@ -76,6 +82,8 @@ class Piece:
     settled: int
     routes: Mapping[str, Route | None]
     tables: tuple[PieceTable, ...]
+    routes_now: Mapping[str, Route | None] = field(default_factory=dict)
+    is_recorded: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,6 +96,32 @@ class Judged:
     messages: int
     tombstones: int
     tables: tuple[TableAudit, ...]
+
+
+class _Copies:
+    """How many entries take each message of a piece, for each of its tables.
+
+    :param routes: of all entries of the topic.
+    :param entries: of each table.
+    """
+
+    def __init__(
+        self,
+        routes: Mapping[str, Route | None],
+        entries: Sequence[tuple[str, ...]],
+        piece: Piece,
+    ) -> None:
+        self.routes = Routes(routes)
+        self._entries, self._begin = entries, piece.begin
+        self.of_tables: list[Counts] = [
+            np.full(piece.end - piece.begin, len(names), np.int32) for names in entries
+        ]
+
+    def take(self, values: Sequence[bytes], offsets: Sequence[int]) -> None:
+        """Messages whose routes decide."""
+        for offset, message in zip(offsets, self.routes.read(values), strict=True):
+            for names, wanted in zip(self._entries, self.of_tables, strict=True):
+                wanted[offset - self._begin] = sum(self.routes.takes(n, message) for n in names)
 
 
 class Judge:
@@ -121,17 +155,22 @@ class Judge:
             self._pool.submit(self._reader_of(table).counts, source, begin, end, table.whose)
             for table in piece.tables
         ]
-        copies = [np.full(end - begin, len(table.entries), np.int32) for table in piece.tables]
-        valued, messages, tombstones = self._read(piece, copies)
+        copies = _Copies(piece.routes, [table.entries for table in piece.tables], piece)
+        copies_now = _Copies(piece.routes_now, [each.entries_now for each in piece.tables], piece)
+        valued, messages, tombstones = self._read(piece, (copies, copies_now))
         chunk = Chunk(begin, valued, flags_of(begin, end - begin, list(piece.assigned)))
         audits = tuple(TableAudit() for _ in piece.tables)
-        for table, audit, future, wanted in zip(piece.tables, audits, rows, copies, strict=True):
+        each_table = zip(
+            piece.tables, audits, rows, copies.of_tables, copies_now.of_tables, strict=True
+        )
+        for table, audit, future, wanted, wanted_now in each_table:
             found, different = future.result()
             held = Held(found, different, counts_of(begin, end - begin, table.dead))
             without = [flags_of(begin, end - begin, list(i)) for i in table.empty.values()]
             duplicates = counts_of(begin, end - begin, table.duplicates)
-            own = wanted - sum(without) - duplicates
-            audit.judge(chunk, held, own, piece.settled, table.told)
+            free = (wanted == 0) & (wanted_now > 0)
+            own = np.where(free, wanted_now, np.maximum(wanted - sum(without) - duplicates, 0))
+            audit.judge(chunk, held, own, piece.settled, table.told, free)
             audit.duplicates += int(duplicates[valued].sum())
         return Judged(messages, tombstones, audits)
 
@@ -141,28 +180,27 @@ class Judge:
             self._tables[key] = TableReader(self._clickhouse, *key, is_gentle=self._is_gentle)
         return self._tables[key]
 
-    def _read(self, piece: Piece, copies: list[Counts]) -> tuple[Flags, int, int]:
+    def _read(self, piece: Piece, counted: Sequence[_Copies]) -> tuple[Flags, int, int]:
         """Which offsets are messages with a value; how many messages and tombstones.
 
-        :param copies: for each table, how many of its entries load each message; written to
-            where routes decide.
+        :param counted: where routes decide, it is written which messages they take.
         """
         source, begin, end = piece.source, piece.begin, piece.end
         valued = np.zeros(end - begin, np.bool_)
-        routes = Routes(piece.routes)
+        looking = [each for each in counted if each.routes.looks]
 
         def deliver(values: list[bytes], offsets: Sequence[int]) -> None:
             valued[np.array(offsets, np.int64) - begin] = True
-            if not routes.looks:
-                return
-            for offset, message in zip(offsets, routes.read(values), strict=True):
-                for table, wanted in zip(piece.tables, copies, strict=True):
-                    taken = (routes.takes(entry, message) for entry in table.entries)
-                    wanted[offset - begin] = sum(taken)
+            for each in looking:
+                each.take(values, offsets)
+
+        def look(messages: Sequence[Seen]) -> None:
+            for each in looking:
+                each.routes.look(messages)
 
         try:
             result = self._reader.read(
-                Range(source, begin, end), _NO_LIMIT, deliver, routes.look if routes.looks else None
+                Range(source, begin, end), _NO_LIMIT, deliver, look if looking else None
             )
         except RangeVanishedError as error:
             raise TransientError(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from array import array
 from collections import Counter
-from collections.abc import Collection, Iterable, Mapping, Set
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -14,20 +14,24 @@ from numpy.typing import NDArray
 from sluice.claims.owners import read_offsets
 from sluice.config import Configuration, ConnectorConfiguration
 from sluice.core.dead_letters import DUPLICATE
+from sluice.core.errors import TerminalError
+from sluice.core.load_spec import LoadSpec, parse_spec
 from sluice.core.ranges import Interval, TopicPartition, subtract
 from sluice.core.receipts import DeadLetter
 from sluice.core.records import InvalidRecordError, Record, decode
 from sluice.core.tokens import is_of_rest, row_source
 from sluice.core.topics import NO_TOPIC_ID, is_other_topic
 from sluice.driver.discovering import topics_to_load
+from sluice.driver.recording import CHECKPOINT_EVERY_MS
 from sluice.driver.specs import kafka_access
 from sluice.kafka.clients import make_admin
 from sluice.kafka.dead_letters import read_dead_letters
-from sluice.kafka.ledger import entries
+from sluice.kafka.ledger import entries, first_since
 from sluice.kafka.log import SourceLog
 from sluice.kafka.offsets import look, record_in
 from sluice.kafka.topics import sees
 from sluice.verify.audit_chunk import Told
+from sluice.verify.audit_specs import LoadedBy, Stretch, loaded_by, stretches
 from sluice.verify.pace import Pace
 
 #: A transaction that is open for longer hangs; what was committed before it counts.
@@ -42,7 +46,26 @@ _TRANSACTION_MS = 120_000
 #: So many offsets are counted together, where messages have any number of rows.
 STRETCH_OFFSETS = 100_000
 
+#: Load specs that one audit of what was settled lately leaves to the next.
+_SPECS_KEPT = 100
+
+#: So long before what is read of a ledger there is a checkpoint, if anybody wrote into it at all.
+_CHECKPOINT_MS = 2 * CHECKPOINT_EVERY_MS
+
 DeadLetters = dict[tuple[TopicPartition, str], NDArray[np.uint64]]
+
+
+@dataclass(frozen=True, slots=True)
+class Reached:
+    """Where a reading of a ledger ended, and what the next one has to know: a range may be
+    recorded before that, and settled after it.
+
+    :param specs: canonical load specs by digest.
+    """
+
+    offset: int
+    histories: Mapping[TopicPartition, History]
+    specs: Mapping[str, str]
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,13 +75,13 @@ class Recent:
 
     :param since_ms: what was settled since then is of interest.
     :param first_ms: by connector, since when instead.
-    :param ledger: where in the ledger of a connector to begin instead; the audit writes into it
+    :param ledger: by connector, where in its ledger to begin instead; the audit writes into it
         where the next one goes on, so that each range is of interest once.
     """
 
     since_ms: int
     pace: Pace
-    ledger: dict[str, int] = field(default_factory=dict)
+    ledger: dict[str, Reached] = field(default_factory=dict)
     first_ms: Mapping[str, int] = field(default_factory=dict)
 
     def since_of(self, connector: str) -> int:
@@ -124,6 +147,8 @@ class History:
     :param generation: the last one of its records; `spec` the load spec of it, and `topic_id` that
         of the topic.
     :param renewals: from where on it was loaded again, and in the first place.
+    :param loaded_under: from offset to offset, the digest of the load spec that its messages were
+        loaded under; "": no record says it.
     """
 
     begin: int
@@ -136,11 +161,29 @@ class History:
     spec: str = ""
     topic_id: str = ""
     renewals: list[Renewal] = field(default_factory=list)
+    loaded_under: list[tuple[int, int, str]] = field(default_factory=list)
     #: By table entry, how many rows were acknowledged of which offsets.
     told: dict[str, list[Told]] = field(default_factory=dict)
     #: The same of the range that settles next; and entries of which a probe had found some rows.
     acknowledged: Counter[str] = field(default_factory=Counter)
     in_part: set[str] = field(default_factory=set)
+
+    @staticmethod
+    def standing_at(entry: dict[str, Any]) -> History:
+        """Of a partition of which nothing is of interest that is settled by its record."""
+        begin = int(entry["begin"])
+        history = History(begin, begin)
+        history.take(entry)
+        return history
+
+    def going_on(self) -> History:
+        """What has to be known of it once all that is settled by now is of no interest."""
+        history = History(self.position, self.position)
+        history.generation, history.spec = self.generation, self.spec
+        history.topic_id = self.topic_id
+        if self.topic_id:
+            history.renewals = [Renewal(self.position, self.generation, self.topic_id, 0)]
+        return history
 
     def take(self, entry: dict[str, Any]) -> None:
         """Take the next record in."""
@@ -162,31 +205,44 @@ class History:
                 if record is not None:
                     renewal = Renewal(begin, record.generation, record.topic_id, at_ms)
                     self.renewals.append(renewal)
+        elif begin > self.position:
+            self._settle(begin)
         self.position = begin
+        self.spec = "" if record is None else record.spec
         if record is not None:
             self.generation = max(self.generation, record.generation)
-            self.spec, self.topic_id = record.spec, record.topic_id
+            self.topic_id = record.topic_id
+
+    def _settle(self, end: int) -> None:
+        """All below is settled as the record before it said: a range that was shortened, probed or
+        refused may have changed its load spec since it was intended."""
+        begin = self.position
+        if self._goes_on_at(begin):
+            begin, _, _ = self.loaded_under.pop()
+        self.loaded_under.append((begin, end, self.spec))
+
+    def _goes_on_at(self, begin: int) -> bool:
+        """Whether what begins there is loaded under the same load spec as what is before it."""
+        return bool(self.loaded_under) and self.loaded_under[-1][1:] == (begin, self.spec)
 
     def _forget(self, begin: int) -> None:
         """What is said of messages from this offset on: they come again, and then they are what is
         said of them then."""
         self.skipped = [(b, min(e, begin)) for b, e in self.skipped if b < begin]
+        self.loaded_under = [(b, min(e, begin), s) for b, e, s in self.loaded_under if b < begin]
         for intervals in self.empty.values():
             intervals[:] = [(b, min(e, begin)) for b, e in intervals if b < begin]
         for some in self.duplicates.values():
             some[:] = [each.below(begin) for each in some]
-        for stretches in self.told.values():
-            stretches[:] = [each for each in stretches if each.end <= begin]
+        for all_told in self.told.values():
+            all_told[:] = [each for each in all_told if each.end <= begin]
 
     def knows(self, letter: DeadLetter) -> bool:
         """Whether a dead letter is of what was loaded last."""
         return not any(each.voids(letter) for each in self.renewals)
 
-    def take_receipts(self, entry: dict[str, Any], counted: Set[str]) -> None:
-        """Take in a receipt, or the end of its range.
-
-        :param counted: names of the table entries whose rows are counted.
-        """
+    def take_receipts(self, entry: dict[str, Any]) -> None:
+        """Take in a receipt, or the end of its range."""
         if entry["type"] == "receipt":
             self.acknowledged[str(entry["entry"])] += int(entry["rows"])
             if is_of_rest(str(entry["token"])):
@@ -194,13 +250,15 @@ class History:
             return
         # Where the ledger does not have all receipts any more, they are fewer.
         if self.acknowledged.total() == int(entry.get("rows", -1)):
-            for name in (self.acknowledged.keys() & counted) - self.in_part:
-                told = Told(int(entry["begin"]), int(entry["end"]), self.acknowledged[name])
-                stretches = self.told.setdefault(name, [])
-                if stretches and _are_one(stretches[-1], told):
-                    last = stretches.pop()
+            begin, end = int(entry["begin"]), int(entry["end"])
+            goes_on = self._goes_on_at(begin) or not self.loaded_under
+            for name in self.acknowledged.keys() - self.in_part:
+                told = Told(begin, end, self.acknowledged[name])
+                all_told = self.told.setdefault(name, [])
+                if goes_on and all_told and _are_one(all_told[-1], told):
+                    last = all_told.pop()
                     told = Told(last.begin, told.end, last.rows + told.rows)
-                stretches.append(told)
+                all_told.append(told)
         self.acknowledged.clear()
         self.in_part.clear()
 
@@ -221,9 +279,6 @@ class PartitionLog:
 
     :param settled: everything below is settled; None if the pipeline never began here.
     :param assigned: the offsets whose rows must be there.
-    :param empty: by table entry, offsets of messages that made no row and need not.
-    :param duplicates: likewise, whose rows were left out as duplicates.
-    :param told: by table entry of messages of any number of rows, how many were acknowledged.
     """
 
     source: TopicPartition
@@ -231,9 +286,7 @@ class PartitionLog:
     stable_end: int
     settled: int | None
     assigned: list[Interval]
-    empty: Mapping[str, tuple[Interval, ...]] = field(default_factory=dict)
-    duplicates: Mapping[str, tuple[Duplicates, ...]] = field(default_factory=dict)
-    told: Mapping[str, tuple[Told, ...]] = field(default_factory=dict)
+    history: History
 
 
 class SourceReader:
@@ -265,7 +318,8 @@ class SourceReader:
         self._generation = 0
         self._found: dict[TopicPartition, History] = {}
         #: Canonical load specs by digest, as far as `logs` found them.
-        self.specs: dict[str, str] = {}
+        self._specs: dict[str, str] = {}
+        self._parsed: dict[str, LoadSpec | None] = {}
 
     def logs(self) -> list[PartitionLog]:
         """Every partition, as it is at this moment; or of each in which something was settled
@@ -288,36 +342,42 @@ class SourceReader:
             if record is not None:  # else, as of someone else's, the ledger's last word counts
                 settled = record.begin
                 self._generation = max(self._generation, record.generation)
-            assigned: list[Interval] = []
-            if settled is not None:
-                past = past or History(begins[source], settled)
-                assigned = past.assigned(settled)
-            empty = {} if past is None else past.empty
-            duplicates = {} if past is None else past.duplicates
-            told = {} if past is None else past.told
             begin, end = begins[source], ends[source]
             if self._recent is not None:
-                known = histories.get(source)
-                if known is None:
+                if past is None or past.begin == past.position:
                     continue
                 # The next audit begins at the end of the ledger, so this one goes as far, and not
                 # only to what group and topic said before.
-                settled = end = known.position
-                assigned = known.assigned(settled)
-                begin = max(begin, known.begin)
-            logs.append(
-                PartitionLog(
-                    source,
-                    begin,
-                    end,
-                    settled,
-                    assigned,
-                    {entry: tuple(intervals) for entry, intervals in empty.items()},
-                    {entry: tuple(some) for entry, some in duplicates.items()},
-                    {entry: tuple(stretches) for entry, stretches in told.items()},
-                )
-            )
+                settled = end = past.position
+                begin = max(begin, past.begin)
+            past = past or History(begin, settled or begin)
+            assigned = [] if settled is None else past.assigned(settled)
+            logs.append(PartitionLog(source, begin, end, settled, assigned, past))
         return logs
+
+    def stretches(self, log: PartitionLog, today: LoadedBy) -> list[Stretch]:
+        """What the offsets of a log were loaded by, in order.
+
+        :param today: what its topic is loaded by now.
+        """
+
+        def find(digest: str) -> LoadedBy | None:
+            spec = self.spec(digest)
+            return None if spec is None else loaded_by(spec, log.source.topic)
+
+        within = log.log_begin, log.stable_end
+        return stretches(within, log.assigned, log.history.loaded_under, today, find)
+
+    def spec(self, digest: str) -> LoadSpec | None:
+        """A load spec; None if the ledger that `logs` read does not have it any more, or if another
+        version of Sluice wrote it."""
+        if digest not in self._parsed:
+            try:
+                text = self._specs.get(digest)
+                self._parsed[digest] = None if text is None else parse_spec(text)
+            except (TerminalError, TypeError):  # as of a field that only a later version knows
+                self._parsed[digest] = None
+        return self._parsed[digest]
 
     def loaders(self, topic: str, entry: str) -> tuple[str, ...]:
         """What `_source` says in rows of an entry: those of each generation that `logs` found,
@@ -372,25 +432,54 @@ class SourceReader:
         topic = self._configuration.ledger_topic
         if not sees(self.access, topic):
             return {}
-        recent = self._recent
-        if recent is None:
-            told = entries(self.access, topic)
-        else:
-            begin = recent.ledger.get(self.access.connector)
-            since_ms = recent.since_of(self.access.connector) if begin is None else None
-            found = entries(self.access, topic, begin, since_ms=since_ms)
-            told = recent.pace.through(found)
-        counted = {table.name for table in self._configuration.tables if table.rows == "many"}
-        return histories_of(self.access.connector, map(self._seen, told), counted)
-
-    def _seen(self, told: tuple[int, dict[str, Any]]) -> dict[str, Any]:
-        """An entry of the ledger; load specs are kept."""
-        offset, entry = told
         if self._recent is not None:
-            self._recent.ledger[self.access.connector] = offset + 1
-        if entry["type"] == "load_spec":
-            self.specs[str(entry["digest"])] = str(entry["text"])
-        return entry
+            return self._recent_histories(topic, self._recent)
+        told = self._keeping_specs(entries(self.access, topic))
+        return histories_of(self.access.connector, (entry for _, entry in told))
+
+    def _recent_histories(self, topic: str, recent: Recent) -> dict[TopicPartition, History]:
+        """Of what the ledger has since the last audit; before a first one, also what says how the
+        partitions stood then."""
+        connector = self.access.connector
+        reached = recent.ledger.get(connector)
+        if reached is None:
+            since_ms = recent.since_of(connector)
+            begin = first_since(self.access, topic, since_ms)
+            before = entries(self.access, topic, end=begin, since_ms=since_ms - _CHECKPOINT_MS)
+            told = self._keeping_specs(recent.pace.through(before))
+            records = (record for _, entry in told for record in _records_in(entry))
+            stood = {
+                _source_of(record): History.standing_at(record)
+                for record in records
+                if record["connector"] == connector
+            }
+            reached = Reached(begin, stood, {})
+        self._specs.update(reached.specs)
+        end = reached.offset
+
+        def later() -> Iterator[dict[str, Any]]:
+            nonlocal end
+            found = entries(self.access, topic, reached.offset)
+            for offset, entry in self._keeping_specs(recent.pace.through(found)):
+                end = offset + 1
+                yield entry
+
+        histories = histories_of(connector, later(), reached.histories)
+        going_on = {source: history.going_on() for source, history in histories.items()}
+        # One that no record names yet may be named later, and is not said again then.
+        kept = {history.spec for history in going_on.values()} | {*[*self._specs][-_SPECS_KEPT:]}
+        specs = {digest: text for digest, text in self._specs.items() if digest in kept}
+        recent.ledger[connector] = Reached(end, going_on, specs)
+        return histories
+
+    def _keeping_specs(
+        self, told: Iterable[tuple[int, dict[str, Any]]]
+    ) -> Iterator[tuple[int, dict[str, Any]]]:
+        for offset, entry in told:
+            if entry["type"] == "load_spec":
+                self._specs.pop(str(entry["digest"]), None)  # the newest stands last
+                self._specs[str(entry["digest"])] = str(entry["text"])
+            yield offset, entry
 
     def topic_id(self, topic: str) -> str:
         """Short id of a topic that is read here."""
@@ -411,25 +500,45 @@ def _are_one(before: Told, after: Told) -> bool:
     return before.end == after.begin and same
 
 
+def _source_of(entry: Mapping[str, Any]) -> TopicPartition:
+    return TopicPartition(str(entry["topic"]), int(entry["partition"]))
+
+
+def _records_in(entry: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    """A record, or those that a checkpoint says once more."""
+    if entry["type"] == "record":
+        yield entry
+    elif entry["type"] == "checkpoint":
+        for record in entry["records"]:
+            yield {"connector": entry["connector"], **record}
+
+
 def histories_of(
-    connector: str, ledger: Iterable[dict[str, Any]], counted: Set[str] = frozenset()
+    connector: str,
+    ledger: Iterable[dict[str, Any]],
+    stood: Mapping[TopicPartition, History] | None = None,
 ) -> dict[TopicPartition, History]:
     """The positions of a connector's partitions, from the ledger's entries in order.
 
-    :param counted: table entries of which it is to be known how many rows were acknowledged.
+    :param stood: how partitions stood before; how others did, checkpoints say. None: each begins
+        with the first that is said of it.
     """
-    types = ("record", "settled", "receipt") if counted else ("record", "settled")
-    histories: dict[TopicPartition, History] = {}
+    # Copies: who has to read all of it once more begins with the same.
+    histories = {source: history.going_on() for source, history in (stood or {}).items()}
+    types = ("record", "settled", "receipt", *(() if stood is None else ("checkpoint",)))
     for entry in ledger:
         if entry["type"] not in types or entry["connector"] != connector:
             continue
-        source = TopicPartition(str(entry["topic"]), int(entry["partition"]))
+        if entry["type"] == "checkpoint":
+            for record in _records_in(entry):
+                histories.setdefault(_source_of(record), History.standing_at(record))
+            continue
         begin = int(entry["begin"])
-        history = histories.setdefault(source, History(begin, begin))
+        history = histories.setdefault(_source_of(entry), History(begin, begin))
         if entry["type"] == "record":
             history.take(entry)
-        elif counted:
-            history.take_receipts(entry, counted)
+        else:
+            history.take_receipts(entry)
         history.take_duplicates(entry.get("duplicates_by_table", {}))
         for name, intervals in entry.get("empty_by_table", {}).items():
             history.empty.setdefault(name, []).extend((int(b), int(e)) for b, e in intervals)

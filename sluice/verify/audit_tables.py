@@ -302,7 +302,7 @@ def _open(
         server = access.connect(url)
         try:
             facts = describe_table(server, database, table)
-            why = why_not_in_sync(server, facts)
+            why = why_not_in_sync(server, facts, others_may_be_away=True)
         except TransientError as error:
             server.close()
             last = error

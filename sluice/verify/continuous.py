@@ -29,7 +29,7 @@ from sluice.kafka.ledger import last_before
 from sluice.kafka.topics import partition_count
 from sluice.machine.clock import now_ms
 from sluice.verify.audit import RECENT_CHUNK_OFFSETS, audit
-from sluice.verify.audit_source import Recent
+from sluice.verify.audit_source import Reached, Recent
 from sluice.verify.pace import Pace
 from sluice.verify.verifier import Verifier
 
@@ -46,7 +46,7 @@ VERIFY_SHARE = 0.1
 _MARGIN_MS = 120_000
 _EXAMPLES = 3
 #: What else a report says, by the name in a `Turn`.
-_COUNTS = ("covered", "left_out", "uncounted", "unaudited")
+_COUNTS = ("covered", "left_out", "uncounted", "not_demanded", "unrecorded")
 #: Of all that it may write to; what it holds is far below.
 _MEMORY_BYTES_MAX = 2 << 30
 
@@ -58,7 +58,8 @@ class Turn:
     :param error: why it did not come to its end; "" if it did.
     :param covered: entries that were judged, or offsets that were compared.
     :param left_out: offsets that there was no time for.
-    :param uncounted: messages within which rows may be missing; see `AuditReport`.
+    :param uncounted: messages within which rows may be missing; see `AuditReport`, also of the next
+        two.
     :param unaudited: table entries that were not looked at.
     :param problems: by kind.
     :param where: the first of them, in words.
@@ -72,6 +73,8 @@ class Turn:
     covered: int = 0
     left_out: int = 0
     uncounted: int = 0
+    not_demanded: int = 0
+    unrecorded: int = 0
     unaudited: tuple[str, ...] = ()
     problems: dict[str, int] = field(default_factory=dict)
     where: tuple[str, ...] = ()
@@ -161,7 +164,7 @@ def audit_on(
 ) -> None:
     """Compare what was settled since the turn before, until stopped. The first turn of a driver
     takes twice `every` before the last settle of who ran before, who may have missed some."""
-    every, ledger = section.every_seconds, dict[str, int]()
+    every, ledger = section.every_seconds, dict[str, Reached]()
     since_ms = begin.looks_ms.get("audit", begin.driver_ms) - _MARGIN_MS
     first_ms: Mapping[str, int] | None = {} if "audit" in begin.looks_ms else None
     while not stop.is_set():
@@ -179,6 +182,7 @@ def audit_on(
             since_ms, ledger, first_ms = began_ms - _MARGIN_MS, recent.ledger, {}
             problems = {kind: int(getattr(report, kind)) for kind in KINDS["audit"]}
             counts = {name: getattr(report, name) for name in _COUNTS}
+            counts["unaudited"] = (*report.unaudited, *report.former)
             where = _first(report.where())
             _told(tell, "audit", began_ms, problems=problems, where=where, **counts)
         stop.wait(max(0.0, every - (now_ms() - began_ms) / 1000))

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from sluice.claims.owners import Keys, Owners, owners_of
 from sluice.core.claims import KEY_BYTES, OWNER_BYTES, loader_number
 from sluice.core.load_spec import LoadSpec, TableSpec
-from sluice.core.ranges import Interval, TopicPartition
+from sluice.core.ranges import Interval, Range, TopicPartition
 from sluice.decode.formats import make_decoder
 from sluice.decode.keys.hashing import RowKeys
 from sluice.decode.messages.buffer import MessageBuffer
@@ -19,8 +19,11 @@ from sluice.decode.messages.decoded import TableDecoder
 from sluice.decode.messages.facts import alone
 from sluice.decode.messages.framing import Framing
 from sluice.decode.schema.registry import UnknownSchemasError, provide
+from sluice.kafka.reader import RangeReader
 from sluice.kafka.registry import RegistryAccess, RegistryClient
 from sluice.worker.routing import Router
+
+_NO_LIMIT = 1 << 62
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +54,22 @@ class MessageKeys:
         self._decoder = decoder_of(table, registry)
         #: What computes the keys.
         self.row_keys = RowKeys(table, self._decoder.columns)
+
+    def read(
+        self,
+        reader: RangeReader,
+        block_range: Range,
+        topic_id: str,
+        only: tuple[Interval, ...] | None = None,
+    ) -> KeyedRows:
+        """The keys of a range's messages, which are read for it; see `of`."""
+
+        def feed(router: Router) -> None:
+            look = router.look if router.looks else None
+            dead = router.takes_tombstones
+            reader.read(block_range, _NO_LIMIT, router.deliver, look, tombstones=dead)
+
+        return self.of(block_range.source, topic_id, feed, only)
 
     def of(
         self,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import threading
 import time
 from dataclasses import dataclass, field
@@ -158,6 +159,36 @@ def test_tables_come_and_go_while_others_load(world: World) -> None:
     for name, truth in (("steady", steady.truth), ("leaving", leaving), ("coming", coming)):
         assert_exact(world, name, truth)
     assert_quick(world, steady, quiet_ms, begun_ms, ended_ms)
+
+
+@pytest.mark.long
+def test_an_audit_demands_of_a_table_what_came_since_it_is_one(world: World) -> None:
+    """Its topic was loaded into another table before."""
+    truth, topic = Truth(), "orders-shared"
+    world.create_topic(topic, 1)
+    for table in ("first", "second"):
+        world.create_table(table)
+    path = world.configure({"first": [topic]})
+    world.produce(topic, 300, truth, partitions=1)
+    world.drain(path)
+    world.configure({"first": [topic], "second": [topic]})
+    done = world.sluice("apply", str(path), "--yes", "--by", "alice")
+    assert done.returncode == 0, done.stdout + done.stderr
+    world.produce(topic, 200, truth, partitions=1, first=300)
+    world.drain(path)
+
+    def audited(status: int) -> dict[str, int]:
+        done = world.sluice("audit", str(path), "--json")
+        assert done.returncode == status, done.stdout + done.stderr
+        found = json.loads(done.stdout)
+        assert (found["doubled"], found["foreign"], found["unrecorded"]) == (0, 0, 0)
+        return {name: found[name] for name in ("loaded", "missing", "not_demanded")}
+
+    assert audited(0) == {"loaded": 700, "missing": 0, "not_demanded": 300}
+    (rows,) = world.rows("second").values()
+    assert [offset for offset, _ in rows] == [*range(300, 500)]
+    world.execute("ALTER TABLE second DELETE WHERE _offset = 400 SETTINGS mutations_sync = 1")
+    assert audited(1) == {"loaded": 699, "missing": 1, "not_demanded": 300}
 
 
 def assert_quick(world: World, steady: Steady, quiet_ms: int, begun_ms: int, ended_ms: int) -> None:

@@ -104,8 +104,16 @@ NORMAL: dict[str, tuple[str, str]] = {
         "0, or few after a start.",
         "`sluice audit`, which reads the whole ledger, counts those that receipts tell of.",
     ),
+    "sluice_proof_not_demanded": (
+        "0, but for what was settled shortly before a version was applied that loads more.",
+        _NOTHING,
+    ),
+    "sluice_proof_unrecorded": (
+        "0.",
+        "The ledger lacks load specs: has somebody removed its messages?",
+    ),
     "sluice_proof_unaudited_tables": (
-        "As many as have no lineage columns, or keep last values.",
+        "As many as have no lineage columns, or keep last values; more when some were retired.",
         "The page names them; last values are for `sluice audit`.",
     ),
     "sluice_proof_cpu_seconds": ("Below `share` of a core.", "A longer `every`."),

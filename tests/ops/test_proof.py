@@ -40,11 +40,13 @@ def test_what_is_said_of_its_looks() -> None:
     assert (found.verdict, found.age_seconds) == ("ok", 60.0)
     assert found.reason == "nothing wrong in 1,200 offsets, with no time for 7 more"
     told = replace(turn, left_out=0, uncounted=1_030, unaudited=("clicks", "views"))
+    told = replace(told, not_demanded=5_000, unrecorded=3)
     other = _begun("audit", 60.0, 0)
     other.take(told)
     assert other.now(2_000).reason == (
-        "nothing wrong in 1,200 offsets; 1,030 messages may lack rows within; not compared: "
-        "clicks, views"
+        "nothing wrong in 1,200 offsets; 1,030 messages may lack rows within; 5,000 messages were "
+        "settled before a table was loaded with them; 3 messages were judged by the table entries "
+        "of now; not compared: clicks, views"
     )
     record.take(Turn("audit", 3_000, 4_000, error="a replica is away"))
     assert record.now(62_000).verdict == "ok"

@@ -14,6 +14,8 @@ from sluice.config import load
 from sluice.core.dead_letters import TABLE_HEADER
 from sluice.core.ranges import TopicPartition
 from sluice.core.rests import INTERVALS_MAX, read
+from sluice.driver.specs import kafka_access
+from sluice.kafka.ledger import entries
 from sluice.verify.audit import audit
 from sluice.verify.audit_source import Duplicates, History, offsets_of
 from sluice.verify.message_keys import MessageKeys
@@ -102,6 +104,22 @@ def test_a_message_that_has_no_key_any_more_is_named(claiming: Claiming) -> None
     claiming.settled(0, 2, 1)
     (found,) = audit(claiming.configuration, proves_duplicates=True).unproven
     assert (found.offset, found.why) == (1, "it makes no row with a key any more")
+
+
+def test_without_a_load_spec_nobody_can_tell(claiming: Claiming) -> None:
+    """Somebody has removed the beginning of the ledger."""
+    produce(claiming, 10, 10)
+    claiming.insert({0: 10})
+    claiming.settled(0, 2, 1)
+    access = kafka_access(claiming.configuration, "dc1")
+    told = entries(access, claiming.ledger)
+    at = next(offset for offset, entry in told if entry["type"] == "settled")
+    claiming.kafka.delete_records(claiming.ledger, at)
+    report = audit(claiming.configuration, proves_duplicates=True)
+    (found,) = report.unproven
+    assert (found.offset, found.target) == (1, f"{claiming.database}.orders")
+    assert found.why == "the ledger has no load spec that says by which key"
+    assert (report.missing, report.unrecorded) == (0, 2)
 
 
 def test_what_is_loaded_again_is_no_duplicate_any_more() -> None:

@@ -123,7 +123,7 @@ def test_what_no_receipt_tells_is_said(scene: Scene) -> None:
 def history(*entries: LedgerEntry) -> History:
     whose = {"connector": "dc1", "topic": SOURCE.topic, "partition": 0}
     found = [{**whose, **entry.body} for entry in entries]
-    return histories_of("dc1", found, frozenset({"orders"}))[SOURCE]
+    return histories_of("dc1", found)[SOURCE]
 
 
 def test_what_receipts_say_of_a_range() -> None:

@@ -13,7 +13,7 @@ import pytest
 
 from sluice.clickhouse.http import Server
 from sluice.verify.audit import AuditReport, audit
-from sluice.verify.audit_source import Recent
+from sluice.verify.audit_source import Reached, Recent
 from sluice.verify.continuous import Begin, Turn, audit_on
 from sluice.verify.pace import Pace
 from tests.support.fixtures import fresh_database
@@ -34,7 +34,7 @@ def test_each_range_is_compared_once_soon_after_it_was_settled(scene: Scene) -> 
     scene.kafka.produce(topic, numbered(30), 1)
     scene.load(topic, [o for o in range(10) if o != 3])
     scene.settle(topic, 10)
-    ledger: dict[str, int] = {}
+    ledger: dict[str, Reached] = {}
 
     def look(pace: Pace | None = None) -> AuditReport:
         return audit(scene.configuration(topic), 4, recent=Recent(0, pace or Pace(), ledger))
