@@ -63,7 +63,7 @@ class DecisionReader:
     def poll(self, timeout_seconds: float) -> bool:
         """Read what has come; whether it has changed what is decided."""
         before = self.decided
-        for message in self._tail.poll(timeout_seconds):
+        for message in self._tail.poll(timeout_seconds, gathers=False):
             self._take(message)
         return self.decided != before
 

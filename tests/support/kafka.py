@@ -164,7 +164,7 @@ class Kafka:
             deadline = time.monotonic() + 15
             while consumer.position([where])[0].offset < high and low < high:
                 assert time.monotonic() < deadline, f"{topic} cannot be read to {high}"
-                found += consumer.consume(500, 0.05)
+                found += consumer.consume(500, 0.0) or consumer.consume(1, 0.05)
         finally:
             consumer.close()
         return found
