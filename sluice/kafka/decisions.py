@@ -106,7 +106,7 @@ def write_decisions(
         decisions_topic=decisions_topic,
     )
     identity = f"{group}.decision-{uuid.uuid4().hex[:10]}"
-    producer = make_producer(access, identity, _TRANSACTION_MS)
+    producer = make_producer(access, identity, _TRANSACTION_MS, ledger_topic)
     failure = initialise(producer)
     if failure is not None:
         raise failure

@@ -99,6 +99,8 @@ class Kafka:
                 "log_level": 0,
             }
         )
+        for _ in range(2):  # see `make_producer`
+            producer.list_topics("__transaction_state", timeout=30)
         producer.init_transactions(30)
         return producer
 

@@ -4,7 +4,7 @@ else."""
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from functools import lru_cache, partial
 from types import SimpleNamespace
@@ -122,8 +122,10 @@ def _of_kafka(world: World) -> list[tuple[Any, str, Any]]:
     ) -> clients.SimulatedConsumer:
         return clients.SimulatedConsumer(world, stable=stable, is_tail=is_tail)
 
-    def make_producer(access: Any, *of: Any) -> clients.SimulatedProducer:
-        return clients.SimulatedProducer(world, *of)
+    def make_producer(
+        access: Any, identity: str, timeout_ms: int, topic: str, lost: Callable[[], None]
+    ) -> clients.SimulatedProducer:
+        return clients.SimulatedProducer(world, identity, timeout_ms, lost)
 
     make_unstable = partial(make_consumer, stable=False)
     return [
