@@ -14,6 +14,7 @@ from sluice.clickhouse.reactions import REACTIONS
 from sluice.prove.running import EXPERIMENTS
 from tests.cli.support import parse
 from tests.ops.metrics_document import families
+from tests.support.import_graph import nodes_of
 
 ROOT = Path(__file__).parent.parent
 NAMED = re.compile(r"`([\w/]+\.py)::(\w+)`")
@@ -37,14 +38,15 @@ def test_named_tests_exist(document: Path) -> None:
     for file, name in NAMED.findall(document.read_text()):
         path = ROOT / "tests" / file
         assert path.is_file(), file
-        tree = ast.walk(ast.parse(path.read_text()))
-        functions = {node.name for node in tree if isinstance(node, ast.FunctionDef)}
+        nodes = nodes_of(path.read_text())
+        functions = {node.name for node in nodes if isinstance(node, ast.FunctionDef)}
         assert name in functions, f"{file}::{name}"
 
 
 def in_make_test(file: str, name: str) -> bool:
     """Whether `make test` runs it, at least with some of its parameters."""
-    module = ast.parse((ROOT / "tests" / file).read_text())
+    module = nodes_of((ROOT / "tests" / file).read_text())[0]
+    assert isinstance(module, ast.Module)
     marked = [node for node in module.body if isinstance(node, ast.FunctionDef)]
     marks = {node.name: {ast.unparse(each) for each in node.decorator_list} for node in marked}
     return name in marks and marks[name].isdisjoint({"pytest.mark.long", "pytest.mark.slow"})

@@ -70,7 +70,7 @@ class DecisionReader:
     def poll(self, timeout_seconds: float) -> bool:
         """Read what has come; whether it has changed what is decided."""
         before = self.decided
-        for message in self._tail.poll(timeout_seconds):
+        for message in self._tail.poll(timeout_seconds, gathers=False):
             self._take(message)
         return self.decided != before
 
@@ -113,7 +113,7 @@ def write_decisions(
         decisions_topic=decisions_topic,
     )
     identity = f"{group}.decision-{uuid.uuid4().hex[:10]}"
-    producer = make_producer(access, identity, _TRANSACTION_MS)
+    producer = make_producer(access, identity, _TRANSACTION_MS, ledger_topic)
     failure = initialise(producer)
     if failure is not None:
         raise failure

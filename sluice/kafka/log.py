@@ -246,7 +246,7 @@ def find_cuts(access: KafkaAccess, points: Mapping[TopicPartition, EpochOffset])
             ]
         )
         while waiting and time.monotonic() < until:
-            for message in consumer.consume(500, 0.05):
+            for message in consumer.consume(500, 0.0) or consumer.consume(1, 0.05):
                 source = TopicPartition(message.topic() or "", message.partition() or 0)
                 error = message.error()
                 if error is not None and error.code() in _RESET_CODES:

@@ -431,12 +431,11 @@ class Recorder:
 
     def _initialised(self, owner: str, lost: Callable[[], None] = lambda: None) -> ck.Producer:
         """A producer that fenced everyone else with this id; waits for Kafka till it is to stop."""
-        identity = f"{self.names.group}.{owner}"
+        names = self.names
+        made = f"{names.group}.{owner}", names.transaction_timeout_ms, names.ledger_topic, lost
         producer: ck.Producer | None = None
         while True:
-            producer, failure = _initialise(
-                producer or (self._access, identity, self.names.transaction_timeout_ms, lost)
-            )
+            producer, failure = _initialise(producer or (self._access, *made))
             if failure is None:
                 return producer
             if not isinstance(failure, TransientError | UnknownCommitError):
@@ -450,7 +449,7 @@ class Recorder:
 
 
 def _initialise(
-    producer: ck.Producer | tuple[KafkaAccess, str, int, Callable[[], None]],
+    producer: ck.Producer | tuple[KafkaAccess, str, int, str, Callable[[], None]],
 ) -> tuple[ck.Producer | None, SluiceError | None]:
     """Initialise a producer, or make one before.
 

@@ -97,7 +97,7 @@ class DeadLetterWriter:
     """Transactions of the one who may write marks. Open it, then read the marks, then write."""
 
     def __init__(self, access: KafkaAccess, dead_letter_topic: str) -> None:
-        self._access = access
+        self._access, self._topic = access, dead_letter_topic
         self._identity = writer_identity(dead_letter_topic)
         self._producer: ck.Producer | None = None
         #: An answer that is missing is not waited for: who opens again reads what was written.
@@ -112,7 +112,8 @@ class DeadLetterWriter:
         """
         deadline = time.monotonic() + _OPEN_SECONDS
         while True:
-            producer = make_producer(self._access, self._identity, _TRANSACTION_TIMEOUT_MS)
+            made = self._identity, _TRANSACTION_TIMEOUT_MS, self._topic
+            producer = make_producer(self._access, *made)
             failure = initialise(producer)
             if failure is None:
                 self._producer = producer

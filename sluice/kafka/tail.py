@@ -123,17 +123,21 @@ class Tail:
         self.log_begin, self.stable_end = _ends(self._consumer, self._where)
         return self.stable_end
 
-    def poll(self, timeout_seconds: float, end: int | None = None) -> list[LogMessage]:
+    def poll(
+        self, timeout_seconds: float, end: int | None = None, *, gathers: bool = True
+    ) -> list[LogMessage]:
         """The next messages, in order; none if none came in time.
 
         :param end: what is below it has to come, also what stands behind open transactions; None
             for the last stable offset, as last asked for.
+        :param gathers: of what is not known to be there yet all that comes in this time is waited
+            for, so that who follows a busy topic is not woken by each message; else the first.
         :raises LogBeginLostError: messages vanished before they were read.
         :raises StalledError: messages below this end do not come.
         :raises SluiceError: Kafka answers with an error.
         """
         before = self.position
-        found = self._consume(timeout_seconds)
+        found = self._consume(timeout_seconds, gathers=gathers)
         self._require_progress(before, self.stable_end if end is None else end, OPEN_SECONDS)
         return found
 
@@ -159,7 +163,7 @@ class Tail:
         self._progress_at = time.monotonic()
         while (before := self.position) < end:
             try:
-                found = self._consume(_POLL_SECONDS)
+                found = self._consume(_POLL_SECONDS, gathers=False)
             except LogBeginLostError as error:
                 raise KafkaUnavailableError(error.message) from None
             for message in found:
@@ -168,10 +172,10 @@ class Tail:
             refuse_late(self._name, until)
             self._require_progress(before, end, patience_seconds)
 
-    def _consume(self, timeout_seconds: float) -> list[LogMessage]:
+    def _consume(self, timeout_seconds: float, *, gathers: bool) -> list[LogMessage]:
         """The next messages, and how far the log is read with them."""
         good: list[ck.Message] = []
-        for message in self._consumer.consume(_POLL_MESSAGES, timeout_seconds):
+        for message in self._fetched(timeout_seconds, gathers and self.caught_up):
             error = message.error()
             if error is None:
                 good.append(message)
@@ -179,12 +183,29 @@ class Tail:
                 raise LogBeginLostError(f"{self._name} at {self.position}: {error.str()}")
             elif error.code() != ck.KafkaError._PARTITION_EOF:
                 raise kafka_error(f"reading {self._name} at {self.position}", error)
-        self.position = max(self.position, self._consumer.position([self._where])[0].offset)
+        self.position = self._read_to()
         headers = all_headers(good) if self._with_headers else ([] for _ in good)
         return [
             LogMessage(m.offset(), m.timestamp()[1], m.key(), m.value(), own)
             for m, own in zip(good, headers, strict=True)
         ]
+
+    def _fetched(self, timeout_seconds: float, gathers: bool) -> list[ck.Message]:
+        """What waits in the client, or the first that comes: who asks it for more waits to the end
+        of the time, and so did each read of a log to its end.
+
+        :param gathers: all that comes in this time.
+        """
+        consumer = self._consumer
+        if gathers:
+            return list(consumer.consume(_POLL_MESSAGES, timeout_seconds))
+        found = list(consumer.consume(_POLL_MESSAGES, 0.0))
+        if found or self._read_to() > self.position:  # markers of transactions are no messages
+            return found
+        return list(consumer.consume(1, timeout_seconds))
+
+    def _read_to(self) -> int:
+        return max(self.position, int(self._consumer.position([self._where])[0].offset))
 
     def _require_progress(self, before: int, end: int, patience_seconds: float) -> None:
         """See that a poll went on from `before`. Who was given its messages may have taken long.

@@ -33,6 +33,10 @@ KEY = "(n, _topic, _partition, _offset, _row, _source)"
 ME = "p/dc1/topic/entry/0"
 ENGINE = "ENGINE = MergeTree ORDER BY s"
 ALL = [PresentOffsets(0, 100, 1, 1)]
+#: A server cleans a table twice a minute otherwise.
+CLEANED = (
+    "cleanup_delay_period = 1, cleanup_delay_period_random_add = 0, max_cleanup_delay_period = 1"
+)
 
 
 def made(server: Server, name: str, engine: str = "MergeTree ORDER BY _offset") -> TableFacts:
@@ -140,7 +144,8 @@ def test_a_block_is_forgotten_with_a_part_that_merged_to_no_row(
         own = ", remove_empty_parts = 0" if name == names[0] else ""
         embedded.execute(
             f"CREATE TABLE {name} (n UInt64, s Int8) ENGINE = CollapsingMergeTree(s) ORDER BY n "
-            f"SETTINGS non_replicated_deduplication_window = 100, old_parts_lifetime = 1{own}"
+            f"SETTINGS non_replicated_deduplication_window = 100, old_parts_lifetime = 1{own}, "
+            f"{CLEANED}"
         )
         for sign in (1, -1):
             insert(embedded, name, ["n", "s"], rows.format(sign), f"{name} {sign}")
@@ -231,7 +236,7 @@ def test_what_was_changed_before_the_range_does_not_matter(server: Server, datab
 
 def test_a_mutation_that_the_server_has_forgotten(embedded: Server, scratch: str) -> None:
     """It deleted rows, and so many harmless ones came after it that the server lists it no more."""
-    kept = "MergeTree ORDER BY _offset SETTINGS finished_mutations_to_keep = 2"
+    kept = f"MergeTree ORDER BY _offset SETTINGS finished_mutations_to_keep = 2, {CLEANED}"
     facts = made(embedded, f"{scratch}.t", kept)
     since_ms = time.time_ns() // 1_000_000
 

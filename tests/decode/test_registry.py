@@ -178,7 +178,7 @@ def scripted(
     :param wanted: the header Authorization without which requests are refused; "" for any.
     """
     script = Scripted(status, body, wanted, tls)
-    thread = threading.Thread(target=script.server.serve_forever, daemon=True)
+    thread = threading.Thread(target=script.server.serve_forever, args=(0.02,), daemon=True)
     thread.start()
     try:
         yield script

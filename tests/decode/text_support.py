@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import Any
 
 from sluice.core.load_spec import Column, TableSpec
@@ -28,8 +29,13 @@ def decoder_of(text: TableSpec) -> Any:
     return make_decoder(text)
 
 
+#: As a worker keeps one for its ranges: to compile another takes as long as to decode a few
+#: messages.
+_kept_decoder = lru_cache(maxsize=1)(make_decoder)
+
+
 def decode_text(text: TableSpec, values: list[bytes], poll: int = 500) -> Decoded:
-    decoder = make_decoder(text)
+    decoder = _kept_decoder(text)
     with MessageBuffer(framing_of(text)) as buffer:
         return decoder.decode(fill(buffer, values, poll), alone("orders", 3))
 

@@ -99,8 +99,15 @@ def replicated_text(old: Server, second: Server) -> Iterator[LoadSpec]:
         each.execute(f"DROP TABLE {name}")
 
 
-@pytest.mark.parametrize("rest", ["", RECORD.rest], ids=["first token", "token of the rest"])
-@pytest.mark.parametrize("place", [0, 1], ids=["first replica", "second replica"])
+@pytest.mark.parametrize(
+    ("rest", "place"),
+    [
+        pytest.param("", 0, id="first token-first replica"),
+        pytest.param(RECORD.rest, 1, id="token of the rest-second replica"),
+        pytest.param("", 1, id="first token-second replica", marks=pytest.mark.slow),
+        pytest.param(RECORD.rest, 0, id="token of the rest-first replica", marks=pytest.mark.slow),
+    ],
+)
 def test_a_probe_waits_for_an_insert_under_any_token_on_any_replica(
     old: Server, second: Server, replicated_text: LoadSpec, rest: str, place: int
 ) -> None:

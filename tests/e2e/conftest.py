@@ -39,6 +39,7 @@ def fragile_world(tmp_path: Path) -> Iterator[World]:
         world = _world(tmp_path, broker, clickhouse)
         yield world
         world.close()
+        broker.kill()  # its data goes with it: that it ends in order takes a second
 
 
 @pytest.fixture

@@ -48,7 +48,7 @@ def test_kills_of_the_driver(world: World, kills: int) -> None:
     world.create_topic("orders-kills")
     create_with_view(world, "kills")
     truth = Truth()
-    world.produce("orders-kills", 100_000 * kills, truth, bad_every=2500)
+    world.produce("orders-kills", 60_000 * kills, truth, bad_every=2500)
     configuration = world.configure({"kills": ["orders-kills"]}, max_messages=5_000)
     dice, replayed = random.Random(11), 0
     for _ in range(kills):
@@ -72,7 +72,7 @@ def test_workers_killed_in_the_middle_of_inserts_and_then_spark(world: World) ->
     world.create_topic("orders-workers")
     world.create_table("workers")
     truth = Truth()
-    world.produce("orders-workers", 200_000, truth, bad_every=5000)
+    world.produce("orders-workers", 120_000, truth, bad_every=5000)
     nowhere = f'brokers = "127.0.0.1:{free_ports(1)[0]}"'
     away = f'[[connector]]\nname = "dc2"\n{nowhere}\ntopics = ["orders-away"]'
     configuration = world.configure(

@@ -35,7 +35,7 @@ def test_broker_is_stopped_for_20_s(fragile_world: World) -> None:
     world.create_topic("orders")
     world.create_table("orders")
     truth = Truth()
-    world.produce("orders", 200_000, truth, bad_every=5000)
+    world.produce("orders", 100_000, truth, bad_every=2500)
     configuration = world.configure({"orders": ["orders"]}, max_messages=5_000)
     driver = world.run(configuration, "--until-caught-up")
     world.wait_for_rows("orders", 1, driver)
@@ -128,7 +128,7 @@ def test_a_stop_while_everything_is_away_ends_and_loses_nothing(fragile_world: W
     world.create_topic("orders")
     world.create_table("orders")
     truth = Truth()
-    world.produce("orders", 160_000, truth)
+    world.produce("orders", 60_000, truth)
     configuration = world.configure({"orders": ["orders"]}, max_messages=1_000, lease='"10s"')
     driver = world.run(configuration, "--grace", "3s")
     # While ranges are on their way: else the windows are found out first, and nothing is intended.

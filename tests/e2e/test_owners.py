@@ -18,7 +18,7 @@ def test_a_paused_driver_wakes_up_after_its_successor_took_over(world: World) ->
     world.create_topic("orders-zombie")
     world.create_table("zombie")
     truth = Truth()
-    world.produce("orders-zombie", 180_000, truth)
+    world.produce("orders-zombie", 100_000, truth)
     configuration = world.configure({"zombie": ["orders-zombie"]}, max_messages=3_000)
     first = world.run(configuration)
     world.wait_for_rows("zombie", 12_000, first)

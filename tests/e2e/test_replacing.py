@@ -168,8 +168,8 @@ def test_final_is_right_at_every_moment_through_repeats_and_a_rewind(world: Worl
         nonlocal repeats
         for number in range(2):
             model.produce(world, "state", 8_000, partitions=3)
-            first = number * 40_000
-            world.produce("orders-kept", 40_000, truth, bad_every=2_000, first=first)
+            first = number * 20_000
+            world.produce("orders-kept", 20_000, truth, bad_every=1_000, first=first)
             before = world.count("state"), world.count("kept")
             driver = world.run(configuration)
             world.wait_for_rows("state", before[0] + 1, driver)

@@ -180,7 +180,7 @@ def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Guarded]:
         ensure_own_topics(admin, configuration.own_topics)
         # With the first transaction Kafka makes a topic of its own.
         access = KafkaAccess("dc1", broker.brokers)
-        assert initialise(make_producer(access, "somebody", 10_000)) is None
+        assert initialise(make_producer(access, "somebody", 10_000, TOPIC)) is None
         tables, failures = known_tables(configuration)
         assert not failures
         made.printed = list(script(configuration, tables))
@@ -254,7 +254,7 @@ def test_a_topic_that_is_still_to_be_made(guarded: Guarded) -> None:
 def test_who_may_not_record_ends_with_words(guarded: Guarded) -> None:
     """librdkafka calls it fatal, as it calls a successor."""
     access = kafka_access(guarded.configuration(), "dc1")
-    failure = initialise(make_producer(access, "somebody-else", 10_000))
+    failure = initialise(make_producer(access, "somebody-else", 10_000, TOPIC))
     assert isinstance(failure, KafkaDeniedError) and "--grants" in failure.hint
 
 

@@ -206,20 +206,25 @@ def test_the_only_holder_is_killed_and_comes_back(cluster: Cluster, tmp_path: Pa
     table.assert_everywhere(1)
 
 
-def lose(table: Table) -> Report:
-    """The part of a pending quorum goes with the disk of the only replica that had it, and the
+def lose(*tables: Table) -> list[Report]:
+    """The parts of pending quorums go with the disk of the only replica that had them, and the
     other one was made anew, so that nothing in its queue counts for the quorum."""
-    first, second = table.servers
-    (pending,) = table.look().facts.pending
-    with Server(second.url) as server:
-        server.execute(f"DROP TABLE {table.name}")
-    table.create_on(second)
+    first, second = tables[0].servers
+    lost = []
+    for table in tables:
+        (pending,) = table.look().facts.pending
+        with Server(second.url) as server:
+            server.execute(f"DROP TABLE {table.name}")
+        table.create_on(second)
+        lost.append(first.folder / "data/data/default" / table.name / pending.part)
     first.kill()
-    shutil.rmtree(first.folder / "data/data/default" / table.name / pending.part)
+    for part in lost:
+        shutil.rmtree(part)
     first.start()
-    wait_until_writable(table, first)
-    wait_for(lambda: bool(table.look().judgement.last_resort), 120, "the end of the part")
-    return table.look()
+    for table in tables:
+        wait_until_writable(table, first)
+        wait_for(lambda t=table: bool(t.look().judgement.last_resort), 120, "the end of the part")  # type: ignore[misc]
+    return [table.look() for table in tables]
 
 
 def delete_nodes(zookeeper: ZooKeeper, paths: list[str]) -> None:
@@ -238,26 +243,30 @@ def delete_nodes(zookeeper: ZooKeeper, paths: list[str]) -> None:
         assert done.returncode == 0, done.stdout + done.stderr
 
 
-@pytest.mark.parametrize("is_followed", [True, False])
 def test_a_lost_part_and_the_last_resort(
-    cluster: Cluster, tmp_path: Path, is_followed: bool, monkeypatch: pytest.MonkeyPatch
+    cluster: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Whoever deletes the status alone loses the block: its repeat is taken for stored."""
     monkeypatch.setattr("sluice.ops.quorum._SECOND_LOOK_SECONDS", 1.0)
     first, second, _ = cluster.servers
-    table = table_on([first, second], tmp_path)
-    assert table.insert(first, 1) == 0
-    table.system("STOP REPLICATED SENDS", [first])
-    assert table.insert(first, 2) == 319
-    report = lose(table)
-    assert "no replica has it" in shown(report) and report.judgement.actions == ()
-    assert table.apply_fixes().judgement.is_stuck  # nothing is deleted by Sluice
-    paths = DELETE.findall("\n".join(report.judgement.last_resort))
-    assert [path.removeprefix(table.path).split("/")[1] for path in paths] == ["blocks", "quorum"]
-    delete_nodes(cluster.zookeeper, paths if is_followed else paths[1:])
-    assert not table.look().judgement.is_stuck
-    assert table.insert(first, 2) == 0
-    table.assert_everywhere(*([1, 2] if is_followed else [1]))
+    tables = followed, other = [table_on([first, second], tmp_path) for _ in range(2)]
+    for table in tables:
+        assert table.insert(first, 1) == 0
+        table.system("STOP REPLICATED SENDS", [first])
+        assert table.insert(first, 2) == 319
+    for table, report in zip(tables, lose(*tables), strict=True):
+        assert "no replica has it" in shown(report) and report.judgement.actions == ()
+        assert table.apply_fixes().judgement.is_stuck  # nothing is deleted by Sluice
+        paths = DELETE.findall("\n".join(report.judgement.last_resort))
+        assert [each.removeprefix(table.path).split("/")[1] for each in paths] == [
+            "blocks",
+            "quorum",
+        ]
+        delete_nodes(cluster.zookeeper, paths if table is followed else paths[1:])
+        assert not table.look().judgement.is_stuck
+        assert table.insert(first, 2) == 0
+    followed.assert_everywhere(1, 2)
+    other.assert_everywhere(1)
 
 
 @pytest.fixture

@@ -12,6 +12,8 @@ from tests.golden.cases import Case
 from tests.golden.outcome import OUTCOMES, outcomes_of
 
 _SHOWN_MAX = 20
+#: They take seconds each; most of their messages are from tests of decoding, which judge them.
+_LARGE = {"JSONEachRow", "CSV", "TSV", "Protobuf", "RowBinary"}
 
 
 def differences(expected: Sequence[str], found: Sequence[tuple[Case, list[str]]]) -> Iterator[str]:
@@ -48,7 +50,10 @@ def _quoted(case: Case, index: int) -> str:
     return repr(value.decode()) if value.isascii() else f"base64 {base64.b64encode(value).decode()}"
 
 
-@pytest.mark.parametrize("table_format", FORMATS)
+@pytest.mark.parametrize(
+    "table_format",
+    [pytest.param(each, marks=[pytest.mark.slow] if each in _LARGE else []) for each in FORMATS],
+)
 def test_messages_become_what_they_became(table_format: str) -> None:
     outcomes = OUTCOMES / f"{table_format}.txt"
     assert outcomes.exists(), f"a new format: run `python -m tests.golden {table_format}`, and read"

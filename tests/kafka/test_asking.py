@@ -73,7 +73,7 @@ WAYS: dict[str, Callable[[KafkaAccess, str], object]] = {
     # Whatever else asks for a topic by its name asks by one of these.
     "admin": lambda access, name: make_admin(access).list_topics(name, timeout=15),
     "consumer": lambda access, name: make_consumer(access).list_topics(name, timeout=15),
-    "producer": lambda access, name: make_producer(access, name, 10_000).list_topics(
+    "producer": lambda access, name: make_producer(access, name, 10_000, name).list_topics(
         name, timeout=15
     ),
 }

@@ -39,7 +39,7 @@ from sluice.kafka.transactions import initialise
 
 access = KafkaAccess("dc1", sys.argv[1], json.loads(sys.argv[2]))
 topics = list(make_admin(access).list_topics(timeout=15).topics)
-refused = initialise(make_producer(access, "kerberos", 10_000))
+refused = initialise(make_producer(access, "kerberos", 10_000, "topic"))
 sluice.kafka.reader._TUNING.pop("fetch_queue_backoff_ms")  # younger than Debian's
 values, reader = [], make_reader(access)
 wanted = [Wanted(Range(TopicPartition("{TOPIC}", 0), 0, {len(VALUES)}))]

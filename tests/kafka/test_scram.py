@@ -52,7 +52,7 @@ def test_every_client_logs_in(broker: GuardedBroker, mechanism: str) -> None:
         assert read(access(broker, mechanism, PASSWORD, reader), TOPIC) == VALUES
     known = access(broker, mechanism, PASSWORD)
     assert TOPIC in cluster_metadata(make_admin(known)).topics
-    assert initialise(make_producer(known, f"of {mechanism}", 10_000)) is None
+    assert initialise(make_producer(known, f"of {mechanism}", 10_000, TOPIC)) is None
 
 
 @mechanisms

@@ -24,6 +24,18 @@ def test_up_to_an_offset(kafka: Kafka) -> None:
         assert list(tail.below()) == [], "all of it was read"
 
 
+def test_what_is_there_is_not_waited_for(kafka: Kafka, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each read of a ledger took as long as the client may wait for more of it."""
+    monkeypatch.setattr(tail_module, "_POLL_SECONDS", 120.0)
+    topic = kafka.topic()
+    kafka.transaction(topic, numbered(3))
+    began = time.monotonic()
+    with closing(Tail(kafka.access(), topic)) as tail:
+        assert [message.value for message in tail.below()] == numbered(3)
+        assert tail.position == 4  # behind the marker
+    assert time.monotonic() - began < 60
+
+
 def test_open_transactions_are_waited_for_below_an_end_that_is_given(kafka: Kafka) -> None:
     topic = kafka.topic()
     kafka.produce(topic, [b"before"])

@@ -13,8 +13,10 @@ from sluice.core.ledger import Commit, CommittedOffset
 from sluice.core.ranges import TopicPartition
 from sluice.core.records import GENESIS, encode
 from sluice.kafka import transactions as transactions_module
+from sluice.kafka.clients import make_producer
 from sluice.kafka.errors import UnknownCommitError
 from sluice.kafka.recorder import Recorder
+from sluice.kafka.transactions import initialise
 from tests.kafka.groups import SETTLED, Group, intend
 from tests.support.kafka import Kafka
 
@@ -35,6 +37,17 @@ def test_the_first_owner_comes_from_nobody(group: Group) -> None:
     assert taken.owners == {group.sources[0]: GENESIS}
     driver.finish_take_over(taken, group.first(driver))
     assert group.holds(replace(SETTLED, owner="a"))
+
+
+def test_an_id_is_initialised_at_once(kafka: Kafka) -> None:
+    """A new producer knew no broker yet, and looked for one half a second later."""
+    topic, took = kafka.topic(), list[float]()
+    for number in range(5):
+        producer = make_producer(kafka.access(), f"{topic}-{number}", 10_000, topic)
+        began = time.monotonic()
+        assert initialise(producer) is None
+        took.append(time.monotonic() - began)
+    assert min(took) < 0.45, took
 
 
 def test_a_woken_zombie_under_its_old_id(group: Group) -> None:

@@ -69,7 +69,7 @@ def test_every_client_logs_in_and_goes_on_when_its_token_is_over(
     given = identity.given
     first = source_of(access.properties).token()
     admin, reader = make_admin(access), make_reader(access)
-    producer = make_producer(access, "tokens", 10_000)
+    producer = make_producer(access, "tokens", 10_000, "topic")
     assert initialise(producer) is None
     assert TOPIC in cluster_metadata(admin).topics
 

@@ -144,7 +144,7 @@ def test_who_is_lost_while_sending_keeps_the_next_waiting(
 ) -> None:
     first, second = make(), make()
     held = first.locks.acquire(name, PATIENCE)
-    seconds = 5.0
+    seconds = 2.0
     began = time.monotonic()
     held.announce(seconds)
     waiting = queue_up(pool, second, name)
@@ -173,13 +173,13 @@ def test_an_unanswered_block_keeps_the_next_waiting(make: Make, name: str) -> No
     first, second = make(), make()
     held = first.locks.acquire(name, PATIENCE)
     began = time.monotonic()
-    held.announce(2.0)
+    held.announce(1.0)
     assert held.release(is_over=False)
     assert second.locks.acquire(name, PATIENCE).release(is_over=True)
-    assert time.monotonic() - began >= 2.0
+    assert time.monotonic() - began >= 1.0
     began = time.monotonic()
     assert first.locks.acquire(name, PATIENCE).release(is_over=True)
-    assert time.monotonic() - began < 2.0  # waited for once
+    assert time.monotonic() - began < 1.0  # waited for once
 
 
 @pytest.mark.slow

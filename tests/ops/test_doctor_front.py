@@ -122,7 +122,7 @@ def test_a_proxy_that_passes_bodies_on_as_they_come(ports: list[int], table: str
     assert "an HTTP proxy stands before the server (Via: 1.1 gate)" in finding.what
 
 
-@pytest.mark.parametrize("is_old", [True, False])
+@pytest.mark.parametrize("is_old", [pytest.param(True, marks=pytest.mark.slow), False])
 def test_a_proxy_that_gives_queries_ids_of_its_own(
     cluster: Cluster, embedded_server: ClickHouse, table: str, is_old: bool
 ) -> None:

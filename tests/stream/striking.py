@@ -75,7 +75,7 @@ def run_watch(server_url: str) -> Iterator[Watch]:
 
     with Proxy(("127.0.0.1", 0), Handler) as proxy:
         watch = Watch(f"http://127.0.0.1:{proxy.server_address[1]}")
-        threading.Thread(target=proxy.serve_forever, daemon=True).start()
+        threading.Thread(target=proxy.serve_forever, args=(0.02,), daemon=True).start()
         try:
             yield watch
         finally:

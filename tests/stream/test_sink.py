@@ -148,6 +148,7 @@ def test_batches_add_and_replace_and_a_name_is_loaded_once(
     assert [name for name in place.tables() if "mark" not in name] == ["t"]
 
 
+@pytest.mark.slow
 def test_a_batch_that_fails_leaves_nothing(
     spark: SparkSession, embedded_url: str, database: str
 ) -> None:

@@ -62,7 +62,7 @@ def run_follower() -> Iterator[Follower]:
 
     with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
         follower.url = f"http://127.0.0.1:{server.server_address[1]}"
-        threading.Thread(target=server.serve_forever, daemon=True).start()
+        threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True).start()
         try:
             yield follower
         finally:

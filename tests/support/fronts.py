@@ -146,7 +146,7 @@ def proxying(
     )
     server = ThreadingHTTPServer(("127.0.0.1", 0), kind)
     server.daemon_threads = True
-    thread = threading.Thread(target=server.serve_forever, daemon=True)
+    thread = threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True)
     thread.start()
     try:
         yield f"http://127.0.0.1:{server.server_port}"

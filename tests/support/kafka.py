@@ -99,6 +99,8 @@ class Kafka:
                 "log_level": 0,
             }
         )
+        for _ in range(2):  # see `make_producer`
+            producer.list_topics("__transaction_state", timeout=30)
         producer.init_transactions(30)
         return producer
 
@@ -164,7 +166,7 @@ class Kafka:
             deadline = time.monotonic() + 15
             while consumer.position([where])[0].offset < high and low < high:
                 assert time.monotonic() < deadline, f"{topic} cannot be read to {high}"
-                found += consumer.consume(500, 0.05)
+                found += consumer.consume(500, 0.0) or consumer.consume(1, 0.05)
         finally:
             consumer.close()
         return found

@@ -14,7 +14,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import redirect_stderr, redirect_stdout
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -181,7 +181,7 @@ class World:
         found: list[tuple[int, int]] = []
         position = low
         while position < high:
-            for message in consumer.consume(500, 0.2):
+            for message in consumer.consume(500, 0.0) or consumer.consume(1, 0.2):
                 headers = dict(message.headers())
                 found.append((int(headers["sluice.partition"]), int(headers["sluice.offset"])))
             position = max(position, consumer.position([where])[0].offset)
@@ -298,12 +298,17 @@ class World:
         path.write_text("\n".join(lines) + "\n")
         return path
 
-    def run(self, configuration: Path, *more: str) -> Driver:
-        """Start a driver."""
+    def run(
+        self, configuration: Path, *more: str, program: Sequence[str] = ("-m", "sluice")
+    ) -> Driver:
+        """Start a driver.
+
+        :param program: of Python, that takes the words of the command.
+        """
         log = self.folder / f"{self.name}.{len(self.drivers)}.log"
         with log.open("wb") as output:
             process = subprocess.Popen(
-                [sys.executable, "-m", "sluice", "run", str(configuration), *more],
+                [sys.executable, *program, "run", str(configuration), *more],
                 stdout=output,
                 stderr=output,
                 env=os.environ | {"PYTHONUNBUFFERED": "1"},

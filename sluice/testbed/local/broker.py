@@ -36,9 +36,10 @@ _READY_SECONDS_MAX = 60.0
 _STOP_SECONDS_MAX = 30.0
 
 #: One node: everything has one replica. The rest is Kafka's defaults, but for topics, which
-#: are made on purpose only, for sizes that suit a machine of a developer, and for the controller,
-#: which does not write twice a second that nothing happened: that was 30 % of an idle broker's CPU
-#: [measured], and CI has three of them.
+#: are made on purpose only, for sizes that suit a machine of a developer, and for the controller:
+#: it does not write twice a second that nothing happened, which was 30 % of an idle broker's CPU
+#: [measured], and CI has three of them; and what it decides it writes at once, where it would wait
+#: 25 ms for more of it to come: each topic that is made waits for that.
 _PROPERTIES = """\
 process.roles=broker,controller
 node.id=1
@@ -60,6 +61,7 @@ min.insync.replicas=1
 auto.create.topics.enable=false
 group.initial.rebalance.delay.ms=0
 metadata.max.idle.interval.ms=0
+controller.quorum.append.linger.ms=0
 log.cleaner.dedupe.buffer.size=33554432
 """
 

@@ -38,11 +38,15 @@ def _reach_broker(world: World, fails: bool, timeout: float, what: str) -> None:
 
 
 class SimulatedConsumer:
-    """A consumer that reads the group's offsets, or partitions by position."""
+    """A consumer that reads the group's offsets, or partitions by position.
 
-    def __init__(self, world: World, *, stable: bool) -> None:
+    :param is_tail: of a `Tail`, which asks without waiting first, and waits then.
+    """
+
+    def __init__(self, world: World, *, stable: bool, is_tail: bool = False) -> None:
         self._world = world
         self._stable = stable
+        self._is_tail, self._has_waited = is_tail, False
         self._positions: dict[TopicPartition, int] = {}
         self._paused: set[TopicPartition] = set()
 
@@ -106,6 +110,18 @@ class SimulatedConsumer:
         ]
 
     def consume(self, count: int, timeout: float) -> list[ck.Message]:
+        if not self._is_tail:
+            return self._fetched(count, timeout)
+        # A tail that was given nothing waits for the fetch that is under way.
+        if timeout and self._has_waited:
+            self._has_waited = False
+            return []
+        before = self._positions.copy()
+        found = self._fetched(count, timeout or 1.0)
+        self._has_waited = not timeout and not found and self._positions == before
+        return found
+
+    def _fetched(self, count: int, timeout: float) -> list[ck.Message]:
         world = self._world
         sources = [source for source in self._positions if source not in self._paused]
         if len(sources) > 1:

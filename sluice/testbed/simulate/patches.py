@@ -4,7 +4,7 @@ else."""
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from functools import lru_cache, partial
 from types import SimpleNamespace
@@ -117,15 +117,20 @@ def _of_machine(world: World) -> list[tuple[Any, str, Any]]:
 
 
 def _of_kafka(world: World) -> list[tuple[Any, str, Any]]:
-    def make_consumer(*_: Any, stable: bool = True, **__: Any) -> clients.SimulatedConsumer:
-        return clients.SimulatedConsumer(world, stable=stable)
+    def make_consumer(
+        *_: Any, stable: bool = True, is_tail: bool = False, **__: Any
+    ) -> clients.SimulatedConsumer:
+        return clients.SimulatedConsumer(world, stable=stable, is_tail=is_tail)
 
-    def make_producer(access: Any, *of: Any) -> clients.SimulatedProducer:
-        return clients.SimulatedProducer(world, *of)
+    def make_producer(
+        access: Any, identity: str, timeout_ms: int, topic: str, lost: Callable[[], None]
+    ) -> clients.SimulatedProducer:
+        return clients.SimulatedProducer(world, identity, timeout_ms, lost)
 
     make_unstable = partial(make_consumer, stable=False)
     return [
-        *((module, "make_consumer", make_consumer) for module in (reader, recorder, tail)),
+        *((module, "make_consumer", make_consumer) for module in (reader, recorder)),
+        (tail, "make_consumer", partial(make_consumer, is_tail=True)),
         *((module, "make_unstable_reader", make_unstable) for module in (recorder, tail)),
         (recorder, "make_producer", make_producer),
         (transactions, "within", partial(clients.within, world)),
