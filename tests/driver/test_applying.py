@@ -143,7 +143,7 @@ def test_a_version_that_is_taken_up_leaves_the_windows_of_the_next_one_watched(
     )
     applied: Any = _Applied(assembly)
     applied._coming = second
-    applied._finder = SimpleNamespace(use=lambda *_: None)
+    applied.finder = SimpleNamespace(use=lambda *_: None)
     applied._applying = SimpleNamespace(taken=lambda _: None)
     applied._taken(SimpleNamespace(number=2), configuration, first)
     applied.see_specs([])

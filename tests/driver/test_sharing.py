@@ -37,7 +37,7 @@ class Shares:
 
     def __init__(self, world: World) -> None:
         self.world = world
-        self.found = SharesRead()
+        self.found = self.otherwise = SharesRead()
         self.looks: list[Mapping[TopicPartition, Record | None]] = []
 
     def look(
@@ -48,7 +48,7 @@ class Shares:
         finished: Callable[[Any], None],
     ) -> None:
         self.looks.append(held)
-        found, self.found = replace(self.found, sources=tuple(SOURCES)), SharesRead()
+        found, self.found = replace(self.found, sources=tuple(SOURCES)), self.otherwise
         self.world.at(500, lambda: finished(found))
 
 
@@ -147,6 +147,31 @@ def test_a_fleet_of_one_records_what_a_driver_alone_records(world: World) -> Non
         record.owner == "me" for commit in world.commits for record in commit.records.values()
     )
     assert all(world.rows_of(source) == [1] * 40 for source in SOURCES)
+
+
+def test_who_can_take_nothing_in_hands_nothing_over(world: World) -> None:
+    """What keeps it from that keeps others from it, too: what it gave them would stand still."""
+    loop, blind = run(world), SharesRead(could_adopt=False)
+    shares(world).found = shares(world).otherwise = blind
+    run_for(world, 15_000, loop)
+    see(world, BOTH)
+    run_for(world, 5_000, loop)
+    loop.stopping.set()
+    loop.run(None, 5.0)
+    assert set(loop.states) == set(SOURCES) and all(
+        world.group[source].owner == "me" for source in SOURCES
+    )
+    shares(world).found = shares(world).otherwise = SharesRead()
+    run_for(world, 5_000, loop)
+    assert set(loop.states) == set(OWN)
+
+
+def test_looks_that_fail_for_some_seconds_hold_no_hand_over_up(world: World) -> None:
+    loop, blind = run(world), SharesRead(could_adopt=False)
+    see(world, BOTH)
+    shares(world).found = shares(world).otherwise = blind
+    run_for(world, 5_000, loop)
+    assert set(loop.states) == set(OWN)
 
 
 def test_what_stopped_or_stands_still_stays(world: World) -> None:
