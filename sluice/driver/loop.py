@@ -271,7 +271,7 @@ class ConnectorLoop:
                     self._environment = replace(self._environment, specs=specs)
                     self._pending.file_all()
                 case LetGo(source):
-                    del self.states[source]
+                    self.states.pop(source, None)  # a look may say so, too
                     self._pending.forget(source)
                     self.dead_letters.windows.pop(source, None)
                 case ReadTables():
@@ -378,7 +378,7 @@ class ConnectorLoop:
         self.states.update({state.source: state for state in started.states})
         for state in started.states:
             self._pending.file(state)
-        self._topics.joined()
+        self._apply(self._topics.joined(started.states))
 
 
 def _waits(loop: ConnectorLoop, parts: LoopParts, is_answered: bool, failures: int) -> Waits:

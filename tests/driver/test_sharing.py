@@ -18,7 +18,7 @@ from sluice.core.ranges import TopicPartition
 from sluice.core.records import Kind, Record
 from sluice.driver.inheriting import SharesRead
 from sluice.driver.loop import ConnectorLoop
-from sluice.driver.ports import LoopParts
+from sluice.driver.ports import ConfigurationRead, LoopParts
 from sluice.driver.start import Started
 from sluice.driver.state import PartitionState
 from tests.driver import loop_world
@@ -284,6 +284,33 @@ def test_what_stopped_here_and_goes_on_elsewhere_is_let_go(world: World) -> None
     shares(world).found = SharesRead(gone=(SOURCES[0],))
     run_for(world, 5_000, loop)
     assert set(loop.states) == set(SOURCES[1:])
+
+
+def retire(world: World, *topics: str) -> None:
+    """A version is taken up that does not load these, while a look is under way."""
+    read = ConfigurationRead(1, world.spec, (), lambda topic: topic not in topics, lambda: None)
+    world.at(300, lambda: world.put(read))
+
+
+def test_what_came_of_a_topic_that_was_retired_meanwhile_is_let_go(world: World) -> None:
+    """No table takes it any more, so a range of it could be loaded by nobody."""
+    source = TopicPartition("b", 0)
+    world.ids["b"] = world.ids["a"]
+    loop = run(world)
+    shares(world).found = SharesRead((Started([given(world, source, 90)], batch=90),))
+    retire(world, "b")
+    run_for(world, 5_000, loop)
+    assert set(loop.states) == set(SOURCES)
+    assert all(source not in commit.records for commit in world.commits)
+
+
+def test_what_is_let_go_may_be_gone_for_two_reasons(world: World) -> None:
+    loop = run(world)
+    loop.states[SOURCES[0]].stop(TerminalError("because"))
+    shares(world).found = SharesRead(gone=(SOURCES[0],))
+    retire(world, "a")
+    run_for(world, 5_000, loop)
+    assert not loop.states
 
 
 def test_a_bug_of_the_look_ends_the_loop(world: World) -> None:
