@@ -6,10 +6,10 @@ import logging
 import os
 import threading
 import uuid
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from concurrent.futures import Future
 from dataclasses import replace
-from functools import partial
+from functools import cached_property, partial
 from socket import gethostname
 from typing import TypeVar
 
@@ -48,7 +48,7 @@ from sluice.driver.beginning import ask_group
 from sluice.driver.claims import ClaimsKeeper, why_other_claims
 from sluice.driver.claims_rebuild import TableLooks, rebuild
 from sluice.driver.deciding import DecisionWatch
-from sluice.driver.discovering import TopicFinder, retired, topics_to_load
+from sluice.driver.discovering import TopicFinder, partitions_of, retired, topics_to_load
 from sluice.driver.fleet import FleetMember, boot_id, refuse_beside_fleet, why_alone
 from sluice.driver.inheriting import Heir
 from sluice.driver.load_specs import LoadSpecs
@@ -553,7 +553,7 @@ class _Assembly:
             dead_letter_limit=configuration.dead_letter_limit,
             inflight_inserts_max=configuration.clickhouse.max_inflight_inserts,
             parking=Parking(configuration.parkable),
-            topics=self.applying.make_finder(),
+            topics=self.applying.finder,
             replicas=self.watch,
             find_cuts=partial(find_cuts, self.kafka),
             schema_patience_ms=_patience_ms(configuration),
@@ -585,7 +585,11 @@ class _Assembly:
         self.run._examine(self.run.configuration, self.run.connector.name)
 
     def _take_over_all(self) -> Started:
-        topics, sources = self._topics_and_sources(self.log)
+        name = self.run.connector.name
+        topics = self.log.topics(
+            topics_to_load(self.configuration, name, self.log, self._told_apart)
+        )
+        sources = partitions_of(topics)
         parts = self._start_parts(self.recorder, self.log)
         started = take_over(parts, sources)
         if self.run.until_caught_up and len(started.states) < len(sources):
@@ -594,13 +598,6 @@ class _Assembly:
         if leaving:
             started.add(take_over(parts, leaving, started.batch, retiring=True))
         return started
-
-    def _topics_and_sources(self, log: SourceLog) -> tuple[Iterable[str], list[TopicPartition]]:
-        names = topics_to_load(self.configuration, self.run.connector.name, log, self._told_apart)
-        topics = log.topics(names)
-        return topics, [
-            TopicPartition(t, n) for t, (_, count) in topics.items() for n in range(count)
-        ]
 
     def _take_over_new(
         self, sources: list[TopicPartition], ahead: ReadAhead | None = None
@@ -614,11 +611,12 @@ class _Assembly:
         stop = self.run._give_up
         recorder = Recorder(self.kafka, self.names, now_ms=now_ms, stop=stop, looks_often=True)
         log, topic = SourceLog(self.admin, None), self.configuration.ledger_topic
+        finder = self.applying.finder
         self.heir = Heir(
             self._start_parts(recorder, log),
             lambda s: read_view(self.kafka, topic, s, spec_needed, None, is_stable=True),
-            lambda: self._topics_and_sources(log)[1],
-            lambda: retired(recorder, log, self._topics_and_sources(log)[0], ()),
+            finder.partitions,
+            lambda: retired(recorder, log, {s.topic for s in finder.partitions()}, ()),
             fleet.announce,
         )
         return self.heir
@@ -667,13 +665,11 @@ class _Applied:
         self._lock = threading.Lock()
         self._applying: Applying | None = None
 
-    def make_finder(self) -> TopicFinder:
-        """Finds topics that the loop does not know."""
+    @cached_property
+    def finder(self) -> TopicFinder:
+        """Finds topics: where the driver shares partitions its heir asks it, else its loop."""
         found, run = self._assembly, self._assembly.run
-        self._finder = TopicFinder(
-            *(found.configuration, run.connector.name, found.log, found._told_apart)
-        )
-        return self._finder
+        return TopicFinder(*(found.configuration, run.connector.name, found.log, found._told_apart))
 
     def hear(self, decided: Decided) -> None:
         """What is decided now; called from any thread."""
@@ -725,7 +721,7 @@ class _Applied:
         assembly.specs.arrived(spec)
         clickhouse = assembly.configuration.clickhouse
         assembly.configuration = replace(configuration, clickhouse=clickhouse)
-        self._finder.use(configuration, assembly._told_apart)
+        self.finder.use(configuration, assembly._told_apart)
         if assembly.schema is not None:
             assembly.schema.change(configuration, spec, version.number)
         assert self._applying is not None

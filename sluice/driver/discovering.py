@@ -4,17 +4,20 @@ were taken out of the configuration while their last range was in doubt."""
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Mapping
 
 from sluice.config import Configuration
 from sluice.config.topics import why_refused
 from sluice.core.errors import SluiceError
 from sluice.core.ranges import TopicPartition
-from sluice.kafka.log import SourceLog
+from sluice.kafka.log import SourceLog, TopicMissingError
 from sluice.kafka.offsets import record_in
 from sluice.kafka.recorder import Recorder
 
 _logger = logging.getLogger("sluice.loop")
+
+#: A topic is gone that is missing in so many looks in a row: one broker may not know it yet.
+GONE_LOOKS = 5
 
 
 def topics_today(configuration: Configuration, connector: str, log: SourceLog) -> tuple[str, ...]:
@@ -53,6 +56,7 @@ def topics_to_load(
 
 class TopicFinder:
     """Finds topics that an expression takes while a loop runs, and those that were named meanwhile.
+    What must not be loaded, or is gone, holds none of the others up.
 
     :param told_apart: see `config.topics.why_refused`.
     """
@@ -68,6 +72,9 @@ class TopicFinder:
         self._configuration = configuration
         self._connector = configuration.connector(connector)
         self._log = log
+        self._told: set[str] = set()
+        #: In how many looks in a row each topic was missing.
+        self._missing: dict[str, int] = {}
 
     def use(self, configuration: Configuration, told_apart: Collection[str]) -> None:
         """Look for what this configuration takes from now on."""
@@ -95,6 +102,38 @@ class TopicFinder:
             else:
                 refused[topic] = refusal
         return found, refused
+
+    def partitions(self) -> list[TopicPartition]:
+        """All partitions of the topics that are loaded today. A topic that is gone, or must not be
+        loaded, is told of once, and left out.
+
+        :raises TopicMissingError: a topic is missing, perhaps for a moment.
+        :raises TransientError: Kafka does not answer.
+        """
+        names, refused = self.find(())
+        for topic, refusal in refused.items():
+            self._tell(topic, refusal)
+        topics = self._log.topics(names, partial=True)
+        missing = [name for name in names if name not in topics]
+        self._missing = {name: self._missing.get(name, 0) + 1 for name in missing}
+        for name, looks in self._missing.items():
+            error = TopicMissingError(f"topic {name} does not exist")
+            if looks < GONE_LOOKS:
+                raise error
+            self._tell(name, error)
+        self._told.difference_update(topics)
+        return partitions_of(topics)
+
+    def _tell(self, topic: str, error: SluiceError) -> None:
+        """Said once."""
+        if topic not in self._told:
+            self._told.add(topic)
+            _logger.error("%s; it is not loaded. Try: %s", error, error.hint)
+
+
+def partitions_of(topics: Mapping[str, tuple[str, int]]) -> list[TopicPartition]:
+    """All partitions of topics, as `SourceLog.topics` tells of them."""
+    return [TopicPartition(t, n) for t, (_, count) in topics.items() for n in range(count)]
 
 
 #: Committed offsets that are asked for at once.

@@ -123,6 +123,9 @@ class FleetMember(Background):
         #: Partitions that nobody who reports has, and that other members have, as the last look at
         #: all of them found.
         self.unowned = self.elsewhere = 0
+        #: Why the last look failed; "": it did not.
+        self.look_failure = ""
+        self._looked_at = time.monotonic()
         #: The number of the report that the loop is asked for, as the thread and the loop know it;
         #: and the one that the loop has made, with when.
         self._asked = self._wanted = 0
@@ -191,6 +194,7 @@ class FleetMember(Background):
 
     def begin(self, windows: Windows, planner: RecordPlanner, jobs: Jobs) -> Windows:
         """The loop begins. Gives the windows, with what the fleet leaves of each of them."""
+        self._looked_at = time.monotonic()
         if self.why_alone:
             self._counting.took_all(self._sent + 1)
         self._seen = self._counting.others
@@ -264,6 +268,9 @@ class FleetMember(Background):
         since = (self._asked or self._sent) + 1
         self._inherits = read.inherits
         self.unowned, self.elsewhere = read.unowned, read.elsewhere
+        self.look_failure = read.failure
+        if not read.failure:
+            self._looked_at = time.monotonic()
         self._counting.took(
             read.inherited, self._announced, since, read.alive, read.orphans, read.view
         )
@@ -274,6 +281,14 @@ class FleetMember(Background):
     def report_age_seconds(self) -> float:
         """Since when no own report came back."""
         return time.monotonic() - self._back_at
+
+    @property
+    def look_age_seconds(self) -> float:
+        """Since when it has not looked at all partitions and taken over what it is to have; 0 where
+        it shares none, or is to stop, and looks no more."""
+        if self.why_alone or self._stopping.is_set():
+            return 0.0
+        return time.monotonic() - self._looked_at
 
     @property
     def busy_partitions(self) -> int:

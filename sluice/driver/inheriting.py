@@ -49,6 +49,9 @@ class SharesRead:
     :param unowned: partitions whose records named no member that reports when it began, also those
         that stopped at a take-over; `elsewhere`: that other members had which do.
     :param sources: all partitions of the connector; none: nobody could tell.
+    :param could_adopt: what others had handed to this owner could be taken in, whatever failed
+        then.
+    :param failure: why it ended before all was looked at and taken over; "": it did not.
     :param error: a bug; nothing that may happen.
     """
 
@@ -62,6 +65,8 @@ class SharesRead:
     unowned: int = 0
     elsewhere: int = 0
     sources: tuple[TopicPartition, ...] = ()
+    could_adopt: bool = True
+    failure: str = ""
     error: Exception | None = None
 
 
@@ -71,7 +76,7 @@ class Heir:
     :param parts: with a recorder of its own, which never initialises the loop's id.
     :param read_last: reads the last record of partitions in the ledger, up to its last stable
         offset, and nothing else.
-    :param sources: all partitions of the connector.
+    :param sources: all partitions of the connector, but for those of topics that are gone.
     :param retired: partitions of topics that are not configured any more, and are in doubt.
     :param announce: says whom it is about to take over; returns when all members can know.
     """
@@ -144,7 +149,8 @@ class Heir:
         inherited = frozenset[str]()
         for source in [s for s, at in self._left.items() if view.number - at >= _FENCED_REPORTS]:
             del self._left[source], self._tried[source]
-        with _looking_again():
+        could_adopt, failures = False, list[str]()
+        with _looking_again(failures):
             sources = self._sources()
             found = self._recorder.look(sources)
             self._owners.see(view, {source: _named(at) for source, at in found.items()})
@@ -170,6 +176,7 @@ class Heir:
             )
             if given:
                 started.append(self._adopt(given, batch, is_unsure=bool(self._inherits)))
+            could_adopt = True
             # A start that is refused holds nothing else up.
             for some in (dead - {GENESIS}, dead & {GENESIS}):
                 if some:
@@ -180,7 +187,13 @@ class Heir:
         self._named = read
         inherits = self._inherits = self._inherits - inherited
         return replace(
-            read, started=tuple(started), gone=tuple(gone), inherited=inherited, inherits=inherits
+            read,
+            started=tuple(started),
+            gone=tuple(gone),
+            inherited=inherited,
+            inherits=inherits,
+            could_adopt=could_adopt,
+            failure="; ".join(failures),
         )
 
     def _take_over(
@@ -342,15 +355,21 @@ _FENCED_REPORTS = 15
 
 
 @contextmanager
-def _looking_again() -> Iterator[None]:
+def _looking_again(failures: list[str]) -> Iterator[None]:
     """What fails is tried again by the next look: somebody else was let through, or Kafka is
-    away."""
+    away.
+
+    :param failures: gets what failed, but for a start that is refused: it holds nothing else up.
+    """
     try:
         yield
     except OwnerChangedError as error:
         _logger.info("%s; all partitions are looked at again", error)
+        failures.append(str(error))
     except SluiceError as error:
         _logger.warning("%s; all partitions are looked at again", error)
+        if not isinstance(error, StartRefusedError):
+            failures.append(str(error))
 
 
 def _named(at: CommittedOffset | None) -> Named:

@@ -136,7 +136,9 @@ class ConnectorLoop:
             parts.now_ms(),
         )
         self.look_at_topics = self._topics.request
-        self._redirecting = Redirecting(self.states, take_over_new, self._join, self._apply)
+        self._redirecting = Redirecting(
+            *(self.states, parts.log, planner.owner, take_over_new, self._join, self._apply)
+        )
         schema, counters = self._schema, self.counters
         self._recorder = RoundRecorder(
             *(name, parts, self.states, holds, planner.specs, schema, counters),
@@ -266,7 +268,7 @@ class ConnectorLoop:
                     self._schema.park(entry, why)
                     self._pending.file_all()
                 case LetGo(source):
-                    del self.states[source]
+                    self.states.pop(source, None)  # a look may say so, too
                     self._pending.forget(source)
                     self.dead_letters.windows.pop(source, None)
                 case ReadTables():
@@ -356,11 +358,8 @@ class ConnectorLoop:
         """Partitions that appeared, with everything that a start takes in with them: another
         owner may have had them, so they may be in doubt under a load spec of its own, and late
         inserts of its tasks may hold on to the windows.
-
-        :raises OwnerChangedError: a successor has the others; to take these over would fence it.
         """
-        going = {s: state.record for s, state in self.states.items() if state.stopped is None}
-        self._parts.log.differences(going)
+        self._redirecting.see_owner()
         self._join(take_over(new))
 
     def _join(self, started: Started) -> None:
@@ -373,7 +372,7 @@ class ConnectorLoop:
         self.states.update({state.source: state for state in started.states})
         for state in started.states:
             self._pending.file(state)
-        self._topics.joined()
+        self._apply(self._topics.joined(started.states))
 
 
 def _waits(loop: ConnectorLoop, parts: LoopParts, topics: TopicObserver, failures: int) -> Waits:

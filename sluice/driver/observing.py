@@ -7,7 +7,7 @@ does not have yet it is read in a thread beside the loop, which loads the others
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
@@ -115,6 +115,8 @@ class TopicObserver:
         self._connector, self._states = connector, states
         self._offsets = offsets
         self._ask = ask
+        #: Whether a topic is loaded, as was applied last.
+        self._reads: Callable[[str], bool] = lambda topic: True
         #: Asked for, and not there yet.
         self._asked = set[TopicPartition]()
         self._changed = changed
@@ -130,12 +132,10 @@ class TopicObserver:
 
     def configured(self, read: ConfigurationRead) -> Iterator[Effect]:
         """What is loaded was applied anew: topics that are not are settled and let go."""
+        self._reads = read.reads
         for state in list(self._states.values()):
             state.retiring = not read.reads(state.source.topic)
-            if state.retiring and not (state.record.in_doubt or state.out):
-                yield LetGo(state.source)
-                is_settled = "%s is not configured any more; it is settled at %d and let go"
-                _logger.info(is_settled, state.source, state.settled)
+        yield from _let_go(list(self._states.values()))
         self._asked.clear()  # of topics that are not loaded any more, perhaps
         self.refused.keep(())
         read.taken()
@@ -145,9 +145,12 @@ class TopicObserver:
         """Look soon; called from any thread."""
         self._is_wanted = True
 
-    def joined(self) -> None:
-        """Partitions have joined the loop: what is told of them may have been told before."""
+    def joined(self, states: list[PartitionState]) -> Iterator[Effect]:
+        """These have joined the loop: they may be told of already, or not configured any more."""
         self._known = {}
+        for state in states:
+            state.retiring = state.retiring or not self._reads(state.source.topic)
+        yield from _let_go(states)
 
     def clock_went_back(self, now_ms: int) -> None:
         """Do not wait until the clock has caught up."""
@@ -396,6 +399,15 @@ def _drop(
     """Ends that are not believed, and why."""
     for source in whys.keys() & ends.keys():
         states[source].not_verified(whys[source], ends.pop(source).offset, now_ms)
+
+
+def _let_go(states: Iterable[PartitionState]) -> Iterator[Effect]:
+    """What is not configured any more goes once it is settled."""
+    for state in states:
+        if state.retiring and not (state.record.in_doubt or state.out):
+            yield LetGo(state.source)
+            is_settled = "%s is not configured any more; it is settled at %d and let go"
+            _logger.info(is_settled, state.source, state.settled)
 
 
 def _see_stopped(

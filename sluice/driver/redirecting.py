@@ -2,14 +2,14 @@
 range in doubt.
 
 The loop records it itself, between two rounds and as the owner that it is, so nobody is fenced for
-it. Then it takes these partitions over anew, as a start does: by what is recorded, and by nothing
-that it knew of them before.
+it: who is not the owner any more finds that out before. Then it takes these partitions over anew,
+as a start does: by what is recorded, and by nothing that it knew of them before.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 
@@ -22,6 +22,7 @@ from sluice.core.errors import (
 )
 from sluice.core.ranges import TopicPartition
 from sluice.driver.effects import Effect, StopPartition
+from sluice.driver.ports import IntentLog
 from sluice.driver.start import Started
 from sluice.driver.state import Answered, PartitionState
 from sluice.driver.stopped import PartitionStoppedError
@@ -79,18 +80,20 @@ def decide(inbox: Inbox, event: PartitionsDecided) -> None:
 class Redirecting:
     """Carries out what is decided about partitions of one loop.
 
-    :param states: the loop's own mapping.
+    :param states: the loop's own mapping; `owner`: its id.
     :param take_over: takes partitions over; `join` lets them take part in the loop.
     """
 
     def __init__(
         self,
         states: Mapping[TopicPartition, PartitionState],
+        log: IntentLog,
+        owner: str,
         take_over: Callable[[list[TopicPartition]], Started],
         join: Callable[[Started], None],
         apply: Callable[[Iterable[Effect]], None],
     ) -> None:
-        self._states = states
+        self._states, self._log, self._owner = states, log, owner
         self._take_over, self._join = take_over, join
         self._apply = apply
 
@@ -104,6 +107,7 @@ class Redirecting:
             return  # who asked has gone
         try:
             self._refuse_busy(event.sources)
+            self.see_owner(event.sources)
             event.record()
             self._go_on(event.sources)
         except BaseException as error:  # who asked waits for an end, also where it is a bug
@@ -112,6 +116,19 @@ class Redirecting:
                 raise
         else:
             event.done.set_result(None)
+
+    def see_owner(self, sources: Collection[TopicPartition] = ()) -> None:
+        """Look whether all that goes on is this owner's still, before anything is taken over (R5).
+
+        :param sources: these, too, though they have stopped.
+        :raises OwnerChangedError: a successor has it; to take partitions over would fence it.
+        """
+        own = {
+            source: state.record
+            for source, state in self._states.items()
+            if state.stopped is None or (source in sources and state.record.owner == self._owner)
+        }
+        self._log.differences(own)
 
     def _refuse_busy(self, sources: Iterable[TopicPartition]) -> None:
         reasons = [why for source in sources if (why := self._why_busy(source))]

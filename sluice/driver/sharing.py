@@ -23,6 +23,9 @@ _logger = logging.getLogger("sluice.loop")
 #: came, went or changed, partitions come, and stand until they are found.
 LOOK_EVERY_MS, LOOK_SOON_MS = 2_000, 500
 SOON_FOR_MS = 20_000
+#: Who could not take in for so long what others hand to it hands over nothing: what fails there
+#: fails in other members, too, and there the partitions would stand still.
+BLIND_MS = 10_000
 #: What came stays for so long, and is loaded: for some seconds after members come and go each sees
 #: others, and a partition would go from one to the other and back.
 KEPT_MS = 6_000
@@ -60,6 +63,8 @@ class Sharing:
         self._changed_at_ms = 0
         self._looked_at_ms: int | None = None
         self._is_looking = False
+        #: Since when looks could take nothing in.
+        self._blind_since_ms: int | None = None
 
     def leave(self, now_ms: int, is_settled: bool) -> bool:
         """Mark all for those who go on; gives whether nothing is left to settle or hand over, and
@@ -114,6 +119,8 @@ class Sharing:
         if read.error is not None:
             raise read.error
         self._is_looking = False
+        since_ms = self._blind_since_ms
+        self._blind_since_ms = None if read.could_adopt else since_ms or self._now_ms
         for source in read.gone:
             yield LetGo(source)
 
@@ -129,8 +136,9 @@ class Sharing:
 
     def _mark(self, homes: Homes, now_ms: int) -> None:
         going: Counter[str] = Counter()
+        may_go = homes.are_elsewhere and not self._is_blind(now_ms)
         for state in self._states.values():
-            to = homes.of(state.source) if homes.are_elsewhere else ""
+            to = homes.of(state.source) if may_go else ""
             if to and (to == state.record.owner or self._stays(state, now_ms)):
                 to = ""
             if state.hands_to != to:
@@ -142,6 +150,10 @@ class Sharing:
             to_whom = ", ".join(f"{count} to {owner}" for owner, count in sorted(going.items()))
             told = "connector %s: partitions go to other members once they are settled (%s): %s"
             _logger.info(told, self._name, to_whom, self._why)
+
+    def _is_blind(self, now_ms: int) -> bool:
+        since_ms = self._blind_since_ms
+        return since_ms is not None and now_ms - since_ms >= BLIND_MS
 
     def _stays(self, state: PartitionState, now_ms: int) -> bool:
         """What stands still would stand still elsewhere, too; what came just now is loaded first;

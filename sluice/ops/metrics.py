@@ -620,6 +620,11 @@ _FLEETS: Mapping[str, Family[FleetNow]] = {
         "them.",
         lambda each: each.unowned_partitions,
     ),
+    "sluice_fleet_look_age_seconds": GaugeFamily(
+        "Since when the driver has not looked at all partitions of the connector, and taken over "
+        "what it is to have: nothing comes to it, and it inherits from nobody.",
+        lambda each: each.look_age_seconds,
+    ),
     "sluice_fleet_busy_partitions": GaugeFamily(
         "Partitions of this driver to which much more comes than to those of the fleet on average, "
         "as its last report says: 64 at most.",

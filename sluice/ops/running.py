@@ -98,6 +98,8 @@ ROUND_PATIENCE_MS = 30_000
 STUCK_MS = 900_000
 #: A message that waits for longer waits for something.
 WAIT_PATIENCE_MS = 30_000
+#: A look of a fleet's member at all partitions takes seconds, or as long as a ledger is read.
+LOOK_PATIENCE_SECONDS = 60.0
 #: Partitions with a verdict of their own to show, of each connector.
 TROUBLED_MAX = 50
 #: How far back a rate looks.
@@ -200,6 +202,9 @@ class FleetNow:
     :param unreadable: messages of the topic that were passed over.
     :param unowned_partitions: of the connector, that nobody loads: no member which reports has
         recorded anything of them.
+    :param look_age_seconds: since this driver last looked at all partitions, and took over what it
+        is to have; else nothing comes to it, and it inherits from nobody.
+    :param look_failure: why its last look failed; "": it did not.
     :param busy_partitions: of this driver, as its last report says (`core.fleet.busy`).
     :param wanted_slots: of all members, and `wanted_members`: what the work takes
         (`core.fleet.sizing`).
@@ -210,6 +215,8 @@ class FleetNow:
     report_age_seconds: float
     unreadable: int
     unowned_partitions: int
+    look_age_seconds: float
+    look_failure: str
     busy_partitions: int
     wanted_slots: int
     wanted_members: int
@@ -427,6 +434,9 @@ def look_at(run: ConnectorRun, rates: Rates, now_ms: int) -> ConnectorNow:
     rows = loop.counters.rows
     held = _of_loop(look, run.fleet)
     verdict, reason = held or _worst(partitions, amounts)
+    fleet = _fleet(run.fleet)
+    if verdict in HEALTHY and (unseen := _why_unseen(fleet)):
+        verdict, reason = "waits", unseen
     troubled = [each for each in partitions if each.verdict not in HEALTHY]
     troubled.sort(key=lambda each: _WORST_FIRST.index(each.verdict))
     return ConnectorNow(
@@ -443,7 +453,7 @@ def look_at(run: ConnectorRun, rates: Rates, now_ms: int) -> ConnectorNow:
         settings=tuple(each.line() for each in loop.settings),
         refused=tuple(_refused(look.waits)),
         troubled=tuple(troubled[:TROUBLED_MAX]),
-        fleet=_fleet(run.fleet),
+        fleet=fleet,
         applied=_applied(run, rates.files, now_ms),
     )
 
@@ -475,6 +485,8 @@ def _fleet(member: FleetMember | None) -> FleetNow | None:
         round(member.report_age_seconds, 1),
         member.unreadable,
         member.unowned,
+        round(member.look_age_seconds, 1),
+        member.look_failure,
         member.busy_partitions,
         *view.wanted,
     )
@@ -516,6 +528,15 @@ def _without_partitions(member: FleetMember | None) -> tuple[Verdict, str]:
     if member.elsewhere:
         return "idle", "has no partitions: other members have them"
     return "waits", "has no partitions, and no other member has any yet"
+
+
+def _why_unseen(fleet: FleetNow | None) -> str:
+    """Why a member of a fleet takes nothing over, whatever it loads; "" if it does."""
+    if fleet is None or fleet.look_age_seconds <= LOOK_PATIENCE_SECONDS:
+        return ""
+    since = f"for {fleet.look_age_seconds:.0f} s it could not look at all partitions of its fleet"
+    why = f": {fleet.look_failure}" if fleet.look_failure else ""
+    return f"{since}, and takes nothing over{why}"
 
 
 def _tables(look: Look, partitions: Sequence[PartitionNow], rates: Rates) -> Iterable[TableNow]:
@@ -596,9 +617,12 @@ def why_not_ready(connectors: Sequence[ConnectorNow]) -> list[str]:
     """Why nothing may rely on this driver; empty if it loads, or has nothing to load.
 
     Never empty while nothing of a connector moves, or while it has no partitions, but for a member
-    of a fleet while others have them.
+    of a fleet while others have them; nor while a member of a fleet cannot take anything over.
     """
-    return [f"connector {each.name}: {each.reason}" for each in connectors if not each.is_moving]
+    whys = (
+        (each, _why_unseen(each.fleet) if each.is_moving else each.reason) for each in connectors
+    )
+    return [f"connector {each.name}: {why}" for each, why in whys if why]
 
 
 def why_not_alive(connectors: Sequence[ConnectorNow]) -> list[str]:

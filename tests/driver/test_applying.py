@@ -194,7 +194,7 @@ def test_a_version_that_is_taken_up_leaves_the_windows_of_the_next_one_watched(
         run=run, configuration=configuration, specs=specs, schema=None, _told_apart=None
     )
     applied: Any = _Applied(assembly)
-    applied._finder = SimpleNamespace(use=lambda *_: None)
+    applied.finder = SimpleNamespace(use=lambda *_: None)
     applied._applying = SimpleNamespace(taken=lambda _: None)
     specs.expect(first)
     specs.expect(second)
@@ -278,7 +278,7 @@ def test_a_later_start_looks_for_replicas_anew(
     monkeypatch.setattr(connector, "resolved", of_now)
     applied: Any = _Applied(assembly)
     applied._prepare(Version(1, 0, document_of(file), "alice", "", 1))
-    applied._finder = SimpleNamespace(use=lambda *_: None)
+    applied.finder = SimpleNamespace(use=lambda *_: None)
     applied._applying = SimpleNamespace(taken=lambda _: None)
     assembly.made[-1].taken()
     assert [each.clickhouse for each in used] == [file.clickhouse]

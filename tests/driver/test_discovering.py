@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 
 from sluice.config import Configuration
 from sluice.config.topics import TopicRefusedError
-from sluice.driver.discovering import TopicFinder, topics_to_load, topics_today
-from sluice.kafka.log import SourceLog
+from sluice.core.ranges import TopicPartition
+from sluice.driver import connector
+from sluice.driver.discovering import GONE_LOOKS, TopicFinder, topics_to_load, topics_today
+from sluice.kafka.log import SourceLog, TopicMissingError
 from tests.config.support import MINIMAL, load_text
 from tests.support.kafka import Kafka
 
@@ -48,6 +53,71 @@ def test_topics_are_found_when_they_are_there(kafka: Kafka, tmp_path: Path) -> N
     assert f"{named}.late goes to default.orders twice" in str(refused[f"{named}.late"])
     with pytest.raises(TopicRefusedError, match="twice"):
         topics_to_load(configuration, "dc1", log)
+
+
+class Described:
+    """What Kafka says of topics."""
+
+    def __init__(self, *topics: str) -> None:
+        self.counts = dict.fromkeys(topics, 2)
+
+    def names(self) -> list[str]:
+        return sorted(self.counts)
+
+    def topics(self, names: Iterable[str], *, partial: bool = False) -> dict[str, tuple[str, int]]:
+        found = {name: ("T" * 11, self.counts[name]) for name in names if name in self.counts}
+        if not partial and found.keys() != set(names):
+            raise TopicMissingError("one of them does not exist")
+        return found
+
+
+def partitions(topic: str) -> list[TopicPartition]:
+    return [TopicPartition(topic, 0), TopicPartition(topic, 1)]
+
+
+def test_a_topic_that_is_gone_or_refused_leaves_the_partitions_of_the_others(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A fleet looks at all of them: one topic that somebody deleted ended each hand-over."""
+    log = Described("x", "x.early", "x.late")
+    configuration = configuration_of(tmp_path, "x", r"x\..*", r"x\..*", r"x\.late")
+    finder = TopicFinder(configuration, "dc1", cast(SourceLog, log))
+    assert finder.partitions() == finder.partitions() == [*partitions("x"), *partitions("x.early")]
+    del log.counts["x"]
+    for _ in range(GONE_LOOKS - 1):  # one broker may not know it yet
+        with pytest.raises(TopicMissingError, match="topic x does not exist"):
+            finder.partitions()
+    assert finder.partitions() == finder.partitions() == partitions("x.early")
+    log.counts["x"] = 2
+    assert finder.partitions() == [*partitions("x"), *partitions("x.early")]
+    del log.counts["x"]
+    with pytest.raises(TopicMissingError):
+        finder.partitions()
+    refused, gone = (record.message for record in caplog.records)
+    assert "x.late goes to default.orders twice" in refused and "it is not loaded" in refused
+    assert gone.startswith("topic x does not exist; it is not loaded. Try: Create the topic")
+
+
+def test_an_heir_looks_at_what_can_be_loaded(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log = Described("x.early")
+    configuration = configuration_of(tmp_path, "x", r"x\..*", r"x\..*")
+    monkeypatch.setattr(connector, "Recorder", lambda *_, **__: None)
+    monkeypatch.setattr(connector, "SourceLog", lambda *_: log)
+    monkeypatch.setattr(connector, "Heir", lambda parts, read, sources, *_: sources)
+    run = SimpleNamespace(connector=configuration.connectors[0], _give_up=None)
+    assembly: Any = object.__new__(connector._Assembly)
+    assembly.configuration, assembly.run, assembly.log = configuration, run, log
+    assembly.kafka = assembly.names = assembly.admin = None
+    assembly.spec = SimpleNamespace(tables=())
+    assembly.applying = connector._Applied(assembly)
+    monkeypatch.setattr(connector._Assembly, "_start_parts", lambda *_: None)
+    sources = assembly._make_heir(SimpleNamespace(announce=None))
+    for _ in range(GONE_LOOKS - 1):
+        with pytest.raises(TopicMissingError):
+            sources()
+    assert sources() == partitions("x.early")
 
 
 def test_nothing_matches_yet(

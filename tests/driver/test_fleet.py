@@ -178,10 +178,16 @@ def test_nobody_is_alone_before_it_has_looked_who_has_records(kafka: Kafka, topi
         assert first.share is not None and first.share.floor is None
         first.member.took(SharesRead(alive=frozenset({"run-9"}), unowned=2, elsewhere=3))
         assert (first.member.unowned, first.member.elsewhere) == (2, 3)
+        assert first.member.look_age_seconds < 1
+        first.member.took(SharesRead(alive=frozenset({"run-9"}), failure="Kafka is away"))
+        age = first.member.look_age_seconds
         number = first.member.view().number
         wait_for(lambda: first.member.view().number >= number + 2, 20, "two reports")
         assert first.share is not None and first.share.floor is None
+        assert first.member.look_failure == "Kafka is away"
+        assert first.member.look_age_seconds > age
         first.member.took(SharesRead(alive=frozenset({"run-1"})))
+        assert first.member.look_age_seconds < age + 1 and not first.member.look_failure
         wait_for(lambda: first.share is None, 20, "that it is alone")
     finally:
         first.stop()

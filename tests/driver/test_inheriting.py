@@ -8,6 +8,7 @@ from typing import Any, cast
 
 import pytest
 
+from sluice.core.errors import TransientError
 from sluice.core.fleet.view import Member, View
 from sluice.core.ledger import Background, CommittedOffset, LedgerView
 from sluice.core.ranges import TopicPartition
@@ -114,6 +115,7 @@ def test_a_start_that_is_refused_holds_no_take_over_up() -> None:
     group.inherit = inherit  # type: ignore[method-assign]
     read = heir._step({P0: STOPPED}, view(10, DEAD), 1)
     assert (read.inherited, read.inherits) == ({DEAD}, set())
+    assert read.failure == "", "nor do looks fail"
     assert said == [{DEAD}, {DEAD, GENESIS}] and group.fenced == [{DEAD}]
 
 
@@ -132,6 +134,24 @@ def test_partitions_that_nobody_who_reports_has_are_counted() -> None:
     group.look = lambda sources: unwritten  # type: ignore[method-assign]
     read = heir._step({}, reporting, 1)
     assert (read.unowned, read.elsewhere) == (2, 0)
+
+
+def test_a_look_that_fails_says_why_and_whether_it_could_take_in_what_was_handed_over() -> None:
+    """What it says of partitions without an owner is what the last one saw."""
+    heir, held = heir_of(Group()), {P0: STOPPED}
+    read = heir._step(held, view(1, DEAD), 1)
+    assert (read.failure, read.could_adopt) == ("", True)
+
+    def fail(*_: object) -> Any:
+        raise TransientError("simulated: Kafka is away")
+
+    heir._announce = fail
+    read = heir._step(held, view(10, DEAD), 1)
+    assert (read.failure, read.could_adopt) == ("simulated: Kafka is away", True)
+    heir._sources = fail
+    read = heir._step(held, view(11, DEAD), 1)
+    assert (read.failure, read.could_adopt) == ("simulated: Kafka is away", False)
+    assert (read.view, read.unowned) == (0, 1)
 
 
 class Unrecorded(Group):

@@ -176,3 +176,20 @@ def test_a_take_over_that_may_have_recorded_something_ends_the_loop() -> None:
     with pytest.raises(StopRequestedError):
         loop.run(None, 5.0)
     assert isinstance(event.done.exception(0), StopRequestedError)
+
+
+@pytest.mark.parametrize("taken", [P0, P1])
+@pytest.mark.parametrize("is_stopped", [False, True])
+def test_who_has_a_successor_that_it_does_not_know_of_fences_nobody(
+    taken: TopicPartition, is_stopped: bool
+) -> None:
+    """Nothing comes to its topics, so it has recorded nothing since, and nothing has told it."""
+    world = Redirected()
+    loop = run(world, world.loop(take_over_new=world.take_over))
+    if is_stopped:
+        loop.states[P0].stop(ForeignHandsError("somebody committed 3"))
+    world.group[taken] = replace(world.group[taken], owner="other")
+    event = world.decide(0, lambda: pytest.fail("it was recorded"))
+    with pytest.raises(OwnerChangedError, match="belongs to other"):
+        loop.run(None, 5.0)
+    assert isinstance(event.done.exception(0), OwnerChangedError)

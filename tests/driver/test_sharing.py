@@ -19,7 +19,7 @@ from sluice.core.records import Kind, Record
 from sluice.driver.inheriting import SharesRead
 from sluice.driver.load_specs import LoadSpecs
 from sluice.driver.loop import ConnectorLoop
-from sluice.driver.ports import LoopParts
+from sluice.driver.ports import ConfigurationRead, LoopParts
 from sluice.driver.start import Started
 from sluice.driver.state import PartitionState
 from tests.driver import loop_world
@@ -38,7 +38,7 @@ class Shares:
 
     def __init__(self, world: World) -> None:
         self.world = world
-        self.found = SharesRead()
+        self.found = self.otherwise = SharesRead()
         self.looks: list[Mapping[TopicPartition, Record | None]] = []
 
     def look(
@@ -49,7 +49,7 @@ class Shares:
         finished: Callable[[Any], None],
     ) -> None:
         self.looks.append(held)
-        found, self.found = replace(self.found, sources=tuple(SOURCES)), SharesRead()
+        found, self.found = replace(self.found, sources=tuple(SOURCES)), self.otherwise
         self.world.at(500, lambda: finished(found))
 
 
@@ -149,6 +149,31 @@ def test_a_fleet_of_one_records_what_a_driver_alone_records(world: World) -> Non
         record.owner == "me" for commit in world.commits for record in commit.records.values()
     )
     assert all(world.rows_of(source) == [1] * 40 for source in SOURCES)
+
+
+def test_who_can_take_nothing_in_hands_nothing_over(world: World) -> None:
+    """What keeps it from that keeps others from it, too: what it gave them would stand still."""
+    loop, blind = run(world), SharesRead(could_adopt=False)
+    shares(world).found = shares(world).otherwise = blind
+    run_for(world, 15_000, loop)
+    see(world, BOTH)
+    run_for(world, 5_000, loop)
+    loop.stopping.set()
+    loop.run(None, 5.0)
+    assert set(loop.states) == set(SOURCES) and all(
+        world.group[source].owner == "me" for source in SOURCES
+    )
+    shares(world).found = shares(world).otherwise = SharesRead()
+    run_for(world, 5_000, loop)
+    assert set(loop.states) == set(OWN)
+
+
+def test_looks_that_fail_for_some_seconds_hold_no_hand_over_up(world: World) -> None:
+    loop, blind = run(world), SharesRead(could_adopt=False)
+    see(world, BOTH)
+    shares(world).found = shares(world).otherwise = blind
+    run_for(world, 5_000, loop)
+    assert set(loop.states) == set(OWN)
 
 
 def test_what_stopped_or_stands_still_stays(world: World) -> None:
@@ -261,6 +286,33 @@ def test_what_stopped_here_and_goes_on_elsewhere_is_let_go(world: World) -> None
     shares(world).found = SharesRead(gone=(SOURCES[0],))
     run_for(world, 5_000, loop)
     assert set(loop.states) == set(SOURCES[1:])
+
+
+def retire(world: World, *topics: str) -> None:
+    """A version is taken up that does not load these, while a look is under way."""
+    read = ConfigurationRead(1, world.spec, (), lambda topic: topic not in topics, lambda: None)
+    world.at(300, lambda: world.put(read))
+
+
+def test_what_came_of_a_topic_that_was_retired_meanwhile_is_let_go(world: World) -> None:
+    """No table takes it any more, so a range of it could be loaded by nobody."""
+    source = TopicPartition("b", 0)
+    world.ids["b"] = world.ids["a"]
+    loop = run(world)
+    shares(world).found = SharesRead((Started([given(world, source, 90)], batch=90),))
+    retire(world, "b")
+    run_for(world, 5_000, loop)
+    assert set(loop.states) == set(SOURCES)
+    assert all(source not in commit.records for commit in world.commits)
+
+
+def test_what_is_let_go_may_be_gone_for_two_reasons(world: World) -> None:
+    loop = run(world)
+    loop.states[SOURCES[0]].stop(TerminalError("because"))
+    shares(world).found = SharesRead(gone=(SOURCES[0],))
+    retire(world, "a")
+    run_for(world, 5_000, loop)
+    assert not loop.states
 
 
 def test_a_bug_of_the_look_ends_the_loop(world: World) -> None:

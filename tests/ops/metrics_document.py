@@ -216,6 +216,11 @@ NORMAL: dict[str, tuple[str, str]] = {
         "the member that had them. Who is off the others' clocks takes nothing over: "
         "`sluice fleet`.",
     ),
+    "sluice_fleet_look_age_seconds": (
+        "Below 5, or some seconds more while members come and go.",
+        "The page and the driver's log say what fails. Meanwhile nobody's partitions are counted "
+        "anew, and `sluice_fleet_unowned_partitions` is what it was.",
+    ),
     "sluice_fleet_busy_partitions": (
         "0 where all bring about as much; else about the member's share of all busy ones.",
         "More for long: `sluice fleet` names them, and `sluice fleet --plan` what would move.",

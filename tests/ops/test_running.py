@@ -92,10 +92,11 @@ def test_the_members_of_a_fleet_are_told() -> None:
         view.take(number, 0, Report(owner, f"member of {owner}", 1))
     seen = replace(view.view(), silent=("run-3",))
     numbers = {"report_age_seconds": 1.26, "unreadable": 2, "unowned": 4, "busy_partitions": 3}
-    member = SimpleNamespace(view=lambda: seen, **numbers)
+    looks = {"look_age_seconds": 7.77, "look_failure": ""}
+    member = SimpleNamespace(view=lambda: seen, **numbers, **looks)
     found = look_at(run_of(loop, fleet=member), Rates(), world.now)
     names = ("member of run-1", "member of run-2")
-    assert found.fleet == FleetNow(names, ("run-3",), 1.3, 2, 4, 3, 1, 1)
+    assert found.fleet == FleetNow(names, ("run-3",), 1.3, 2, 4, 7.8, "", 3, 1, 1)
     told = {
         sample.name: sample.value
         for family in RunningCollector(lambda: [found], "p").collect()
@@ -108,6 +109,7 @@ def test_the_members_of_a_fleet_are_told() -> None:
         "sluice_fleet_report_age_seconds": 1.3,
         "sluice_fleet_unreadable_messages": 2,
         "sluice_fleet_unowned_partitions": 4,
+        "sluice_fleet_look_age_seconds": 7.8,
         "sluice_fleet_busy_partitions": 3,
         "sluice_fleet_wanted_slots": 1,
         "sluice_fleet_wanted_members": 1,
@@ -119,14 +121,13 @@ def test_a_member_without_partitions_is_ready_while_others_have_them() -> None:
     world = World([])
     loop = run(world)
     facts = {"unreadable": 0, "busy_partitions": 0, "view": lambda: Fold("run-1").view()}
-    facts |= {"unowned": 1, "elsewhere": 0}
+    facts |= {"unowned": 1, "elsewhere": 0, "look_age_seconds": 0.0, "look_failure": ""}
     member = SimpleNamespace(why_alone="", report_age_seconds=1.0, **facts)
 
     def found(fleet: object) -> tuple[str, bool, str]:
         loop.round_at_ms = world.now
         now = look_at(run_of(loop, fleet=fleet), Rates(), world.now)
-        assert now.is_moving is not bool(why_not_ready([now]))
-        return now.verdict, now.is_moving, now.reason
+        return now.verdict, not why_not_ready([now]), now.reason
 
     topics = ("waits", False, "has no partitions: none of its topics has any yet")
     assert found(None) == topics
@@ -134,11 +135,37 @@ def test_a_member_without_partitions_is_ready_while_others_have_them() -> None:
     assert found(member) == ("waits", False, nobody)
     member.elsewhere = 4
     assert found(member) == ("idle", True, "has no partitions: other members have them")
-    member.report_age_seconds = 61.0
+    member.look_age_seconds, member.look_failure = 61.0, "topic b does not exist"
+    unseen = "for 61 s it could not look at all partitions of its fleet, and takes nothing over"
+    assert found(member)[::2] == ("waits", f"{unseen}: {member.look_failure}")
+    member.look_age_seconds, member.report_age_seconds = 0.0, 61.0
     unheard = "has no partitions, and has not heard of its fleet for 61 s"
     assert found(member) == ("waits", False, unheard)
     member.why_alone = "it deduplicates"
     assert found(member) == topics
+
+
+def test_a_member_whose_looks_fail_is_not_ready_though_it_loads() -> None:
+    """Else a rolling update would go on, and nobody inherits what the next member leaves."""
+    world = two_tables()
+    loop = run(world)
+    facts: dict[str, object] = {"unreadable": 0, "busy_partitions": 0, "unowned": 0}
+    facts |= {"look_age_seconds": 60.0, "look_failure": "topic b does not exist"}
+    view = Fold("run-1").view()
+    member = SimpleNamespace(view=lambda: view, report_age_seconds=1.0, **facts)
+
+    def found() -> tuple[str, list[str]]:
+        now = look_at(run_of(loop, fleet=member), Rates(), world.now)
+        assert now.is_moving
+        return now.verdict, why_not_ready([now])
+
+    assert found() == ("idle", [])
+    member.look_age_seconds = 61.0
+    verdict, (why,) = found()
+    assert verdict == "waits" and why.startswith("connector dc1: for 61 s it could not look")
+    assert why.endswith(": topic b does not exist")
+    loop.states[P0].stop(TransientError("the topic is gone"))
+    assert found() == ("stopped", [why])
 
 
 def test_what_is_waited_for_is_named() -> None:

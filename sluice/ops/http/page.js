@@ -134,6 +134,7 @@ function connector(of, now) {
       ["members", of.fleet.members.join(", ") || "none yet"],
       ["silent members", of.fleet.silent.join(", ") || "none"],
       ["partitions without an owner", of.fleet.unowned_partitions],
+      ["looked at all partitions, ago", duration(of.fleet.look_age_seconds)],
       ["own report, ago", duration(of.fleet.report_age_seconds)],
     ]) : null,
     of.tables.length ? facts(amounts(of.amounts, of.rows, of.rows_per_second, now)) : null,
