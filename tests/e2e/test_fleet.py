@@ -102,6 +102,25 @@ def test_a_member_without_partitions_is_ready_and_takes_over(world: World) -> No
 
 
 @pytest.mark.long
+def test_a_topic_that_is_deleted_holds_no_take_over_up(world: World) -> None:
+    """Each look of each member asked for all topics, and ended there: nobody inherited."""
+    truth = Truth()
+    for topic in ("orders-kept", "orders-gone"):
+        world.create_topic(topic, 4)
+    world.create_table("kept")
+    base = world.configure({"kept": ["orders-kept", "orders-gone"]}, lease='"20s"')
+    first, second = (start_member(world, base, name) for name in "ab")
+    shared_by(world, base, "a", "b", partitions=8)
+    world.delete_topic("orders-gone")
+    told = "topic orders-gone does not exist; it is not loaded"
+    wait_for(lambda: told in first.text(), PATIENCE, "a look without it")
+    second.kill()
+    world.produce("orders-kept", 500, truth)
+    world.wait_for_rows("kept", 500, first, PATIENCE)
+    assert_exact(world, "kept", truth)
+
+
+@pytest.mark.long
 @pytest.mark.timeout(1800)
 def test_busy_partitions_do_not_stay_with_one_member(world: World) -> None:
     """Two of eight bring forty times as much as the others; by number one member has both."""
