@@ -110,7 +110,7 @@ def test_an_heir_looks_at_what_can_be_loaded(
     assembly: Any = object.__new__(connector._Assembly)
     assembly.configuration, assembly.run, assembly.log = configuration, run, log
     assembly.kafka = assembly.names = assembly.admin = None
-    assembly.spec = SimpleNamespace(tables=())
+    assembly.specs = SimpleNamespace(today=SimpleNamespace(spec=SimpleNamespace(tables=())))
     assembly.applying = connector._Applied(assembly)
     monkeypatch.setattr(connector._Assembly, "_start_parts", lambda *_: None)
     sources = assembly._make_heir(SimpleNamespace(announce=None))

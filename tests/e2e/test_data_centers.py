@@ -169,13 +169,13 @@ def test_a_data_center_is_lost_then_a_replica_more_and_all_come_back(play: Play)
     for victim in lost:
         victim.server.kill()
     center.broker.kill()
-    play.load_more("dc1", 10 * RATE)
+    play.load_more("dc1", 4 * RATE)
     one_more = play.stage.server("s1/r2")
     one_more.server.kill()
     last = play.stage.cluster.servers[0]
     play.wait_for(lambda: _active(last.url) == 1, "the sessions of the others end")
     # Messages come on: were one loaded, the positions would move in each second.
-    play.wait_for(lambda: not play.stage.positions.moved_within(6), "loading stops")
+    play.wait_for(lambda: not play.stage.positions.moved_within(4), "loading stops")
     for victim in [*lost, one_more]:
         victim.start()
     play.load_more("dc1", RATE)
