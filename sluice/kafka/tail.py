@@ -25,6 +25,7 @@ from sluice.kafka.headers import Headers, all_headers
 _POLL_MESSAGES = 500
 _POLL_SECONDS = 0.1
 _TIMEOUT_SECONDS = 15.0
+_FORGETS_SECONDS = 0.001
 
 #: Longer than a transaction that its producer left open lives (60 s, and the broker's check).
 OPEN_SECONDS = 90.0
@@ -241,6 +242,13 @@ class Tail:
         self.position = max(offset, self.log_begin)
         self._progress_at = time.monotonic()
         self._consumer.assign([ck.TopicPartition(self.topic, self.partition, self.position)])
+        # The client answers before it forgets how far it read the partition when it had it before.
+        until = self._progress_at + _TIMEOUT_SECONDS
+        while self._read_to() > self.position:
+            if time.monotonic() > until:
+                what = f"the client does not go back to offset {self.position} of {self._name}"
+                raise KafkaUnavailableError(what)
+            time.sleep(_FORGETS_SECONDS)
 
     def log_end(self) -> int:
         """The end of all that is written now, also in transactions that are open.

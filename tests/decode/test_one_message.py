@@ -102,6 +102,20 @@ def test_names_inside_of_values_are_what_they_say(format_name: str, is_ascii: bo
     assert made(text, message, message.replace(b'"b"', b'"\\u0062"')) == [expected] * 2
 
 
+def test_names_inside_of_values_beside_a_message_that_is_bad() -> None:
+    text = text_of("JSONEachRow", ID, Column("t", "Tuple(`ä` Int32)"), rows="many")
+    value, bad = b'[{"id":1,"t":{"\\u00e4":5}}]', b'{"id":2}{"id":"x"}'
+    for values in ([value], [value, bad], [bad, value]):
+        assert rows(decode_text(text, values)) == [["1", {"ä": 5}]]
+
+
+def test_a_text_of_an_object_stays_as_it_is() -> None:
+    """Whatever other columns the table has."""
+    text = text_of("JSONEachRow", TEXT, Column("t", "Tuple(a Int32)"))
+    value = b'{"s":{"\\u00e9":1,"a\\/b":2},"t":{"\\u0061":1}}'
+    assert made(text, value) == [['{"\\u00e9":1,"a\\/b":2}', {"a": 1}]]
+
+
 def test_a_path_through_names_that_are_not_ascii() -> None:
     mapping = (Mapped("s", "path", "adresse.straße"),)
     text = text_of("JSONEachRow", ID, TEXT, mapping=mapping)
@@ -148,12 +162,14 @@ def test_a_long_text_of_a_date_is_judged_as_sql_judges_it(text: str, year: str) 
         b'{"zz":' + b"0" * 600_000 + b"x}",
         b'{"id":' + b"1" * 600_000 + b"x}",
         b'{"s":"' + b"\\\\" * 300_000,
+        b'{"t":{"\\u0061":1},"x":"' + b'\\"' * 300_000,
+        b'{"t":{"\\u0061":1},"id":01x,"x":"' + b'\\"' * 300_000 + b'"}',
     ],
-    ids=["quotes", "quotes and a backslash", "zeros", "ones", "backslashes"],
+    ids=["quotes", "and a backslash", "zeros", "ones", "backslashes", "escapes", "no JSON"],
 )
 @pytest.mark.parametrize("type_text", ["UInt64", "Variant(Decimal(9, 2), String)"])
 def test_a_message_of_a_megabyte_that_is_none(value: bytes, type_text: str) -> None:
-    text = text_of("JSONEachRow", Column("id", type_text), TEXT)
+    text = text_of("JSONEachRow", Column("id", type_text), TEXT, Column("t", "Tuple(a Int32)"))
     with soon():
         assert len(decode_text(text, [value, b'{"id":1,"s":"a"}']).bad) == 1
 
@@ -272,7 +288,15 @@ def test_a_name_that_the_engine_reads_as_another_one(name: str) -> None:
 
 @pytest.mark.parametrize(
     "value",
-    [b'id,x"y\n1,a"b\n2,c\n3,d', b'id,x"y\n1,a"b', b'id,x"y\n1,a', b"id,s\r1,a\n2,b"],
+    [
+        b'id,x"y\n1,a"b\n2,c\n3,d',
+        b'id,x"y\n1,a"b',
+        b'id,x"y\n1,a',
+        b"id,s\r1,a\n2,b",
+        b'id,"s\n1,a\n2,b',
+        b'id,"s"x\n1,a\n2,b',
+        b'id,"a\nb\n1,a\n2,"b',
+    ],
 )
 @pytest.mark.parametrize("how_many", ["one", "many"])
 def test_a_line_of_names_takes_no_rows_for_names(value: bytes, how_many: str) -> None:
@@ -381,6 +405,25 @@ def test_a_number_of_a_variant(value: str) -> None:
 
 
 @pytest.mark.parametrize(
+    ("types", "value", "expected"),
+    [
+        ("Int64, Float64", "1.5", 1.5),
+        ("Int64, Float64", "-2.25", -2.25),
+        ("Int64, String", '"1.5"', "1.5"),
+        ("Int64, Decimal(9, 2)", "1.5", "1.5"),
+        ("Bool, Int64", "5", "5"),
+        ("Bool, String", '"007"', "007"),
+        ("Time, UInt64", "123456789", "123456789"),
+        ("String, Time64(3)", '"123456789012345"', "123456789012345"),
+        ("Array(Float64), Array(Int8)", "[1.5]", [1.5]),
+    ],
+)
+def test_what_one_type_of_a_variant_takes(types: str, value: str, expected: Any) -> None:
+    text = text_of("JSONEachRow", ID, Column("v", f"Variant({types})"))
+    assert made(text, b'{"id":1,"v":%b}' % value.encode()) == [["1", expected]]
+
+
+@pytest.mark.parametrize(
     ("field", "value"),
     [
         ("a", "1.5"),
@@ -410,6 +453,15 @@ def test_paths_of_a_json_type_that_are_fine() -> None:
 
 
 @pytest.mark.parametrize(
+    "value", ["1e15", "1e18", "1000000000000000.0", "9007199254740992.0", "1234567890123456.0"]
+)
+def test_integers_of_paths_that_are_written_as_floats(value: str) -> None:
+    text = text_of("JSONEachRow", ID, Column("j", "JSON(u UInt64, b Bool)"))
+    (found,) = made(text, b'{"id":1,"j":{"u":%b,"b":1.0}}' % value.encode())
+    assert found[1] == {"u": str(int(float(value))), "b": True}
+
+
+@pytest.mark.parametrize(
     "value", ["1" + "0" * 31 + "e9", "34028235699999999999999999999999999999e1"]
 )
 @pytest.mark.parametrize("beside", [[], [b'{"id":"x"}']])
@@ -425,19 +477,78 @@ def test_words_and_signs_in_arrays_of_csv() -> None:
     assert made(wide, b'{"id":1,"i":-0}', b'{"id":1,"i":-5}') == [["1", "0"], ["1", "-5"]]
 
 
-@pytest.mark.parametrize("name", ["Arrow", "ArrowStream"])
-@pytest.mark.parametrize("type_text", ["Date32", "DateTime64(3)", "String", "Array(Date32)"])
-def test_days_in_milliseconds_of_arrow(name: str, type_text: str) -> None:
-    days = [date(1960, 1, 1), date(1969, 12, 31), date(2106, 2, 8), date(2200, 1, 1)]
-    is_list = type_text.startswith("Array")
-    kind = pyarrow.list_(pyarrow.date64()) if is_list else pyarrow.date64()
-    values = [[day] for day in days] if is_list else days
-    read = pyarrow.table({"id": [1, 2, 3, 4], "day": pyarrow.array(values, kind)})
+def arrow(name: str, *tables: Any) -> bytes:
     out = io.BytesIO()
     make = ipc.new_file if name == "Arrow" else ipc.new_stream
-    with make(out, read.schema) as written:
-        written.write_table(read)
+    with make(out, tables[0].schema) as written:
+        for one in tables:
+            written.write_table(one)
+    return out.getvalue()
+
+
+def date64(*milliseconds: int | None) -> Any:
+    return pyarrow.array(milliseconds, pyarrow.int64()).view(pyarrow.date64())
+
+
+DAY = 86_400_000
+
+
+@pytest.mark.parametrize("name", ["Arrow", "ArrowStream"])
+@pytest.mark.parametrize("type_text", ["Date32", "DateTime64(3)", "String", "Array(Date32)"])
+@pytest.mark.parametrize("kind", ["plain", "list", "large", "fixed", "dictionary"])
+def test_days_in_milliseconds_of_arrow(name: str, type_text: str, kind: str) -> None:
+    is_list = type_text.startswith("Array")
+    if is_list is (kind in ("plain", "dictionary")):
+        return
+    days = [date(1960, 1, 1), date(1969, 12, 31), date(2106, 2, 8), date(2200, 1, 1)]
+    values = date64(*((day - date(1970, 1, 1)).days * DAY for day in days))
+    starts = list(range(len(days) + 1))
+    match kind:
+        case "list":
+            values = pyarrow.ListArray.from_arrays(pyarrow.array(starts, pyarrow.int32()), values)
+        case "large":
+            at = pyarrow.array(starts, pyarrow.int64())
+            values = pyarrow.LargeListArray.from_arrays(at, values)
+        case "fixed":
+            values = pyarrow.FixedSizeListArray.from_arrays(values, 1)
+        case "dictionary":
+            at = pyarrow.array(starts[:-1], pyarrow.int8())
+            values = pyarrow.DictionaryArray.from_arrays(at, values)
+    message = arrow(name, pyarrow.table({"id": [1, 2, 3, 4], "day": values}))
     text = text_of(name, ID, Column("day", type_text), rows="many")
-    found = [row[1] for row in rows(decode_text(text, [out.getvalue()]))]
+    found = [row[1] for row in rows(decode_text(text, [message]))]
     shown = [one[0][:10] if is_list else one[:10] for one in found]
     assert shown == [str(day) for day in days]
+
+
+def odd_messages_of_arrow() -> Iterator[tuple[bytes, list[Any]]]:
+    """Messages with date64, and their rows, or none if they are no messages."""
+    yield arrow("ArrowStream", pyarrow.table({"id": [1], "day": date64(DAY + 5000)})), [1]
+    words = [pyarrow.array(pair).dictionary_encode() for pair in (["a", "b"], ["c", "d"])]
+    tables = [pyarrow.table({"id": [1, 2], "s": one, "day": date64(0, DAY)}) for one in words]
+    yield arrow("ArrowStream", *tables), [1, 2, 1, 2]
+    fields = [pyarrow.field("id", pyarrow.int64(), False), pyarrow.field("day", pyarrow.date64())]
+    schema = pyarrow.schema(fields)
+    yield arrow("ArrowStream", pyarrow.table([[1, None], date64(0, 0)], schema=schema)), []
+    yield arrow("ArrowStream", pyarrow.table({"id": [1], "day": date64(2**62)})), []
+    good = arrow(
+        "ArrowStream", pyarrow.table({"id": list(range(1003)), "day": date64(*[7] * 1003)})
+    )
+    many = (200_000_000).to_bytes(8, "little")
+    assert good.count((1003).to_bytes(8, "little")) == 3
+    yield good.replace((1003).to_bytes(8, "little"), many), []
+    places = [pyarrow.array([one], pyarrow.int32()) for one in (0, 1)]
+    views = pyarrow.ListViewArray.from_arrays(*places, date64(-DAY))
+    yield arrow("ArrowStream", pyarrow.table({"id": [1], "day": views})), []
+
+
+def test_odd_messages_of_arrow_cost_no_neighbour() -> None:
+    text = text_of("ArrowStream", ID, Column("day", "DateTime64(3)"), TEXT, rows="many")
+    good = arrow("ArrowStream", pyarrow.table({"id": [7], "day": date64(-DAY), "s": ["x"]}))
+    expected = ["7", "1969-12-31 00:00:00.000", "x"]
+    for message, ids in odd_messages_of_arrow():
+        decoded = decode_text(text, [good, message, good])
+        found = rows(decoded)
+        assert [found[0], found[-1]] == [expected, expected]
+        assert [row[0] for row in found[1:-1]] == [str(one) for one in ids]
+        assert [bad.index for bad in decoded.bad] == ([] if ids else [1])

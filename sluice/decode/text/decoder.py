@@ -7,7 +7,8 @@ asks the clock is the exception that `expressions.nondeterministic_functions` na
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
 
@@ -75,7 +76,7 @@ class Decoder(BlockDecoder):
         self._rewriting: Rewriting | None = None
         self._plain_names: PlainNames | None = None
         if table.format.startswith("JSON"):
-            self._plain_names = PlainNames(self._plan.types.values())
+            self._plain_names = PlainNames(self._plan.types)
             self._rewriting = Rewriting(self._plan.types, table.unknown_fields == "ignore")
         if split is None:
             self.look = self._misread.look
@@ -97,16 +98,30 @@ class Decoder(BlockDecoder):
     def _rows(self, buffer: MessageBuffer, where: str) -> Rows:
         split = self._split(buffer) if self._split is not None else None
         if split is not None:
-            with split.rows:
-                return self._rows_of_split(split, where)
-        body, faults = self._decode_rows(buffer, where, {})
+            with split.rows, self._plainly_named(split.rows) as rows:
+                return self._rows_of_split(split, rows, where)
+        with self._plainly_named(buffer) as rows:
+            body, faults = self._decode_rows(rows, where, {})
         if self._has_many:
             faults = {index: fault.in_row(0) for index, fault in faults.items()}
         return Rows(body, without_faults(buffer.messages, faults), None, faults)
 
-    def _rows_of_split(self, split: Split, where: str) -> Rows:
-        """A message is all or nothing, unless bad rows are to be dropped."""
-        body, row_faults = self._decode_rows(split.rows, where, split.bad_rows)
+    @contextmanager
+    def _plainly_named(self, buffer: MessageBuffer) -> Iterator[MessageBuffer]:
+        """The buffer, with the names that the engine would not know written anew."""
+        anew = self._plain_names.values(buffer) if self._plain_names is not None else {}
+        if not anew:
+            yield buffer
+            return
+        with replaced(buffer, anew) as written:
+            yield written
+
+    def _rows_of_split(self, split: Split, rows: MessageBuffer, where: str) -> Rows:
+        """A message is all or nothing, unless bad rows are to be dropped.
+
+        :param rows: those of the split.
+        """
+        body, row_faults = self._decode_rows(rows, where, split.bad_rows)
         numbers, faults = split.numbers, dict(split.faults)
         left_out = np.sort(np.fromiter(row_faults, np.int64, len(row_faults)))
         drops = self.table.bad_rows == "drop-row"
@@ -119,11 +134,11 @@ class Decoder(BlockDecoder):
             if len(left_out) > len(row_faults):
                 body.close()
                 out = dict.fromkeys(left_out.tolist(), _NEIGHBOUR)
-                again, _ = self._rows_and_faults(split.rows, out)
+                again, _ = self._rows_and_faults(rows, out)
                 if again is None:
                     raise self._undecodable(where)
                 body = again
-        kept = np.delete(np.arange(split.rows.messages), left_out)
+        kept = np.delete(np.arange(rows.messages), left_out)
         dropped = len(left_out) if drops else 0
         return Rows(body, split.message_of[kept], numbers[kept], faults, dropped)
 
@@ -134,15 +149,6 @@ class Decoder(BlockDecoder):
 
         :param known: what is wrong with some of them.
         """
-        anew = self._plain_names.values(buffer) if self._plain_names is not None else {}
-        if not anew:
-            return self._decode_plain(buffer, where, known)
-        with replaced(buffer, anew) as written:
-            return self._decode_plain(written, where, known)
-
-    def _decode_plain(
-        self, buffer: MessageBuffer, where: str, known: dict[int, Fault]
-    ) -> tuple[Body, dict[int, Fault]]:
         faults = self._structure_faults(buffer) | known
         faults = self._misread.faults(buffer) | faults
         faults |= self._long_digit_faults(buffer, faults)

@@ -312,7 +312,7 @@ class NamedRows(LineRows):
             return [_UNESCAPED.sub(_unescape, name) for name in head.split("\t")]
         try:
             lines = io.StringIO(head, newline="")
-            names, *others = csv.reader(lines, delimiter=self.delimiter.decode())
+            names, *others = csv.reader(lines, delimiter=self.delimiter.decode(), strict=True)
         except (csv.Error, ValueError):
             return []
         return [] if others else names

@@ -17,6 +17,8 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import date
+from decimal import Decimal
+from enum import Enum, auto
 from typing import Any
 
 import numpy as np
@@ -59,6 +61,14 @@ _TIMES = ("Time", "Time64")
 #: engine lets some of them wrap.
 _TIME_DIGITS_MAX = 7
 _VALUE_CHARACTERS_MAX = 100
+
+
+class Reading(Enum):
+    """How the engine reads a type."""
+
+    WIDER = auto()  #: than it is, then narrowed
+    AS_IT_IS = auto()
+    ONE_OF_SEVERAL = auto()  #: as it is; another type may take what this one does not
 
 
 class Fields(tuple[tuple[str, Any], ...]):
@@ -306,37 +316,38 @@ def _as_json(found: re.Match[str]) -> str:
     return f"{sign.strip('+')}{whole or '0'}{fraction and '.' + fraction}{exponent}"
 
 
-def misread(value: Any, node: TypeNode, cuts: bool, as_it_is: bool = False) -> Misread | None:
-    """The first value in a JSON value that the engine would read as another one; None: none.
-
-    :param as_it_is: the engine reads the type itself, nothing wider.
-    """
+def misread(
+    value: Any, node: TypeNode, cuts: bool, reading: Reading = Reading.WIDER
+) -> Misread | None:
+    """The first value in a JSON value that the engine would read as another one; None: none."""
     match node.name:
         case "Nullable" | "LowCardinality":
-            return misread(value, node.parts()[0], cuts, as_it_is)
+            return misread(value, node.parts()[0], cuts, reading)
         case "Variant" if isinstance(value, str):
             return _misread_variant(value, node, cuts)
     inner = inner_types(node)
     if not inner and isinstance(value, str):
-        return _misread_scalar(value, node, cuts, as_it_is)
+        return _misread_scalar(value, node, cuts, reading)
     if inner and isinstance(value, str) and not value and not isinstance(value, Number):
         return Misread(value, CANNOT_PARSE) if node.name != "JSON" else None
-    as_it_is = as_it_is or node.name in ("Variant", "JSON")
+    if node.name in ("Variant", "JSON"):
+        reading = Reading.AS_IT_IS if node.name == "JSON" else Reading.ONE_OF_SEVERAL
     for part, one in parts_of(value, node):
-        found = misread(part, one, cuts, as_it_is)
+        found = misread(part, one, cuts, reading)
         if found is not None:
             return found
     return None
 
 
-def _misread_scalar(value: str, node: TypeNode, cuts: bool, as_it_is: bool) -> Misread | None:
+def _misread_scalar(value: str, node: TypeNode, cuts: bool, reading: Reading) -> Misread | None:
     is_number = isinstance(value, Number)
     if not value:
         if takes_empty(node):
             return None
         why = problem(value, CUT) if node.name in _MOMENTS else ""
         return Misread(value, CANNOT_PARSE, why)
-    number = exact_number(value) if node.name in _TIMES else None
+    is_time = node.name in _TIMES and reading is not Reading.ONE_OF_SEVERAL
+    number = exact_number(value) if is_time else None
     if number is not None and sum(number) > _TIME_DIGITS_MAX + scale_of(node):
         return Misread(value, OUT_OF_RANGE)
     if node.name in (*_MOMENTS, "Time64"):
@@ -350,19 +361,30 @@ def _misread_scalar(value: str, node: TypeNode, cuts: bool, as_it_is: bool) -> M
             why = problem(value, scale)
         reason = OUT_OF_RANGE if why == FRACTION else CANNOT_PARSE
         return Misread(value, reason, why) if why else None
-    return _unfit_as_it_is(value, node) if as_it_is else None
+    if reading is Reading.AS_IT_IS and _is_cut(value, node):
+        return Misread(value, OUT_OF_RANGE)
+    return None if reading is Reading.WIDER else _unfit_as_it_is(value, node)
+
+
+def _is_cut(value: str, node: TypeNode) -> bool:
+    """Whether an integer or a Bool that the engine reads as it is becomes another number."""
+    number = exact_number(value)
+    if number is None:
+        return False
+    if node.name == "Bool":
+        return float(value) not in (0, 1)
+    if integer_bounds(node.name) is None or value.lstrip("+-").isdecimal() or number == (0, 0):
+        return False
+    # Of a number with a point it takes what is before it, with an exponent what a float holds.
+    digits, power = number
+    if power < 0 or digits + power > _INTEGER_DIGITS_MAX:
+        return True
+    return "e" in value.lower() and int(float(value)) != int(Decimal(value))
 
 
 def _unfit_as_it_is(value: str, node: TypeNode) -> Misread | None:
     """What is cut, becomes infinite or another day where the engine reads the type itself."""
     unfit = Misread(value, OUT_OF_RANGE)
-    if node.name == "Bool":
-        return unfit if exact_number(value) is not None and value not in ("0", "1") else None
-    if integer_bounds(node.name) is not None and not value.lstrip("+-").isdecimal():
-        # Of a number with a point or an exponent it takes what is before it, or what a float holds.
-        number = exact_number(value)
-        is_whole = number is None or number == (0, 0) or (number[1] >= 0 and sum(number) < 16)
-        return None if is_whole else unfit
     if node.name.startswith("Decimal"):
         return None if _keeps(value, decimal_shape(node)[1]) else unfit
     if node.name in _FLOATS_MAX:
@@ -457,6 +479,12 @@ _FLOATS_MAX = {
 }
 _DECIMAL = re.compile(r"[+-]?(?=\.?[0-9])([0-9]*+)\.?([0-9]*+)(?:[eE]([+-]?[0-9]++))?")
 _DIGITS_MAX = 900
+#: More no integer has.
+_INTEGER_DIGITS_MAX = 78
+
+
+#: Types of a Variant that take numbers which an integer or a time of day does not.
+_TAKE_NUMBERS = ("String", "FixedString", "Dynamic", "Decimal")
 
 
 def _misread_variant(value: str, node: TypeNode, cuts: bool) -> Misread | None:
@@ -466,12 +494,15 @@ def _misread_variant(value: str, node: TypeNode, cuts: bool) -> Misread | None:
     if not value:
         return Misread(value, CANNOT_PARSE) if not all(map(takes_empty, kinds)) else None
     is_number = any(_takes_number(value, kind) for kind in kinds)
+    is_taken = is_number or any(kind.name.startswith(_TAKE_NUMBERS) for kind in kinds)
     for kind in kinds:
         if kind.name in _MOMENTS and (is_number or not may_be_date(value)):
             continue
         if kind.name in ("Array", "Tuple", "Map"):
             continue
-        found = _misread_scalar(value, kind, cuts, True)
+        is_alone = not is_taken and kind.name != "Bool"
+        reading = Reading.AS_IT_IS if is_alone else Reading.ONE_OF_SEVERAL
+        found = _misread_scalar(value, kind, cuts, reading)
         if found is not None:
             return found
     return None

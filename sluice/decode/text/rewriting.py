@@ -37,8 +37,8 @@ _DIGITS_MAX = 78
 _EXACT = Context(prec=1000)
 
 
-#: A text, and whether it is the name of a field.
-_TEXT = re.compile(rb'("(?:[^"\\]|\\.)*+")([ \t\r\n]*+:)?', re.DOTALL)
+#: A text, one that does not end too, and whether it is the name of a field.
+_TEXT = re.compile(r'("(?:[^"\\]|\\.)*+(?:"|\\?\Z))([ \t\r\n]*+:)?', re.DOTALL)
 
 
 class PlainNames:
@@ -46,31 +46,48 @@ class PlainNames:
     that is not ASCII in escapes, and the engine reads these in the names of a message's own fields
     only.
 
-    :param types: of the columns that are read.
+    :param types: of the columns that are read, by name.
     """
 
-    def __init__(self, types: Iterable[str]) -> None:
-        self._are_needed = any("Tuple(" in text or "Nested(" in text for text in types)
+    def __init__(self, types: Mapping[str, str]) -> None:
+        #: Others may take an object as the text that it is.
+        self._columns = {
+            name for name, text in types.items() if "Tuple(" in text or "Nested(" in text
+        }
 
     def values(self, buffer: MessageBuffer) -> dict[int, Value]:
         """The messages that have such names, without them."""
         found: dict[int, Value] = {}
-        if not self._are_needed:
+        if not self._columns:
             return found
+        broken = frozenset(buffer.faults)
         for piece in buffer.pieces(np.arange(buffer.messages)):
             begins, ends = piece.bounds
             for place in escaped_names(piece.text, ends).tolist():
-                value = piece.text[begins[place] : ends[place]]
-                found[piece.first + place] = _TEXT.sub(_plain, value)
+                if piece.first + place not in broken:
+                    value = piece.text[begins[place] : ends[place]].decode("latin-1")
+                    found[piece.first + place] = self._written(value).encode("latin-1")
         return found
 
+    def _written(self, value: str) -> str:
+        try:
+            members = members_of(value).values()
+        except ValueError:  # the engine may read it all the same, as numbers like 01
+            return _TEXT.sub(_plain, value)
+        return object_of(
+            [
+                Member(one.key, _TEXT.sub(_plain, one.value)) if one.name in self._columns else one
+                for one in members
+            ]
+        )
 
-def _plain(text: re.Match[bytes]) -> bytes:
-    if text[2] is None or b"\\" not in text[1]:
+
+def _plain(text: re.Match[str]) -> str:
+    if text[2] is None or "\\" not in text[1]:
         return text[0]
     try:
-        name = json.loads(text[1], strict=False)
-        return json.dumps(name, ensure_ascii=False).encode() + text[2]
+        name = json.loads(text[1].encode("latin-1"), strict=False)
+        return json.dumps(name, ensure_ascii=False).encode().decode("latin-1") + text[2]
     except ValueError:  # it is no text, or half of a pair
         return text[0]
 

@@ -81,45 +81,68 @@ def arrow_of_parquet(value: bytes, wanted: Collection[str]) -> bytes:
 
 
 def arrow_with_days(name: str, value: bytes, wanted: Collection[str]) -> bytes:
-    """A file of Arrow with the rows of one that has days in milliseconds (date64) in these columns:
-    the engine lets them wrap after 2^32 seconds. b"" if it has none, or cannot be read.
+    """A stream of Arrow with these columns of a message that has days in milliseconds (date64) in
+    them, which the engine lets wrap after 2^32 seconds: as moments. b"" if it has none of them, or
+    is no such message.
 
     :param name: of the format.
-    :raises pyarrow.ArrowNotImplementedError: such days stand where they cannot be written anew.
+    :raises ValueError: it has some, and they cannot be read or written anew.
     """
     import pyarrow
     from pyarrow import ipc, types
 
     try:
         opened = ipc.open_file(value) if name == "Arrow" else ipc.open_stream(value)
-        schema = opened.schema
-        if not any(_holds(one.type, types.is_date64) for one in schema if one.name in wanted):
+        fields = [one for one in opened.schema if one.name in wanted]
+        if not any(_holds(one.type, types.is_date64) for one in fields):
             return b""
-        read = opened.read_all()
-    except (pyarrow.ArrowInvalid, OSError, ValueError, KeyError):
+    except (pyarrow.ArrowException, OSError, ValueError, MemoryError):
         return b""
-    read = read.cast(pyarrow.schema([one.with_type(_in_days(one.type)) for one in schema]))
-    out = io.BytesIO()
-    with ipc.new_file(out, read.schema) as written:
-        written.write_table(read)
+    try:
+        read = opened.read_all()
+        # What its buffers hold may not be what it declares.
+        read.validate()
+        read = read.select([one.name for one in fields])
+        for column in read.columns:
+            if _holds(column.type, types.is_dictionary):  # which is read to be written anew
+                column.validate(full=True)
+        read = read.cast(pyarrow.schema([one.with_type(_as_moments(one.type)) for one in fields]))
+        # Not before: of a date64 that is no whole day it says that it is none.
+        read.validate(full=True)
+        out = io.BytesIO()
+        with ipc.new_stream(out, read.schema) as written:
+            written.write_table(read)
+    except (pyarrow.ArrowException, OSError, KeyError, MemoryError) as error:
+        raise ValueError(str(error)) from None
     return out.getvalue()
 
 
-def _in_days(kind: Any) -> Any:
-    """A type with date32 for each date64 in it."""
+def _as_moments(kind: Any) -> Any:
+    """A type with moments in milliseconds for each date64 in it.
+
+    :raises ValueError: date64 stands where no moments can stand.
+    """
     import pyarrow
     from pyarrow import types
 
+    if not _holds(kind, types.is_date64):
+        return kind
     if types.is_date64(kind):
-        return pyarrow.date32()
+        return pyarrow.timestamp("ms")
+    if types.is_dictionary(kind):
+        return _as_moments(kind.value_type)
     if types.is_list(kind) or types.is_large_list(kind):
         make = pyarrow.list_ if types.is_list(kind) else pyarrow.large_list
-        return make(kind.value_field.with_type(_in_days(kind.value_type)))
+        return make(kind.value_field.with_type(_as_moments(kind.value_type)))
+    if types.is_fixed_size_list(kind):
+        return pyarrow.list_(
+            kind.value_field.with_type(_as_moments(kind.value_type)), kind.list_size
+        )
     if types.is_struct(kind):
-        return pyarrow.struct([one.with_type(_in_days(one.type)) for one in kind])
+        return pyarrow.struct([one.with_type(_as_moments(one.type)) for one in kind])
     if types.is_map(kind):
-        return pyarrow.map_(_in_days(kind.key_type), _in_days(kind.item_type))
-    return kind
+        return pyarrow.map_(_as_moments(kind.key_type), _as_moments(kind.item_type))
+    raise ValueError(f"days in milliseconds stand in a {kind}")
 
 
 def _with_uuids_as_text(file: Any) -> Any:
@@ -148,7 +171,10 @@ def _is_list(kind: Any) -> bool:
 
 def _holds(kind: Any, is_it: Callable[[Any], bool]) -> bool:
     """Whether a type is such a one, or has one in it."""
-    inner = (kind.field(place).type for place in range(kind.num_fields))
+    from pyarrow import types
+
+    inner = [kind.field(place).type for place in range(kind.num_fields)]
+    inner += [kind.value_type] if types.is_dictionary(kind) else []
     return bool(is_it(kind)) or any(_holds(one, is_it) for one in inner)
 
 
@@ -206,22 +232,24 @@ class Blobs(TypedFormat):
         """See TypedFormat: a group for each message."""
         for index, value in buffer.items(indices):
             try:
-                as_arrow = self._as_arrow(value)
-            except NotImplementedError as error:
-                said = f"the message has days in milliseconds where they cannot be read: {error}"
+                name, content = self._as_arrow(value)
+            except ValueError as error:
+                said = f"days in milliseconds of the message cannot be read: {error}"
                 yield Group.without_messages({index: Fault(CANNOT_PARSE, said)})
                 continue
-            name, content = ("Arrow", as_arrow) if as_arrow else (self._name, value)
             with memory_file(content) as path:
                 yield self._group(index, content, name, f"{literal(path)}, {name}")
 
-    def _as_arrow(self, value: bytes) -> bytes:
-        """The message as a file of Arrow, where the engine does not read all of it as it is."""
-        if self._name == "Parquet":
-            return arrow_of_parquet(value, self._wanted)
-        if self._name.startswith("Arrow"):
-            return arrow_with_days(self._name, value, self._wanted)
-        return b""
+    def _as_arrow(self, value: bytes) -> tuple[str, bytes]:
+        """The message as one of Arrow, where the engine does not read all of it as it is, behind
+        its format."""
+        if self._name == "Parquet" and (anew := arrow_of_parquet(value, self._wanted)):
+            return "Arrow", anew
+        if self._name.startswith("Arrow") and (
+            anew := arrow_with_days(self._name, value, self._wanted)
+        ):
+            return "ArrowStream", anew
+        return self._name, value
 
     def _group(self, index: int, value: bytes, name: str, file: str) -> Group:
         settings = _SETTINGS | {
