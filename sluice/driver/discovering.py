@@ -72,7 +72,9 @@ class TopicFinder:
         self._configuration = configuration
         self._connector = configuration.connector(connector)
         self._log = log
-        self._told: set[str] = set()
+        #: Topics that `partitions` left out, and why. Replaced, and never changed: another thread
+        #: reads it.
+        self.left_out: Mapping[str, SluiceError] = {}
         #: In how many looks in a row each topic was missing.
         self._missing: dict[str, int] = {}
 
@@ -105,30 +107,21 @@ class TopicFinder:
 
     def partitions(self) -> list[TopicPartition]:
         """All partitions of the topics that are loaded today. A topic that is gone, or must not be
-        loaded, is told of once, and left out.
+        loaded, is left out; see `left_out`.
 
         :raises TopicMissingError: a topic is missing, perhaps for a moment.
         :raises TransientError: Kafka does not answer.
         """
         names, refused = self.find(())
-        for topic, refusal in refused.items():
-            self._tell(topic, refusal)
         topics = self._log.topics(names, partial=True)
         missing = [name for name in names if name not in topics]
         self._missing = {name: self._missing.get(name, 0) + 1 for name in missing}
         for name, looks in self._missing.items():
-            error = TopicMissingError(f"topic {name} does not exist")
+            refused[name] = TopicMissingError(f"topic {name} does not exist")
             if looks < GONE_LOOKS:
-                raise error
-            self._tell(name, error)
-        self._told.difference_update(topics)
+                raise refused[name]
+        self.left_out = refused
         return partitions_of(topics)
-
-    def _tell(self, topic: str, error: SluiceError) -> None:
-        """Said once."""
-        if topic not in self._told:
-            self._told.add(topic)
-            _logger.error("%s; it is not loaded. Try: %s", error, error.hint)
 
 
 def partitions_of(topics: Mapping[str, tuple[str, int]]) -> list[TopicPartition]:

@@ -83,6 +83,11 @@ class _RefusedTopics:
             _logger.error("topic %s is not loaded: %s. Try: %s", topic, error, error.hint)
         self.now = {**self.now, **refused}
 
+    def become(self, refused: Mapping[str, SluiceError]) -> None:
+        """These cannot, and no others."""
+        self.keep(refused)
+        self.refuse(refused)
+
     def keep(self, topics: Collection[str]) -> None:
         """The others are loaded, or nobody wants them any more."""
         self.now = {topic: error for topic, error in self.now.items() if topic in topics}
@@ -113,18 +118,15 @@ class TopicObserver:
         now_ms: int,
     ) -> None:
         self._connector, self._states = connector, states
-        self._offsets = offsets
-        self._ask = ask
+        self._offsets, self._ask = offsets, ask
         #: Whether a topic is loaded, as was applied last.
         self._reads: Callable[[str], bool] = lambda topic: True
         #: Asked for, and not there yet.
         self._asked = set[TopicPartition]()
-        self._changed = changed
-        self._found = found
+        self._changed, self._found = changed, found
         self._leaders = _NewLeaders(find_cuts)
         self.refused = _RefusedTopics()
-        self._looked_at_ms = now_ms
-        self._is_wanted = False
+        self._looked_at_ms, self._is_wanted = now_ms, False
         #: Ends of which everything is taken in.
         self._known: Mapping[TopicPartition, EpochOffset] = {}
         #: Whether Kafka answered when it was last asked for last stable offsets.
@@ -325,7 +327,10 @@ class TopicObserver:
 
     def _new_topics(self) -> list[TopicPartition]:
         """Partitions of topics that are to be loaded, and of which the loop has none."""
-        if self._found is None or self._ask is None:
+        if self._found is None:
+            return []
+        if self._ask is None:
+            self.refused.become(self._found.left_out)
             return []
         known = {source.topic for source in self._states}
         topics, refused = self._found.find(known)

@@ -260,7 +260,12 @@ class Replicas(Protocol):
 
 
 class Topics(Protocol):
-    """Topics that an expression takes; `sluice.driver.discovering` for real."""
+    """Topics that an expression takes; `sluice.driver.discovering` for real.
+
+    :param left_out: of a fleet, topics that are to be loaded and cannot be, and why not.
+    """
+
+    left_out: Mapping[str, SluiceError]
 
     def is_named(self, topic: str) -> bool:
         """Whether the configuration names this topic, so that it must exist."""

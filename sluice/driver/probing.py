@@ -159,9 +159,12 @@ class Probe:
         first, *others = self.sought
         return f"{first} and {len(others)} more" if others else str(first)
 
-    def look_in(self, entries: Collection[str]) -> None:
-        """Look into the tables of these entries, whatever is known."""
-        for each, sought in self.sought.items() if entries else ():
+    def look_in(self, tables: Collection[TableSpec]) -> None:
+        """Look into these tables, whatever is known. A table that takes everything again does not
+        tell the rows of a partition that was rewound from those of before: of what is only parked
+        all is missing."""
+        for each, sought in self.sought.items() if tables else ():
+            entries = {t.entry for t in tables if t.deduplicate or not sought.record.generation}
             known = {entry: rest for entry, rest in sought.known.items() if entry not in entries}
             self.sought[each] = replace(sought, known=known)
 
@@ -317,7 +320,7 @@ class ClickHouseProber:
         probe, tables = Probe(sought), spec.tables_of(sought[0].block_range.source.topic)
         try:
             may_be_parked = sought[0].may_be_parked
-            looked_at = {t.entry for t in tables if self._is_looked_at(t, may_be_parked)}
+            looked_at = [table for table in tables if self._is_looked_at(table, may_be_parked)]
             probe.look_in(looked_at)
             for table in tables:
                 self._look(probe, table, since_ms)

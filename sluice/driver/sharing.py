@@ -63,8 +63,10 @@ class Sharing:
         self._changed_at_ms = 0
         self._looked_at_ms: int | None = None
         self._is_looking = False
-        #: Since when looks could take nothing in.
+        #: Since when looks could take nothing in, and whether that was so for long when the last
+        #: one ended: who leaves looks no more.
         self._blind_since_ms: int | None = None
+        self._is_blind = False
 
     def leave(self, now_ms: int, is_settled: bool) -> bool:
         """Mark all for those who go on; gives whether nothing is left to settle or hand over, and
@@ -120,7 +122,9 @@ class Sharing:
             raise read.error
         self._is_looking = False
         since_ms = self._blind_since_ms
-        self._blind_since_ms = None if read.could_adopt else since_ms or self._now_ms
+        since_ms = None if read.could_adopt else since_ms or self._now_ms
+        self._blind_since_ms = since_ms
+        self._is_blind = since_ms is not None and self._now_ms - since_ms >= BLIND_MS
         for source in read.gone:
             yield LetGo(source)
 
@@ -136,7 +140,7 @@ class Sharing:
 
     def _mark(self, homes: Homes, now_ms: int) -> None:
         going: Counter[str] = Counter()
-        may_go = homes.are_elsewhere and not self._is_blind(now_ms)
+        may_go = homes.are_elsewhere and not self._is_blind
         for state in self._states.values():
             to = homes.of(state.source) if may_go else ""
             if to and (to == state.record.owner or self._stays(state, now_ms)):
@@ -150,10 +154,6 @@ class Sharing:
             to_whom = ", ".join(f"{count} to {owner}" for owner, count in sorted(going.items()))
             told = "connector %s: partitions go to other members once they are settled (%s): %s"
             _logger.info(told, self._name, to_whom, self._why)
-
-    def _is_blind(self, now_ms: int) -> bool:
-        since_ms = self._blind_since_ms
-        return since_ms is not None and now_ms - since_ms >= BLIND_MS
 
     def _stays(self, state: PartitionState, now_ms: int) -> bool:
         """What stands still would stand still elsewhere, too; what came just now is loaded first;

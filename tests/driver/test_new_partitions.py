@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 
 import pytest
 
@@ -24,6 +24,8 @@ class Wanted:
 
     def __init__(self, *topics: str) -> None:
         self.topics = set(topics)
+
+    left_out: Mapping[str, SluiceError] = {}
 
     def is_named(self, topic: str) -> bool:
         return topic in self.topics

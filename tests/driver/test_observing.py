@@ -278,6 +278,8 @@ class Finder:
     def __init__(self, world: World) -> None:
         self._world = world
 
+    left_out: Mapping[str, SluiceError] = {}
+
     def is_named(self, topic: str) -> bool:
         return topic == "a"
 

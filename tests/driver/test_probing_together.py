@@ -98,14 +98,15 @@ def test_each_range_has_an_answer_of_its_own(server: Server, database: str, spec
 
 
 @pytest.mark.parametrize(
-    ("sorted_by", "deduplicates", "may_be_parked", "missing"),
+    ("sorted_by", "deduplicates", "may_be_parked", "generation", "missing"),
     [
-        (_ALL_LINEAGE, True, False, ((4, 10),)),
-        (_ALL_LINEAGE, False, True, ((4, 10),)),
-        (_ALL_LINEAGE, False, False, ((0, 10),)),
-        ("id", True, True, ((0, 10),)),
+        (_ALL_LINEAGE, True, False, 0, ((4, 10),)),
+        (_ALL_LINEAGE, False, True, 0, ((4, 10),)),
+        (_ALL_LINEAGE, False, True, 1, ((0, 10),)),
+        (_ALL_LINEAGE, False, False, 0, ((0, 10),)),
+        ("id", True, True, 0, ((0, 10),)),
     ],
-    ids=["rows can be told", "it may be parked", "nothing is left out", "rows cannot be told"],
+    ids=["can be told", "may be parked", "rewound", "nothing is left out", "cannot be told"],
 )
 def test_what_takes_everything_again_is_looked_at_where_a_repeat_may_leave_rows_out(
     server: Server,
@@ -114,6 +115,7 @@ def test_what_takes_everything_again_is_looked_at_where_a_repeat_may_leave_rows_
     sorted_by: str,
     deduplicates: bool,
     may_be_parked: bool,
+    generation: int,
     missing: tuple[tuple[int, int], ...],
 ) -> None:
     """Another message may own the key of a row that is there, once the row's claim is over: sent
@@ -129,7 +131,8 @@ def test_what_takes_everything_again_is_looked_at_where_a_repeat_may_leave_rows_
     rule = Deduplicate(("id",), 3600, "scope") if deduplicates else None
     table = replace(spec.tables[0], delivery="replacing", deduplicate=rule)
     known: Rest = {"t": ((0, 10),)}
-    one = replace(sought(1), known=known, may_be_parked=("t",) if may_be_parked else ())
+    parkable = ("t",) if may_be_parked else ()
+    one = replace(sought(1, generation), known=known, may_be_parked=parkable)
     found = probed(server, replace(spec, tables=(table,)), [one])
     assert found[1].rest == {"t": missing}
 

@@ -176,6 +176,18 @@ def test_looks_that_fail_for_some_seconds_hold_no_hand_over_up(world: World) -> 
     assert set(loop.states) == set(OWN)
 
 
+def test_one_look_that_failed_before_a_stop_holds_no_hand_over_up(world: World) -> None:
+    """Who leaves looks no more: what the last look said does not grow old."""
+    loop = run(world)
+    see(world, BOTH)
+    loop.states[ITS[0]].held_until_ms = world.now + 15_000
+    shares(world).found = shares(world).otherwise = SharesRead(could_adopt=False)
+    run_for(world, 3_000, loop)
+    assert set(loop.states) == {*OWN, ITS[0]}
+    assert not loop._sharing.leave(world.now + 60_000, is_settled=True)
+    assert loop.states[ITS[0]].hands_to == "other"
+
+
 def test_what_stopped_or_stands_still_stays(world: World) -> None:
     loop = run(world)
     stopped, frozen = loop.states[ITS[0]], loop.freezing

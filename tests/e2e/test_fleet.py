@@ -112,7 +112,7 @@ def test_a_topic_that_is_deleted_holds_no_take_over_up(world: World) -> None:
     first, second = (start_member(world, base, name) for name in "ab")
     shared_by(world, base, "a", "b", partitions=8)
     world.delete_topic("orders-gone")
-    told = "topic orders-gone does not exist; it is not loaded"
+    told = "topic orders-gone is not loaded: topic orders-gone does not exist"
     wait_for(lambda: told in first.text(), PATIENCE, "a look without it")
     second.kill()
     world.produce("orders-kept", 500, truth)
