@@ -40,7 +40,7 @@ from sluice.kafka.log import Cuts
 from sluice.testbed.simulate import wire
 from sluice.testbed.simulate.decoding import DecodedRows, VersionedDecoder, with_rows
 from sluice.testbed.simulate.planting import Bugs, patched
-from sluice.worker import bundle, inserting, leases, loading
+from sluice.worker import inserting, leases, loading
 
 RULE_BUGS = Bugs()
 
@@ -279,16 +279,6 @@ def frozen_replicas_are_sent_blocks(
 
 
 BUNDLE_BUGS = Bugs()
-
-
-@BUNDLE_BUGS.plant
-def incomplete_bundle_is_sent() -> AbstractContextManager[None]:
-    """What is left of a bundle is sent under its name."""
-    return patched(
-        (bundling, "is_whole_bundle", lambda members: True),
-        (repeating, "is_whole_bundle", lambda members: True),
-        (bundle, "is_whole", lambda *_: True),
-    )
 
 
 @BUNDLE_BUGS.plant

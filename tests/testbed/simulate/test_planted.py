@@ -123,7 +123,6 @@ CAUGHT_BY = {
     "each-member-keeps-its-lease": 5,
     "all-bundles-are-one-hold": 145,
     "former-leaders-are-believed": 21,
-    "incomplete-bundle-is-sent": 414,
     "restarted-servers-are-believed": 14,
     "given-back-while-it-may-land": 23,
     "members-are-recorded-one-by-one": 1,
