@@ -97,8 +97,14 @@ def test_readers_share_a_small_quota(
         assert [int(value[:6]) for value in found] == list(range(count))
         return len(found)
 
+    def is_told() -> bool:
+        return any("quota" in record.getMessage() for record in caplog.records)
+
+    # The controller has it; the broker hears of it a moment later.
+    kafka.until(lambda: bool(read(topics[0])) and is_told())
+    caplog.clear()
     began = time.monotonic()
     with ThreadPoolExecutor(3) as pool:
         assert list(pool.map(read, topics)) == [count] * 3
     assert time.monotonic() - began > 10, "the quota was felt"
-    assert any("quota" in record.getMessage() for record in caplog.records)
+    assert is_told()

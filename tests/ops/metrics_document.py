@@ -184,8 +184,7 @@ NORMAL: dict[str, tuple[str, str]] = {
     "sluice_refused_topics": (
         "0.",
         "The page and `sluice status` name them, and say what to do; `sluice doctor`, too. What "
-        "expires in them meanwhile is never loaded. Members of a fleet tell none: look at "
-        "`sluice_fleet_unowned_partitions`, and into their logs.",
+        "expires in them meanwhile is never loaded. Each member of a fleet counts them.",
     ),
     "sluice_consecutive_record_failures": (
         "0.",
