@@ -83,6 +83,17 @@ def odd_messages_of_arrow() -> Iterator[tuple[bytes, list[Any]]]:
     yield arrow("ArrowStream", pyarrow.table({"id": [1], "day": views})), []
 
 
+@pytest.mark.parametrize("unknown_fields", ["refuse", "ignore"])
+def test_columns_beside_days_are_seen(unknown_fields: str) -> None:
+    """Also those that the table does not have."""
+    text = text_of("Arrow", ID, Column("day", "Date32"), rows="many", unknown_fields=unknown_fields)
+    message = arrow("Arrow", pyarrow.table({"id": [1], "day": date64(-DAY), "other": date64(0)}))
+    decoded = decode_text(text, [message])
+    is_refused = unknown_fields == "refuse"
+    assert [bad.reason for bad in decoded.bad] == ["unknown-field"] * is_refused
+    assert rows(decoded) == [["1", "1969-12-31"]] * (not is_refused)
+
+
 def test_odd_messages_of_arrow_cost_no_neighbour() -> None:
     text = text_of("ArrowStream", ID, Column("day", "DateTime64(3)"), TEXT, rows="many")
     good = arrow("ArrowStream", pyarrow.table({"id": [7], "day": date64(-DAY), "s": ["x"]}))

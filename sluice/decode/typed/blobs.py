@@ -80,9 +80,9 @@ def arrow_of_parquet(value: bytes, wanted: Collection[str]) -> bytes:
     return out.getvalue()
 
 
-def arrow_with_days(name: str, value: bytes, wanted: Collection[str]) -> bytes:
-    """A stream of Arrow with these columns of a message that has days in milliseconds (date64) in
-    them, which the engine lets wrap after 2^32 seconds: as moments. b"" if it has none of them, or
+def arrow_with_days(name: str, value: bytes, wanted: frozenset[str]) -> bytes:
+    """A stream of Arrow with the rows of a message that has days in milliseconds (date64) in these
+    columns, which the engine lets wrap after 2^32 seconds: as moments. b"" if it has none there, or
     is no such message.
 
     :param name: of the format.
@@ -93,8 +93,8 @@ def arrow_with_days(name: str, value: bytes, wanted: Collection[str]) -> bytes:
 
     try:
         opened = ipc.open_file(value) if name == "Arrow" else ipc.open_stream(value)
-        fields = [one for one in opened.schema if one.name in wanted]
-        if not any(_holds(one.type, types.is_date64) for one in fields):
+        days = [one.name for one in opened.schema if _holds(one.type, types.is_date64)]
+        if wanted.isdisjoint(days):
             return b""
     except (pyarrow.ArrowException, OSError, ValueError, MemoryError):
         return b""
@@ -102,17 +102,18 @@ def arrow_with_days(name: str, value: bytes, wanted: Collection[str]) -> bytes:
         read = opened.read_all()
         # What its buffers hold may not be what it declares.
         read.validate()
-        read = read.select([one.name for one in fields])
-        for column in read.columns:
-            if _holds(column.type, types.is_dictionary):  # which is read to be written anew
-                column.validate(full=True)
-        read = read.cast(pyarrow.schema([one.with_type(_as_moments(one.type)) for one in fields]))
+        for place, one in enumerate(read.schema):
+            if one.name in days:
+                kind, column = _as_moments(one.type), read.column(place)
+                if _holds(one.type, types.is_dictionary):  # which is read to be written anew
+                    column.validate(full=True)
+                read = read.set_column(place, one.with_type(kind), column.cast(kind))
         # Not before: of a date64 that is no whole day it says that it is none.
         read.validate(full=True)
         out = io.BytesIO()
         with ipc.new_stream(out, read.schema) as written:
             written.write_table(read)
-    except (pyarrow.ArrowException, OSError, KeyError, MemoryError) as error:
+    except (pyarrow.ArrowException, OSError, MemoryError) as error:
         raise ValueError(str(error)) from None
     return out.getvalue()
 
