@@ -6,7 +6,8 @@ import logging
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import partial
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 
@@ -19,9 +20,10 @@ from sluice.core.records import Kind, Record
 from sluice.driver.inheriting import SharesRead
 from sluice.driver.load_specs import LoadSpecs
 from sluice.driver.loop import ConnectorLoop
-from sluice.driver.ports import ConfigurationRead, LoopParts
+from sluice.driver.ports import ConfigurationRead, LoopParts, Topics
 from sluice.driver.start import Started
 from sluice.driver.state import PartitionState
+from sluice.kafka.log import TopicMissingError
 from tests.driver import loop_world
 from tests.driver.loop_world import START_MS, World, kinds, run
 
@@ -186,6 +188,23 @@ def test_one_look_that_failed_before_a_stop_holds_no_hand_over_up(world: World) 
     assert set(loop.states) == {*OWN, ITS[0]}
     assert not loop._sharing.leave(world.now + 60_000, is_settled=True)
     assert loop.states[ITS[0]].hands_to == "other"
+
+
+def test_topics_that_looks_leave_out_are_told(
+    world: World, caplog: pytest.LogCaptureFixture
+) -> None:
+    """What expires in them is never loaded."""
+    finder = SimpleNamespace(left_out={"gone": TopicMissingError("topic gone does not exist")})
+    world.topic_finder = cast(Topics, finder)
+    loop = run(world)
+    with caplog.at_level(logging.ERROR, "sluice.loop"):
+        run_for(world, 90_000, loop)
+    assert [str(why) for why in loop.waits.refused.values()] == ["topic gone does not exist"]
+    (said,) = (record.message for record in caplog.records)
+    assert said.startswith("topic gone is not loaded: topic gone does not exist. Try: ")
+    finder.left_out = {}
+    run_for(world, 90_000, loop)
+    assert not loop.waits.refused
 
 
 def test_what_stopped_or_stands_still_stays(world: World) -> None:
