@@ -26,7 +26,7 @@ from sluice.verify.stored_keys import stored_keys
 CHUNK_OFFSETS = 100_000
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, order=True)
 class Unproven:
     """A message that was left out as a duplicate, and is not seen to be one."""
 

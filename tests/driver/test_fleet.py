@@ -209,7 +209,8 @@ def test_who_may_start(kafka: Kafka, topic: str, start: Start) -> None:
     first.stop()
     assert second.share is None
     wait_for(lambda: read(kafka, topic).keys() == {"run-2"}, 20, "the first one's end")
-    assert second.share is None and second.living == ["run-2"]
+    wait_for(lambda: second.living == ["run-2"], 20, "that the second one has read of it")
+    assert second.share is None
     second.stop()
     third = start("b", "run-3", boot="b2", why=ALONE)  # which waits until that one is silent
     refused = pytest.raises(ConfigurationError, match='the driver "b" reports')
