@@ -27,6 +27,12 @@ _POLL_SECONDS = 0.1
 _TIMEOUT_SECONDS = 15.0
 _FORGETS_SECONDS = 0.001
 
+#: How long a broker may keep a fetch that finds nothing. Whatever else the client asks of it waits
+#: for that: at 500 ms, as librdkafka has it, each turn to another partition took as long.
+_FETCH_WAIT_MS = 10
+#: The same for who follows a topic, and seldom asks for anything else.
+FOLLOWING_MS = 500
+
 #: Longer than a transaction that its producer left open lives (60 s, and the broker's check).
 OPEN_SECONDS = 90.0
 
@@ -74,7 +80,8 @@ class Tail:
     :param begin: where to begin; None for the log's begin, or for the first message that was
         written since `since_ms`.
     :param with_headers: whether messages are given with their headers.
-    :param own: further properties of the consumer.
+    :param fetch_wait_max_ms: how long a broker may keep a fetch that finds nothing; `FOLLOWING_MS`
+        or more for a topic that is followed, so that it is not asked a hundred times a second.
     :raises SluiceError: the partition cannot be read.
     """
 
@@ -87,11 +94,11 @@ class Tail:
         since_ms: int | None = None,
         *,
         with_headers: bool = False,
-        **own: int,
+        fetch_wait_max_ms: int = _FETCH_WAIT_MS,
     ) -> None:
         self.topic = topic
         self._access, self._with_headers = access, with_headers
-        self._consumer = make_consumer(access, **own)
+        self._consumer = make_consumer(access, fetch_wait_max_ms=fetch_wait_max_ms)
         self._unstable: ck.Consumer | None = None
         self.position = 0
         try:

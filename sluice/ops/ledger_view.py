@@ -14,7 +14,7 @@ from sluice.core.decided import DECISIONS
 from sluice.core.errors import ConfigurationError, TransientError
 from sluice.core.ledger import entries_in
 from sluice.driver.specs import kafka_access
-from sluice.kafka.tail import LogMessage, Tail, refuse_late
+from sluice.kafka.tail import FOLLOWING_MS, LogMessage, Tail, refuse_late
 from sluice.kafka.topics import partition_count
 
 _logger = logging.getLogger("sluice.ledger")
@@ -126,7 +126,7 @@ def _open(configuration: Configuration, connector: str, selection: LedgerSelecti
     if not partition_count(access, topic):
         return None
     # A message is stamped after the time that its entry names, so none is left out.
-    return Tail(access, topic, since_ms=selection.since_ms)
+    return Tail(access, topic, since_ms=selection.since_ms, fetch_wait_max_ms=FOLLOWING_MS)
 
 
 def _chosen(

@@ -41,7 +41,7 @@ from sluice.core.records import InvalidRecordError, Record, decode
 from sluice.kafka.clients import KafkaAccess
 from sluice.kafka.errors import KafkaTerminalError
 from sluice.kafka.offsets_topic import OFFSETS_TOPIC, parse_key, parse_value, partition_of
-from sluice.kafka.tail import LogMessage, Tail
+from sluice.kafka.tail import FOLLOWING_MS, LogMessage, Tail
 from sluice.kafka.topics import partition_count
 
 
@@ -72,7 +72,7 @@ class LedgerHistory:
 
     def __init__(self, access: KafkaAccess, topic: str, since_ms: int | None = None) -> None:
         self.connector = access.connector
-        self.tail = Tail(access, topic, since_ms=since_ms)
+        self.tail = Tail(access, topic, since_ms=since_ms, fetch_wait_max_ms=FOLLOWING_MS)
         #: Whether it is read from the ledger's very first entry on.
         self.complete = self.tail.position == 0
 
@@ -106,7 +106,9 @@ class OffsetsHistory:
         self._access = access
         self._group = group
         partition = partition_of(group, partitions)
-        self.tail = Tail(access, OFFSETS_TOPIC, partition, since_ms=since_ms)
+        self.tail = Tail(
+            *(access, OFFSETS_TOPIC, partition), since_ms=since_ms, fetch_wait_max_ms=FOLLOWING_MS
+        )
         self._again: Tail | None = None
 
     def poll(self, timeout_seconds: float) -> list[Event]:

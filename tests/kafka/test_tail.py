@@ -37,14 +37,17 @@ def test_what_is_there_is_not_waited_for(kafka: Kafka, monkeypatch: pytest.Monke
 
 
 def test_a_partition_is_read_again_from_its_begin(kafka: Kafka) -> None:
-    """The client may not have forgotten yet how far it was read before."""
+    """The client may not have forgotten yet how far it was read before; and a fetch that the broker
+    keeps for half a second holds back whatever is asked after it."""
     topic = kafka.topic()
     kafka.produce(topic, numbered(3))
+    began = time.monotonic()
     with closing(Tail(kafka.access(), topic)) as tail:
         for _ in range(20):
             tail.turn_to(0)
             assert tail.position == 0
             assert [message.value for message in tail.below()] == numbered(3)
+    assert time.monotonic() - began < 10, "it took half a second and more for each turn"
 
 
 def test_open_transactions_are_waited_for_below_an_end_that_is_given(kafka: Kafka) -> None:
