@@ -36,6 +36,7 @@ from sluice.kafka.dead_letters import Outgoing, StoredDeadLetter, recognised, sh
 from sluice.kafka.errors import FencedError, KafkaUnavailableError, kafka_error
 from sluice.kafka.headers import Headers, headers_of
 from sluice.kafka.log import SourceLog
+from sluice.kafka.tail import FETCH_WAIT_MS, assign_at
 from sluice.kafka.transactions import in_transaction, initialise, produce
 
 _logger = logging.getLogger("sluice.kafka")
@@ -171,7 +172,7 @@ class OriginalReader:
     """Reads single messages again, for dead letters that were cut. Close it."""
 
     def __init__(self, access: KafkaAccess) -> None:
-        self._consumer = make_consumer(access)
+        self._consumer = make_consumer(access, fetch_wait_max_ms=FETCH_WAIT_MS)
 
     def close(self) -> None:
         """Close the client."""
@@ -213,7 +214,7 @@ class OriginalReader:
             low, high = self._consumer.get_watermark_offsets(where, timeout=15, cached=False)
             if not low <= offset < high:
                 return None
-            self._consumer.assign([ck.TopicPartition(topic, partition, offset)])
+            assign_at(self._consumer, ck.TopicPartition(topic, partition, offset))
             deadline = time.monotonic() + _FETCH_SECONDS
             while time.monotonic() < deadline:
                 message = self._consumer.poll(0.2)

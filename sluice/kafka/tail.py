@@ -29,7 +29,7 @@ _FORGETS_SECONDS = 0.001
 
 #: How long a broker may keep a fetch that finds nothing. Whatever else the client asks of it waits
 #: for that: at 500 ms, as librdkafka has it, each turn to another partition took as long.
-_FETCH_WAIT_MS = 10
+FETCH_WAIT_MS = 10
 #: The same for who follows a topic, and seldom asks for anything else.
 FOLLOWING_MS = 500
 
@@ -94,7 +94,7 @@ class Tail:
         since_ms: int | None = None,
         *,
         with_headers: bool = False,
-        fetch_wait_max_ms: int = _FETCH_WAIT_MS,
+        fetch_wait_max_ms: int = FETCH_WAIT_MS,
     ) -> None:
         self.topic = topic
         self._access, self._with_headers = access, with_headers
@@ -248,14 +248,7 @@ class Tail:
     def _go_to(self, offset: int) -> None:
         self.position = max(offset, self.log_begin)
         self._progress_at = time.monotonic()
-        self._consumer.assign([ck.TopicPartition(self.topic, self.partition, self.position)])
-        # The client answers before it forgets how far it read the partition when it had it before.
-        until = self._progress_at + _TIMEOUT_SECONDS
-        while self._read_to() > self.position:
-            if time.monotonic() > until:
-                what = f"the client does not go back to offset {self.position} of {self._name}"
-                raise KafkaUnavailableError(what)
-            time.sleep(_FORGETS_SECONDS)
+        assign_at(self._consumer, ck.TopicPartition(self.topic, self.partition, self.position))
 
     def log_end(self) -> int:
         """The end of all that is written now, also in transactions that are open.
@@ -271,6 +264,21 @@ class Tail:
         self._consumer.close()
         if self._unstable is not None:
             self._unstable.close()
+
+
+def assign_at(consumer: ck.Consumer, where: ck.TopicPartition) -> None:
+    """Have a consumer go on with one partition at an offset, and wait until it has forgotten how
+    far it read the partition before: it answers sooner than that.
+
+    :raises KafkaUnavailableError: it does not go back.
+    """
+    until = time.monotonic() + _TIMEOUT_SECONDS
+    consumer.assign([where])
+    while consumer.position([where])[0].offset > where.offset:
+        if time.monotonic() > until:
+            what = f"the client does not go back to offset {where.offset}"
+            raise KafkaUnavailableError(f"{what} of {where.topic}[{where.partition}]")
+        time.sleep(_FORGETS_SECONDS)
 
 
 def log_ends(
