@@ -186,6 +186,18 @@ def test_outages_are_said_once_a_minute_and_their_end_once(
     assert said(EVEN_MS + monitor.ALARM_EVERY_MS + 31_000, 5) == []
 
 
+def test_tables_go_on_in_their_order(watched: Watched, caplog: pytest.LogCaptureFixture) -> None:
+    names = ["t", *"ebhagdfc"]
+    watched.read(EVEN_MS, a=5, b=5)
+    watched.monitor.watch(
+        replace(TEXT, tables=tuple(table_spec(name, ("a",)) for name in names[1:]))
+    )
+    watched.read(EVEN_MS + 1000, a=None, b=None)
+    caplog.clear()
+    watched.read(EVEN_MS + 31_000, a=5, b=5)
+    assert caplog.messages == [f"table entry {name} in shard s1 goes on" for name in names]
+
+
 def test_a_shard_that_is_not_configured_any_more_is_not_asked(watched: Watched) -> None:
     elsewhere = replace(TEXT, tables=(replace(table_spec("v", ("a",)), shards=("s9",)),))
     watched.read(EVEN_MS, a=5, b=5)
