@@ -287,10 +287,11 @@ class WindowMonitor(Background):
                     error,
                     error.hint,
                 )
-        for target_shard in self._outages.keys() - outages.keys():
-            _logger.warning(
-                "table entry %s in shard %s goes on", target_shard.entry, target_shard.shard
-            )
+        for target_shard in self._outages:
+            if target_shard not in outages:
+                _logger.warning(
+                    "table entry %s in shard %s goes on", target_shard.entry, target_shard.shard
+                )
 
 
 def narrowest(

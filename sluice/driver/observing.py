@@ -335,8 +335,8 @@ class TopicObserver:
         known = {source.topic for source in self._states}
         topics, refused = self._found.find(known)
         described = self._offsets.topics(topics, partial=True)
-        for topic in set(topics).difference(described):
-            refused[topic] = TopicMissingError(f"topic {topic} does not exist")
+        missing = [topic for topic in topics if topic not in described]
+        refused |= {topic: TopicMissingError(f"topic {topic} does not exist") for topic in missing}
         self.refused.keep({*known, *described, *refused})
         self.refused.refuse(refused)
         return [TopicPartition(t, n) for t, (_, count) in described.items() for n in range(count)]

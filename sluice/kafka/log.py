@@ -25,9 +25,11 @@ if TYPE_CHECKING:
 _logger = logging.getLogger("sluice.kafka")
 
 #: The client asked the wrong broker, or for a leader's former term; or it knows no leader of a
-#: topic that was made a moment ago, and goes on to say so until it is told to ask.
+#: topic that was made, or fewer partitions than were added, a moment ago, and goes on to say so
+#: until it is told to ask.
 _STALE_LEADER = {
     ck.KafkaError._NOENT,
+    ck.KafkaError._UNKNOWN_PARTITION,
     ck.KafkaError.FENCED_LEADER_EPOCH,
     ck.KafkaError.UNKNOWN_LEADER_EPOCH,
     ck.KafkaError.NOT_LEADER_FOR_PARTITION,

@@ -118,14 +118,14 @@ def test_segments_are_removed_with_their_last_claim(store: LocalStore, directory
     claim(store, [21], 3, NOW + 150)
     assert claim(other, [0, 11, 21], 4) == [1, 2, 3]
     assert len(segments_of(directory)) == 2
-    assert store.sweep(NOW + 100, 1) == 0, "it holds until then"
+    assert store.sweep(NOW + 100, 60) == 0, "it holds until then"
     first = other._shared.segments[-1]
-    assert store.sweep(NOW + 101, 1) == 11
+    assert store.sweep(NOW + 101, 60) == 11
     assert len(segments_of(directory)) == 1
     assert first.used_bytes() <= 4096, "who has it in memory does not keep its room"
     other.keep({"alive": "1"}, other.run())
     assert claim(other, [0, 11, 21], 4, NOW + 999, NOW + 101) == [4, 2, 3]
-    assert store.sweep(NOW + 2000, 1) == 12
+    assert store.sweep(NOW + 2000, 60) == 12
     assert segments_of(directory) == []
     assert claim(other, [5], 5, NOW + 3000, NOW + 2000) == [5]
     assert claim(store, [5], 6, NOW + 3000, NOW + 2000) == [5]
@@ -221,7 +221,7 @@ def test_another_boot_is_another_run_and_keeps_what_is_on_the_disk(
     assert store.run().endswith("@0")
     assert claim(store, [1, 3, 4, 6], 9) == [1, 1, 2, 3]
     assert claim(store, [2, 5], 9) == [9, 9]
-    assert store.sweep(NOW + 3 * HOUR, 1) == 0, "the end of the last claim is known again"
+    assert store.sweep(NOW + 3 * HOUR, 60) == 0, "the end of the last claim is known again"
     run = store.run()
     store.close()
     assert store.run() == run

@@ -5,6 +5,7 @@ from __future__ import annotations
 import socket
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterator
 from dataclasses import replace
@@ -15,8 +16,9 @@ import pytest
 from sluice.clickhouse.access import ClickHouseAccess
 from sluice.clickhouse.http import Server
 from sluice.core.errors import TransientError
+from sluice.core.load_spec import TableSpec
 from sluice.driver import claims_rebuild
-from sluice.driver.claims_rebuild import RebuildFailedError, TableLooks, _run, rebuild
+from sluice.driver.claims_rebuild import RebuildFailedError, TableLooks, _run, has_rows, rebuild
 from tests.driver.claims_shop import keyed
 
 LINE = "print('orders: 200000 rows read', file=sys.stderr, flush=True)"
@@ -49,10 +51,18 @@ def test_one_that_goes_on_is_waited_for() -> None:
 @pytest.mark.slow
 def test_one_that_cannot_be_killed_has_claimed_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     """It waits for a disk: nobody knows how far it came."""
-    monkeypatch.setattr(subprocess.Popen, "kill", lambda child: None)
+    children: list[subprocess.Popen[bytes]] = []
+
+    def kill(child: subprocess.Popen[bytes]) -> None:
+        children.append(child)
+
+    monkeypatch.setattr(subprocess.Popen, "kill", kill)
     monkeypatch.setattr(claims_rebuild, "_KILLED_SECONDS", 0.1)
     with pytest.raises(RebuildFailedError, match="said nothing for 3 s, and was killed"):
-        _run(python("time.sleep(6)"), {})
+        _run(python("time.sleep(600)"), {})
+    (child,) = children
+    child.terminate()
+    child.wait()
 
 
 def test_one_that_fails_says_why() -> None:
@@ -104,20 +114,30 @@ def test_who_asks_whether_tables_have_rows_does_not_wait_for_one_that_is_frozen(
 
 def test_whether_a_table_has_rows(embedded: Server, monkeypatch: pytest.MonkeyPatch) -> None:
     """It is asked each time; an answer that came late counts for a while."""
-    monkeypatch.setattr(claims_rebuild, "_ANSWER_SECONDS", 30.0)
+    monkeypatch.setattr(claims_rebuild, "_ANSWER_SECONDS", 60.0)
     monkeypatch.setattr(claims_rebuild, "_ASKED_SECONDS_MAX", 0.0)
     embedded.execute("CREATE TABLE default.looked_at (id String) ENGINE = MergeTree ORDER BY id")
     table, looks = replace(keyed("looked_at"), database="default"), TableLooks()
     access = replace(at(0), shards={"s1": (embedded.url,)})
+    is_seen, may_answer = threading.Event(), threading.Event()
+
+    def late(access: ClickHouseAccess, table: TableSpec) -> bool:
+        found = has_rows(access, table)
+        is_seen.set()
+        assert may_answer.wait(60)
+        return found
+
     try:
         assert not looks.has_rows(access, table)
-        monkeypatch.setattr(claims_rebuild, "_ANSWER_SECONDS", 0.0)
-        with pytest.raises(TransientError, match="not answered yet"):
-            looks.has_rows(access, table)
+        with monkeypatch.context() as patched:
+            patched.setattr(claims_rebuild, "_ANSWER_SECONDS", 0.0)
+            patched.setattr(claims_rebuild, "has_rows", late)
+            with pytest.raises(TransientError, match="not answered yet"):
+                looks.has_rows(access, table)
+            assert is_seen.wait(60)
         embedded.execute("INSERT INTO default.looked_at VALUES ('a')")
-        monkeypatch.setattr(claims_rebuild, "_ANSWER_SECONDS", 30.0)
-        while not looks._asked[table.target][0].done():
-            time.sleep(0.01)
+        may_answer.set()
+        assert not looks._asked[table.target][0].result(60)
         assert looks.has_rows(access, table), "what was asked before does not count any more"
     finally:
         embedded.execute("DROP TABLE default.looked_at")

@@ -9,12 +9,14 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
+from confluent_kafka.admin import NewPartitions
 
 from sluice.config import Configuration
 from sluice.config.topics import TopicRefusedError
 from sluice.core.ranges import TopicPartition
 from sluice.driver import connector
 from sluice.driver.discovering import GONE_LOOKS, TopicFinder, topics_to_load, topics_today
+from sluice.kafka.clients import make_admin
 from sluice.kafka.log import SourceLog, TopicMissingError
 from tests.config.support import MINIMAL, load_text
 from tests.support.kafka import Kafka
@@ -53,6 +55,15 @@ def test_topics_are_found_when_they_are_there(kafka: Kafka, tmp_path: Path) -> N
     assert f"{named}.late goes to default.orders twice" in str(refused[f"{named}.late"])
     with pytest.raises(TopicRefusedError, match="twice"):
         topics_to_load(configuration, "dc1", log)
+
+
+def test_partitions_that_are_added_are_there_for_who_has_asked_before(kafka: Kafka) -> None:
+    """The client keeps for minutes how many there were."""
+    topic, log = kafka.topic(), SourceLog(make_admin(kafka.access()))
+    first, second = partitions(topic)
+    assert log.stable_ends([first]) == {first: 0}
+    kafka.admin.create_partitions([NewPartitions(topic, 2)])[topic].result(30)
+    kafka.until(lambda: log.stable_ends([first, second], partial=True).keys() == {first, second})
 
 
 class Described:

@@ -16,7 +16,7 @@ from sluice.core.errors import TransientError
 from sluice.core.load_spec import LoadSpec
 from sluice.driver import growing, refreshing
 from sluice.driver.ports import SchemaRead
-from tests.driver.test_refreshing import Reading
+from tests.driver.schema_reading import Reading, reading_of
 from tests.driver.test_specs import LINEAGE, configuration_of
 from tests.support.world import wait_for
 
@@ -46,17 +46,9 @@ def reading(
     server.execute(
         f"CREATE TABLE {database}.orders (id UInt64, {LINEAGE}) ENGINE = MergeTree ORDER BY id"
     )
-    found = Reading(
-        replace(configuration, clickhouse=clickhouse, tables=(table,)),
-        server,
-        f"{database}.orders",
-    )
-    found.reader.start()
-    wait_for(lambda: bool(found.told), 60, "the first reading")
-    try:
+    configuration = replace(configuration, clickhouse=clickhouse, tables=(table,))
+    with reading_of(configuration, server, f"{database}.orders") as found:
         yield found
-    finally:
-        found.reader.stop()
 
 
 def want(reading: Reading, *fields: tuple[str, str]) -> SchemaRead:

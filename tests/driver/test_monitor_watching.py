@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import replace
 
 import pytest
@@ -35,37 +36,31 @@ T, U = TargetShard("t", "s1"), TargetShard("u", "s1")
 
 
 @pytest.fixture
-def started(watched: Watched, monkeypatch: pytest.MonkeyPatch) -> WindowMonitor:
+def started(watched: Watched, monkeypatch: pytest.MonkeyPatch) -> Iterator[WindowMonitor]:
     """Reads by itself, without a pause to speak of."""
     monkeypatch.setattr(monitor, "READ_EVERY_SECONDS", 0.01)
     INSERT_COUNTERS.update({A: 5, B: 5})
     watched.monitor.start()
-    return watched.monitor
+    yield watched.monitor
+    watched.monitor.stop()
+    watched.monitor._thread.join()  # it would read by what the next test has patched
 
 
 def test_windows_are_read_before_anything_is_planned_and_then_again(
     started: WindowMonitor,
 ) -> None:
-    try:
-        assert started.current()[T].state.insert_counter == 5
-        INSERT_COUNTERS.update({A: 6, B: 6})
-        wait_for(lambda: started.current()[T].state.insert_counter == 6, 20, "another reading")
-    finally:
-        started.stop()
+    assert started.current()[T].state.insert_counter == 5
+    INSERT_COUNTERS.update({A: 6, B: 6})
+    wait_for(lambda: started.current()[T].state.insert_counter == 6, 60, "another reading")
 
 
 def test_after_a_change_of_the_replicas_the_new_ones_are_asked(started: WindowMonitor) -> None:
-    try:
-        INSERT_COUNTERS.update({A: None, B: 9})
-        started.use(ClickHouseAccess({"s1": (B,)}, "", "", "single"))
-        wait_for(
-            lambda: started.current()[T].state.insert_counter == 9,
-            20,
-            "a reading of the other replica",
-        )
-        assert started.outage(T) is None
-    finally:
-        started.stop()
+    INSERT_COUNTERS.update({A: 7, B: 9})
+    started.use(ClickHouseAccess({"s1": (B,)}, "", "", "single"))
+    wait_for(
+        lambda: started.current()[T].state.insert_counter == 9, 60, "a reading of the other replica"
+    )
+    assert started.outage(T) is None
 
 
 def test_tables_of_a_recorded_spec_are_watched_as_well_and_read_at_once(watched: Watched) -> None:
@@ -189,6 +184,18 @@ def test_outages_are_said_once_a_minute_and_their_end_once(
     assert said(EVEN_MS + monitor.ALARM_EVERY_MS, None) == [waits]
     assert said(EVEN_MS + monitor.ALARM_EVERY_MS + 30_000, 5) == [goes_on]
     assert said(EVEN_MS + monitor.ALARM_EVERY_MS + 31_000, 5) == []
+
+
+def test_tables_go_on_in_their_order(watched: Watched, caplog: pytest.LogCaptureFixture) -> None:
+    names = ["t", *"ebhagdfc"]
+    watched.read(EVEN_MS, a=5, b=5)
+    watched.monitor.watch(
+        replace(TEXT, tables=tuple(table_spec(name, ("a",)) for name in names[1:]))
+    )
+    watched.read(EVEN_MS + 1000, a=None, b=None)
+    caplog.clear()
+    watched.read(EVEN_MS + 31_000, a=5, b=5)
+    assert caplog.messages == [f"table entry {name} in shard s1 goes on" for name in names]
 
 
 def test_a_shard_that_is_not_configured_any_more_is_not_asked(watched: Watched) -> None:

@@ -28,6 +28,7 @@ from sluice.driver.refreshing import (
 )
 from sluice.driver.specs import build_spec, read_spec
 from sluice.kafka.errors import KafkaRefusedError
+from tests.driver.schema_reading import Reading, reading_of
 from tests.driver.test_specs import COLUMNS, LINEAGE, configuration_of, facts_of, today_of
 from tests.support.world import wait_for
 
@@ -228,45 +229,6 @@ def test_a_partition_key_over_a_column_that_is_computed_otherwise(
 # The thread
 
 
-class Reading:
-    """A reader of one real table, and what it told."""
-
-    def __init__(self, configuration: Configuration, server: Server, table: str) -> None:
-        self.server = server
-        self.table = table
-        self.told: list[SchemaRead] = []
-        self.refusal: Exception | None = None
-        self.bugs: tuple[Exception, ...] = ()
-        self.examined = 0
-        self.spec = read_spec(configuration, "dc1")
-        self.reader = SchemaReader(
-            *(configuration, LoadSpecs(self.spec), lambda: time.time_ns() // 1_000_000),
-            *(self._examine, self._put),
-        )
-
-    def _put(self, read: SchemaRead) -> None:
-        bugs, self.bugs = self.bugs, ()
-        for bug in bugs:
-            raise bug
-        self.told.append(read)
-
-    def _examine(self) -> None:
-        self.examined += 1
-        if self.refusal is not None:
-            raise self.refusal
-
-    def alter(self, how: str) -> SchemaRead:
-        """ALTER, ask for a reading, and wait for one that began later."""
-        self.server.execute(f"ALTER TABLE {self.table} {how}")
-        return self.ask()
-
-    def ask(self, *, by_a_person: bool = False) -> SchemaRead:
-        since_ms = time.time_ns() // 1_000_000
-        (self.reader.ask if by_a_person else self.reader.request)()
-        wait_for(lambda: any(r.started_ms >= since_ms for r in self.told), 60, "a reading")
-        return next(read for read in self.told if read.started_ms >= since_ms)
-
-
 @dataclass
 class Shards:
     """Two shards, a table in each, and what was told of them."""
@@ -375,15 +337,9 @@ def reading(
         f"CREATE TABLE {database}.orders (id UInt64, d Date, note String, {LINEAGE}) "
         "ENGINE = MergeTree PARTITION BY toYYYYMM(d) ORDER BY id"
     )
-    found = Reading(
-        replace(configuration, clickhouse=clickhouse, tables=tables), server, f"{database}.orders"
-    )
-    found.reader.start()
-    wait_for(lambda: bool(found.told), 60, "the first reading")
-    try:
+    configuration = replace(configuration, clickhouse=clickhouse, tables=tables)
+    with reading_of(configuration, server, f"{database}.orders") as found:
         yield found
-    finally:
-        found.reader.stop()
 
 
 @pytest.mark.slow
@@ -453,7 +409,7 @@ def test_what_was_asked_for_is_read_again_after_a_bug(reading: Reading) -> None:
     since_ms = time.time_ns() // 1_000_000
     reading.bugs = (RuntimeError("a bug"),)
     reading.reader.request()
-    wait_for(lambda: reading.told[-1].started_ms > since_ms, 20, "a reading")
+    wait_for(lambda: reading.told[-1].started_ms > since_ms, 40, "a reading")
 
 
 def test_replicas_that_differ_are_waited_for(tmp_path: Path, old: Server, second: Server) -> None:

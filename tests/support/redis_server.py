@@ -39,6 +39,8 @@ def run_cluster(nodes: int = 3) -> Iterator[list[RedisServer]]:
             server.wait_until(
                 lambda server=server: b"cluster_state:ok" in _text(server.ask("CLUSTER", "INFO"))  # type: ignore[misc]
             )
+            # It may stand for seconds, and is away for nobody. Before, they found together sooner.
+            server.ask("CONFIG", "SET", "cluster-node-timeout", "30000")
         yield servers
 
 
