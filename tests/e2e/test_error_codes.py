@@ -17,14 +17,14 @@ from __future__ import annotations
 import subprocess
 import threading
 from collections.abc import Iterator
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import pytest
 
 from sluice.clickhouse.http import Server
-from sluice.core.errors import TerminalError, TransientError
+from sluice.core.errors import SluiceError, TerminalError, TransientError
 from sluice.testbed.chaos.proxy import Kind, LinkFault, Proxy
 from sluice.testbed.chaos.requests import Inserts
 from sluice.testbed.local.cluster.server import ClickHouseServer, Settings
@@ -32,6 +32,9 @@ from sluice.worker.worker_cache import WorkerCache
 from tests.support.block_loader import Loader, create
 from tests.support.replica_pair import ReplicaPair, refused, taken, taken_in_the_end
 from tests.support.world import wait_for
+
+#: For what replicas and ZooKeeper take some seconds for, beside other tests.
+SECONDS = 120.0
 
 
 @pytest.fixture(scope="module")
@@ -60,7 +63,7 @@ def test_319_then_286_for_the_same_block_and_for_others_until_its_quorum_is_ther
         loader.blocks -= 1
     with Server(world.second.url) as server:
         server.execute(f"SYSTEM SYNC REPLICA {loader.table}", timeout_seconds=60)
-    wait_for(lambda: _quorum_is_there(world, loader), 30, "the quorum of the first attempt")
+    wait_for(lambda: _quorum_is_there(world, loader), SECONDS, "the quorum of the first attempt")
     before = loader.insert_counter()
     loader.insert()
     assert loader.insert_counter() == before  # it was known
@@ -87,7 +90,7 @@ def test_225_when_the_server_loses_zookeeper_while_it_waits_and_242_as_long_as_i
                 # 225 where the cut met it while it waited; the others a step before or after.
                 assert error.code in (225, 319, 999, 242) and error.action != "stop"
                 # Others know that its session has ended before it does; 225 until then.
-                wait_for(lambda: world.is_readonly(other), 60, "its knowing that it has none")
+                wait_for(lambda: world.is_readonly(other), SECONDS, "its knowing that it has none")
                 error = refused(other)
                 assert (error.code, error.action) == (242, "next-replica")
             finally:
@@ -106,14 +109,15 @@ def test_285_and_279_while_the_other_replica_is_away(world: ReplicaPair) -> None
     view = world.view(viewed, f"id NOT IN (SELECT toUInt64(dummy) - 1 FROM {remote})")
     world.second.kill()
     try:
-        wait_for(lambda: world.active(world.first, waiting) == 1, 30, "the end of its session")
+        wait_for(lambda: world.active(world.first, waiting) == 1, SECONDS, "the end of its session")
         error = refused(waiting)
         assert (error.code, error.action, error.alert) == (285, "back-off", True)
         error = refused(viewed)  # the table has the block, its view has not
         assert (error.code, error.action) == (279, "next-replica")
     finally:
         world.second.start()
-    wait_for(lambda: world.active(world.first, waiting) == 2, 30, "the second replica's session")
+    for each in (waiting, viewed):
+        wait_for(lambda each=each: world.active(world.first, each) == 2, SECONDS, "its session")  # type: ignore[misc]
     taken(waiting)
     world.execute(f"DROP TABLE {view}")
     taken(viewed)
@@ -168,21 +172,35 @@ def test_241_while_a_view_needs_more_memory_than_there_is(world: ReplicaPair) ->
     taken(loader)
 
 
+@contextmanager
+def other_query(world: ReplicaPair) -> Iterator[None]:
+    """The user `small` has a query that runs for as long as the block."""
+    select = "SELECT sleep(1) AS a FROM system.numbers LIMIT 1000"
+    running = "SELECT count() AS n FROM system.processes WHERE user = 'small'"
+
+    def ask() -> None:
+        with Server(world.first.url, "small") as server, suppress(SluiceError):  # it is killed
+            server.query(select, settings={"max_block_size": "1"}, timeout_seconds=600)
+
+    other = threading.Thread(target=ask)
+    other.start()
+    with Server(world.first.url) as watching:
+        try:
+            wait_for(lambda: watching.query(running)[0]["n"] == 1, SECONDS, "the other query")
+            yield
+        finally:
+            watching.execute("KILL QUERY WHERE user = 'small' SYNC", timeout_seconds=60)
+            other.join()
+
+
 @pytest.mark.slow
 def test_202_while_the_user_has_too_many_queries(world: ReplicaPair) -> None:
     """Whatever meets it first: before a block, its worker looks at the table."""
     loader = world.loader(user="small")
     world.profile("<max_concurrent_queries_for_user>1</max_concurrent_queries_for_user>")
     try:
-        with Server(world.first.url, "small") as server:
-            select = "SELECT sleep(3) AS a FROM system.one"
-            other = threading.Thread(target=server.query, args=(select,))
-            other.start()
-            with Server(world.first.url) as watching:
-                running = f"SELECT count() AS n FROM system.processes WHERE query LIKE '{select}%'"
-                wait_for(lambda: watching.query(running)[0]["n"] == 1, 30, "the other query")
+        with other_query(world):
             error = refused(loader, TransientError)
-            other.join()
         assert (error.code, error.action) == (202, "back-off")
     finally:
         world.profile("")
@@ -219,7 +237,7 @@ def test_a_server_that_freezes_with_the_block_is_in_doubt(world: ReplicaPair) ->
         finally:
             world.first.resume()
         loader.insert_timeout_seconds = 30.0
-        wait_for(lambda: world.active(world.second, loader) == 2, 60, "the first's session")
+        wait_for(lambda: world.active(world.second, loader) == 2, SECONDS, "the first's session")
         taken(loader)
 
 
@@ -286,10 +304,12 @@ def test_a_repeat_waits_for_no_fewer_replicas_than_the_attempt_before_it(
         assert refused(loader).code == 286
         world.first.kill()
     try:
-        wait_for(lambda: _quorum_is_there(world, loader), 60, "the end of the first attempt")
+        wait_for(lambda: _quorum_is_there(world, loader), SECONDS, "the end of the first attempt")
         assert world.active(world.second, loader) == 1
     finally:
         world.first.start()
-    wait_for(lambda: world.active(world.second, loader) == 2, 60, "the first replica's session")
+    wait_for(
+        lambda: world.active(world.second, loader) == 2, SECONDS, "the first replica's session"
+    )
     loader.assert_stored_once()  # the blocks before; this one went
     taken(loader)

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import os
 import signal
+import threading
 from contextlib import suppress
 from pathlib import Path
 
@@ -30,14 +31,19 @@ def test_workers_that_hang_are_done_without(world: World) -> None:
     configuration = world.configure({table: [topic]}, max_messages=2_000, lease='"10s"')
     world.produce(topic, 4_000, truth)
     driver = world.run(configuration, program=("-c", PROGRAM))
-    world.wait_for_rows(table, 1, driver, PATIENCE)
-    world.produce(topic, 60_000, truth, first=truth.rows)
-    before = world.count(table)
-    world.wait_for_rows(table, before + 1, driver, PATIENCE)
+    world.wait_for_rows(table, 4_000, driver, PATIENCE)
+    producing = threading.Thread(
+        target=world.produce, args=(topic, 60_000, truth), kwargs={"first": truth.rows}
+    )
+    producing.start()
+    world.wait_for_rows(table, 4_001, driver, PATIENCE)
     workers = driver.workers()
     assert workers
     for pid in workers:
         os.kill(pid, signal.SIGSTOP)
+    # Whatever was loaded by then, something is left for them.
+    producing.join()
+    world.produce(topic, 4_000, truth, first=truth.rows)
     world.wait_for_rows(table, truth.rows, driver, PATIENCE)
     assert "does not come back although its lease is over" in driver.text()
     for pid in workers:

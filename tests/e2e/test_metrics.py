@@ -14,6 +14,9 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from tests.support.world import Truth, World, wait_for
 
+#: For what a driver tells some seconds later.
+SECONDS = 90.0
+
 
 @pytest.mark.slow
 def test_metrics_and_the_service_manager_are_told_what_was_loaded(
@@ -44,7 +47,7 @@ def test_metrics_and_the_service_manager_are_told_what_was_loaded(
     url = f"{logged[0]['url']}/metrics"
 
     def loaded() -> bool:
-        text = urllib.request.urlopen(url, timeout=10).read().decode()
+        text = urllib.request.urlopen(url, timeout=60).read().decode()
         told = {
             (sample.name, frozenset(sample.labels.items())): sample.value
             for family in text_string_to_metric_families(text)
@@ -59,17 +62,24 @@ def test_metrics_and_the_service_manager_are_told_what_was_loaded(
             and told.get(("sluice_fleet_members", frozenset(connector))) == 1
         )
 
-    wait_for(loaded, 20, "the settle in the metrics")
-    answer = world.sluice("fleet", str(configuration), "--json")
-    assert answer.returncode == 0, answer.stderr
-    (member,) = json.loads(answer.stdout)
-    assert (member["member"], member["state"], member["partitions"]) == ("east-1", "reports", 2)
-    assert any("metered" in window for window in member["floors"])
+    wait_for(loaded, SECONDS, "the settle in the metrics")
+
+    def is_reported() -> bool:
+        answer = world.sluice("fleet", str(configuration), "--json")
+        assert answer.returncode == 0, answer.stderr
+        return [
+            (each["member"], each["state"], each["partitions"], "metered" in str(each["floors"]))
+            for each in json.loads(answer.stdout)
+        ] == [("east-1", "reports", 2, True)]
+
+    wait_for(is_reported, SECONDS, "a report of the member, with the window of its table")
+    idle = "STATUS=dc1: has loaded everything"
+    wait_for(lambda: idle in heard, SECONDS, f"{idle} at the service manager's socket")
     driver.signal(signal.SIGTERM)
     assert driver.wait() == 0
     with manager, socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as end:
         end.sendto(b"the end", str(tmp_path / "notify"))
         hearing.join(30.0)
     ready, stopping = heard.index("READY=1"), heard.index("STOPPING=1")
-    assert "STATUS=dc1: has loaded everything" in heard[ready:]
+    assert idle in heard[ready:]
     assert "WATCHDOG=1" in heard[ready:stopping]

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.e2e.test_owners import is_idle
 from tests.support.driver import Driver
 from tests.support.world import COLUMNS, LINEAGE, Truth, World, assert_exact, wait_for
 
@@ -73,11 +74,11 @@ def test_parked_messages_come_back_exactly_once(world: World) -> None:
     world.wait_for_rows("bad", 1_000, driver, PATIENCE)
     world.execute(REFUSED)
     load(driver)
-    assert "table entry bad is parked" in driver.text()
+    wait_for(lambda: "table entry bad is parked" in driver.text(), PATIENCE, "the parking")
     driver.kill()
     driver = world.run(path)  # it tries the table again, and parks it again
     load(driver)
-    assert "table entry bad is parked" in driver.text()
+    wait_for(lambda: "table entry bad is parked" in driver.text(), PATIENCE, "the parking")
     wait_for(lambda: len(parked(world, str(path))) == 2_000, PATIENCE, "the parked messages")
     assert set(parked(world, str(path)).values()) == {1}
     assert world.count("bad") == 1_000
@@ -110,6 +111,10 @@ def test_an_altered_table_is_parked_until_it_is_as_it_was(world: World) -> None:
     truth = Truth()
     path = prepared(world, "orders-altered", "altered", "unaltered")
     driver = world.run(path)
+
+    def waiting() -> int:
+        return len(parked(world, str(path), "altered"))
+
     for column in ("", "DROP COLUMN sku", "ADD COLUMN sku String"):
         if column:
             world.execute(f"ALTER TABLE altered {column}")
@@ -117,9 +122,11 @@ def test_an_altered_table_is_parked_until_it_is_as_it_was(world: World) -> None:
             refresh(world, path, driver, "is not parked any more")
         world.produce("orders-altered", 500, truth, partitions=2, first=truth.rows)
         world.wait_for_rows("unaltered", truth.rows, driver, PATIENCE)
+        if column.startswith("DROP"):
+            wait_for(lambda: waiting() == 500, PATIENCE, "the parked messages")
     world.wait_for_rows("altered", 1_000, driver, PATIENCE)
     assert "has no column sku any more, which was String" in driver.text()
-    assert len(parked(world, str(path), "altered")) == 500
+    assert waiting() == 500
     stop(driver)
     assert_exact(world, "unaltered", truth)
     assert world.count("altered") == 1_000
@@ -160,7 +167,7 @@ def test_a_dropped_table_is_parked_and_its_neighbour_goes_on(world: World) -> No
     world.produce("orders-parked-gone", 1_000, truth, partitions=2)
     world.wait_for_rows("parked_gone", 1_000, driver, PATIENCE)
     world.wait_for_rows("parked_kept", 1_000, driver, PATIENCE)
-    world.drain_is_idle(driver)
+    wait_for(lambda: is_idle(world), PATIENCE, "the settles")
     world.execute("DROP TABLE parked_gone SYNC")
     world.produce("orders-parked-gone", 1_000, truth, partitions=2, first=1_000)
     world.wait_for_rows("parked_kept", 2_000, driver, PATIENCE)

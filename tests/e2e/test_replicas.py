@@ -157,7 +157,7 @@ def test_a_frozen_replica_is_found_out_before_the_block_is_sent(
 ) -> None:
     first, second = cluster.servers
     loader.insert()
-    monkeypatch.setattr(http, "PING_TIMEOUT_SECONDS", 0.5)
+    monkeypatch.setattr(http, "PING_TIMEOUT_SECONDS", 2.0)
     first.pause()
     try:
         receipt = loader.insert()
@@ -173,9 +173,7 @@ def test_a_frozen_replica_is_found_out_before_the_block_is_sent(
 def test_a_replica_without_zookeeper_is_passed_by(cluster: Cluster, tmp_path: Path) -> None:
     """A third one, whose way to ZooKeeper can be cut."""
     with Proxy(Inserts, ("127.0.0.1", cluster.zookeeper.port)) as way:
-        third = ClickHouseServer(
-            tmp_path, Settings(replica="r3", zookeeper_port=way.port, session_timeout_ms=2000)
-        )
+        third = ClickHouseServer(tmp_path, Settings(replica="r3", zookeeper_port=way.port))
         third.start()
         try:
             servers = [third, *cluster.servers]

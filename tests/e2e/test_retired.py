@@ -18,6 +18,9 @@ from sluice.testbed.local.running import ClickHouse
 from tests.support.driver import Driver
 from tests.support.world import Truth, World, assert_exact, wait_for
 
+#: For what a driver takes some seconds for, beside other tests.
+SECONDS = 240.0
+
 
 def recorded(world: World, topic: str, partition: int = 0) -> Record | None:
     source = TopicPartition(topic, partition)
@@ -41,15 +44,14 @@ def leave_in_doubt(
 ) -> Driver:
     """A driver that is killed after it recorded a range of each topic and before any answer."""
     driver = world.run(configuration)
-    world.drain_is_idle(driver)
     for topic in produce:
-        wait_for(lambda t=topic: is_settled(world, t, 1_000), 90, f"{topic} settled")  # type: ignore[misc]
+        wait_for(lambda t=topic: is_settled(world, t, 1_000), SECONDS, f"{topic} settled")  # type: ignore[misc]
     assert isinstance(world.clickhouse, ClickHouse)
     os.kill(world.clickhouse.pid, signal.SIGSTOP)
     try:
         for topic, truth in produce.items():
             world.produce(topic, 500, truth, partitions=1, first=first)
-        wait_for(lambda: all(in_doubt(world, topic) for topic in produce), 60, "the intents")
+        wait_for(lambda: all(in_doubt(world, topic) for topic in produce), SECONDS, "the intents")
         time.sleep(0.5)
         driver.kill()
     finally:
@@ -107,7 +109,7 @@ def test_claims_of_a_retired_entry_are_made_again_when_their_store_is_lost(world
     shutil.rmtree(before.parent / "sluice-claims")
 
     world.produce("kept", 500, kept, partitions=1, first=2_000)
-    world.drain(world.configure({"kept": ["kept"]}, **batch), 90)
+    world.drain(world.configure({"kept": ["kept"]}, **batch), SECONDS)
     gone.good[0] += [pair for pair in doubtful.good[0] if pair[1] >= 1_000]
     assert_exact(world, "gone", gone)
     assert not in_doubt(world, "gone")

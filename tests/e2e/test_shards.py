@@ -24,6 +24,8 @@ from tests.support.cutting import run_link
 from tests.support.range_task import Task
 from tests.support.world import COLUMNS, LINEAGE, Truth, World, wait_for
 
+#: For what a driver takes some seconds for: it starts in several times that beside other tests.
+SECONDS = 240.0
 BY_USER = 'sharding = { by = "key", column = "user_id" }'
 
 
@@ -158,15 +160,15 @@ def test_a_shard_that_is_away_holds_back_only_what_needs_it(shards: Shards, tmp_
             max_messages=1_000,
         )
         driver = world.run(configuration)
-        wait_for(lambda: there.count("both") == there.count("second") == 3_000, 120, "loading")
+        wait_for(lambda: there.count("both") == there.count("second") == 3_000, SECONDS, "loading")
         fragile.stop()
         for name, truth in truths.items():
             world.produce(f"orders-{name}", 2_000, truth, partitions=1, first=10_000)
         world.wait_for_rows("first", 5_000, driver)
         waits = "table entry both in shard s2 waits"
-        wait_for(lambda: waits in driver.text(), 60, waits)
+        wait_for(lambda: waits in driver.text(), SECONDS, waits)
         fragile.start()
-        wait_for(lambda: there.count("both") == there.count("second") == 5_000, 120, "going on")
+        wait_for(lambda: there.count("both") == there.count("second") == 5_000, SECONDS, "going on")
         driver.signal(signal.SIGTERM)
         assert driver.wait() == 0, driver.text()[-4000:]
         assert sorted(world.rows("first")[0]) == sorted(truths["first"].good[0])

@@ -14,6 +14,7 @@ from confluent_kafka.admin import AdminClient, NewPartitions
 
 from sluice.testbed.local.running import Broker, ClickHouse
 from tests.support.driver import Driver
+from tests.support.kafka import wait_for_leaders
 from tests.support.world import Truth, World, assert_exact, order, wait_for
 
 TABLES = {
@@ -61,7 +62,7 @@ def loading(
         return len(begun) == sum(topics.values())
 
     try:
-        wait_for(has_begun, 90, "the take-over of each partition")
+        wait_for(has_begun, 240, "the take-over of each partition")
         yield made
         made.driver.signal(signal.SIGTERM)
         assert made.driver.wait() == 0, made.driver.text()[-4000:]
@@ -91,6 +92,7 @@ def test_a_partition_that_appears_later_starts_at_zero(loading: Loading) -> None
     assert world.count("more") == 0
     admin = AdminClient({"bootstrap.servers": world.broker.brokers})
     admin.create_partitions([NewPartitions("orders-more", 2)])["orders-more"].result(30)
+    wait_for_leaders(admin, "orders-more", 2)
     late = Truth()
     world.produce("orders-more", 2_000, late, partitions=2, first=1_000)
     loading.driver.signal(signal.SIGHUP)

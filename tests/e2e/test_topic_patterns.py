@@ -7,7 +7,7 @@ from functools import partial
 
 import pytest
 
-from tests.e2e.test_retired import is_settled
+from tests.e2e.test_retired import SECONDS, is_settled
 from tests.support.world import Truth, World, assert_dead_letters, assert_exact, wait_for
 
 
@@ -42,11 +42,11 @@ def test_topics_come_and_go_while_a_driver_runs(world: World) -> None:
     world.wait_for_rows(of(table, third), truths[third].rows, driver)
     for number in (0, 1):
         settled = partial(is_settled, world, second, 1_500, number)
-        wait_for(settled, 60, f"{second}[{number}] settled")
+        wait_for(settled, SECONDS, f"{second}[{number}] settled")
     world.delete_topic(second)
     driver.signal(signal.SIGHUP)
     gone = f"{second}[1]: its topic is gone; it is settled at 1500 and let go"
-    wait_for(lambda: gone in driver.text(), 60, "the farewell")
+    wait_for(lambda: gone in driver.text(), SECONDS, "the farewell")
     world.produce(first, 500, truths[first], partitions=2, first=3_000)
     world.wait_for_rows(of(table, first), truths[first].rows, driver)
     driver.signal(signal.SIGTERM)

@@ -10,7 +10,7 @@ from sluice.config import load
 from sluice.core.receipts import Failed, Loaded
 from sluice.driver.specs import read_spec
 from sluice.kafka.errors import RecreatedTopicError
-from tests.e2e.test_owners import is_idle
+from tests.e2e.test_owners import SECONDS, is_idle
 from tests.support.range_task import Task
 from tests.support.world import Truth, World, assert_exact, wait_for
 
@@ -56,14 +56,14 @@ def test_a_driver_loads_nothing_of_it_before_a_person_says_so(world: World) -> N
     configuration = world.configure({"anew": [topic]})
     driver = world.run(configuration)
     world.wait_for_rows("anew", 1_000, driver)
-    wait_for(lambda: is_idle(world), 30, "the settles")
+    wait_for(lambda: is_idle(world), SECONDS, "the settles")
     driver.signal(signal.SIGSTOP)
     world.delete_topic(topic)
     world.create_topic(topic, 2)
     world.produce(topic, 6_000, now, partitions=2, first=100_000, bad_every=300)
     driver.signal(signal.SIGCONT)
     stops = [f"{topic}[{partition}] of connector {world.name}.dc1 stops" for partition in range(2)]
-    wait_for(lambda: all(stop in driver.text() for stop in stops), 60, "the stops")
+    wait_for(lambda: all(stop in driver.text() for stop in stops), SECONDS, "the stops")
     driver.signal(signal.SIGTERM)
     assert driver.wait() == 1, driver.text()[-4000:]
     assert_exact(world, "anew", before)

@@ -38,6 +38,8 @@ from tests.support.world import COLUMNS, LINEAGE, Truth, World, assert_exact, wa
 
 PLAIN = f"{COLUMNS}, {LINEAGE}".replace("LowCardinality(String)", "String")
 NOW_MS = 1_800_000_000_000
+#: For what servers and a driver take some seconds for, beside other tests.
+SECONDS = 120.0
 
 
 @pytest.fixture(scope="module")
@@ -272,7 +274,7 @@ def test_a_replica_that_is_behind_is_tried_last_and_comes_back(
         to_second.execute(f"SYSTEM STOP FETCHES {table}")
         for number in range(4):
             to_first.execute(f"INSERT INTO {table} (id) VALUES ({number})")
-        wait_for(lambda: _queue(to_second, table) > 2, 30, "the queue")
+        wait_for(lambda: _queue(to_second, table) > 2, SECONDS, "the queue")
         watched.watch.read()
         assert [access.behind for access in watched.told] == [{second.url}]
         assert (
@@ -285,7 +287,7 @@ def test_a_replica_that_is_behind_is_tried_last_and_comes_back(
         (finding,) = check_health(look, configuration.clickhouse.limits)
         assert (finding.level, finding.check) == ("warning", "replica-health")
         to_second.execute(f"SYSTEM START FETCHES {table}")
-        wait_for(lambda: _queue(to_second, table) == 0, 60, "an empty queue")
+        wait_for(lambda: _queue(to_second, table) == 0, SECONDS, "an empty queue")
     watched.watch.read()
     assert len(watched.told) == 1  # one good reading is none
     watched.watch.read()
@@ -337,7 +339,7 @@ def test_a_probe_asks_a_replica_that_is_gone_too_while_it_serves(
 
     try:
         assert begins_before_the_end(first.url, Tls(), plan.path, {}, still_runs)
-        wait_for(lambda: not still_runs(), 30, "the end of the insert")
+        wait_for(lambda: not still_runs(), SECONDS, "the end of the insert")
         assert look() == ProbeFound(block_range.source, {spec.entry: ((0, 10),)})
     finally:
         prober.close()
@@ -367,7 +369,7 @@ def test_a_driver_follows_its_cluster(
         driver.signal(1)
         wait_for(
             lambda: "has more replicas" in driver.text() and "is refused" in driver.text(),
-            60,
+            SECONDS,
             "the reading",
         )
         world.produce(topic, 4_000, truth, first=4_000)

@@ -114,7 +114,7 @@ def test_an_attempt_is_refused_once_the_window_may_have_forgotten_by_time(target
     task.facts = replace(task.facts, window_seconds=3600)
     mark = task.begin()
     assert task.insert(mark, batch_rows=25, rows=10) == 10
-    begun = replace(mark, since_ms=mark.since_ms - 1_790_000)
+    begun = replace(mark, since_ms=mark.since_ms - 1_700_000)
     assert task.insert(begun, batch_rows=25, rows=10) == 10
     with pytest.raises(TerminalError, match=r"since epoch 0 began: .* keeps blocks for 3600 s"):
         task.insert(replace(mark, since_ms=mark.since_ms - 1_810_000), batch_rows=25)

@@ -192,14 +192,19 @@ def make_topic(admin: AdminClient, new: NewTopic) -> None:
     is answered with "not leader" [KRaft; a test failed by it].
     """
     admin.create_topics([new])[new.topic].result(30)
+    wait_for_leaders(admin, new.topic, new.num_partitions)
+
+
+def wait_for_leaders(admin: AdminClient, topic: str, partitions: int) -> None:
+    """Wait until the leaders of all partitions of a topic answer."""
     log = SourceLog(admin)
-    sources = [TopicPartition(new.topic, number) for number in range(new.num_partitions)]
-    deadline = time.monotonic() + 30
+    sources = [TopicPartition(topic, number) for number in range(partitions)]
+    deadline = time.monotonic() + 60
     while True:
         try:
             log.log_ends(sources)
         except KafkaUnavailableError as error:
-            assert time.monotonic() < deadline, f"no leader answers for {new.topic}: {error}"
+            assert time.monotonic() < deadline, f"no leader answers for {topic}: {error}"
             time.sleep(0.05)
         else:
             return

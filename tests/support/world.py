@@ -103,6 +103,8 @@ class World:
     def delete_topic(self, topic: str) -> None:
         admin = AdminClient({"bootstrap.servers": self.broker.brokers})
         admin.delete_topics([topic], operation_timeout=30)[topic].result(30)
+        # The answer of the controller comes before the broker has heard of it.
+        wait_for(lambda: topic not in admin.list_topics(timeout=30).topics, 30, f"no {topic}")
 
     def producer(self, **more: object) -> ck.Producer:
         return ck.Producer(
@@ -245,11 +247,11 @@ class World:
         except AssertionError as error:
             raise AssertionError(f"{error}\n{driver.text()[-4000:]}") from None
 
-    def drain_is_idle(self, driver: Driver, seconds: float = 90) -> None:
-        """Until the driver has taken its partitions over and had time to load."""
-        wait_for(lambda: len(self._records()) > 0, seconds, "the take-over")
-        time.sleep(3)
-        assert driver.process.poll() is None, driver.text()[-4000:]
+    def load_for(self, seconds: float, table: str, rows: int) -> None:
+        """Let a driver load for so long, or until the table has so many rows."""
+        until = time.monotonic() + seconds
+        while time.monotonic() < until and self.count(table) < rows:
+            time.sleep(0.02)
 
     def _records(self) -> list[dict[str, object]]:
         try:

@@ -92,7 +92,7 @@ def test_what_another_server_was_sent_before_is_announced_too(ensemble: Ensemble
     lock.before_sending(30.0)
     lock.failed(UNANSWERED)
     assert lock.before_sending(1.0) <= 1.0
-    assert ensemble.markers[TABLE] > 29
+    assert ensemble.markers[TABLE] > 20  # less what passed between the two
 
 
 def test_an_insert_lock_is_taken_once_and_lost_with_its_session(ensemble: Ensemble) -> None:
