@@ -212,6 +212,7 @@ def wait_for_leaders(admin: AdminClient, topic: str, partitions: int) -> None:
             log.log_ends(sources)
         except KafkaUnavailableError as error:
             assert time.monotonic() < deadline, f"no leader answers for {topic}: {error}"
+            admin.list_topics(topic, timeout=15)  # of partitions that were added it knows nothing
             time.sleep(0.05)
         else:
             return
