@@ -18,7 +18,7 @@ def test_reading_all_does_not_wait_for_a_fetch_that_is_held_open(kafka: Kafka) -
         threading.Event().wait(0.5)  # the fetch is sent in the background
         began = time.monotonic()
         assert reader.read_all() == Decided()
-        assert time.monotonic() - began < 3.0
+        assert time.monotonic() - began < 8.0
     finally:
         reader.close()
 

@@ -210,10 +210,11 @@ def test_a_range_whose_messages_expired_is_named(kafka: Kafka, reading: Reading)
 def test_a_range_beyond_the_end_is_named(
     kafka: Kafka, reading: Reading, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(reader_module, "STALL_SECONDS", 0.5)
     topic = kafka.topic(partitions=3)
     for partition in range(3):
         kafka.produce(topic, numbered(10), partition)
+    reading.read_ranges(ranges_of(topic, (0, 10), (0, 10), (0, 10)))  # connections are opened
+    monkeypatch.setattr(reader_module, "STALL_SECONDS", 1.0)
     with is_unread(1, RangeVanishedError) as caught:
         reading.read_ranges(ranges_of(topic, (0, 10), (0, 20), (0, 10)))
     assert f"{topic}[1][0, 20)" in str(caught.value) and "holds [0, 10)" in str(caught.value)
@@ -228,8 +229,8 @@ def test_a_topic_that_is_gone_is_named(
     wanted = [Range(TopicPartition(topic, 0), 0, 10) for topic in topics]
     reading.read_ranges(wanted)
     kafka.delete_topic(topics[1])
-    monkeypatch.setattr(reader_module, "STALL_SECONDS", 0.5)
-    with is_unread(1, SluiceError) as caught:
+    with monkeypatch.context() as patch, is_unread(1, SluiceError) as caught:
+        patch.setattr(reader_module, "STALL_SECONDS", 1.0)
         reading.read_ranges(wanted)
     assert topics[1] in str(caught.value)
     reading.read_ranges([wanted[0], wanted[2]])
@@ -256,12 +257,12 @@ def test_a_leader_of_an_earlier_epoch_than_the_one_that_vouched_is_not_read(
 ) -> None:
     """A broker that was cut off takes itself for the leader that it was. What it has beyond the
     offset where the next leader began is nobody's any more."""
-    monkeypatch.setattr(reader_module, "STALL_SECONDS", 0.3)
     reading = Reading(kafka, "native")
     topic = kafka.topic()
     kafka.produce(topic, numbered(5))
     (block_range,) = ranges_of(topic, (0, 5))
-    with is_unread(0, StalledError) as caught:
+    with monkeypatch.context() as patch, is_unread(0, StalledError) as caught:
+        patch.setattr(reader_module, "STALL_SECONDS", 0.3)
         reading.reader.read_ranges([Wanted(block_range, 1)], NO_LIMIT, reading._take)
     assert reading.values == [] and "UNKNOWN_LEADER_EPOCH" in str(caught.value)
     reading.reader.read_ranges([Wanted(block_range, 0)], NO_LIMIT, reading._take)

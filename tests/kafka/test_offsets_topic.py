@@ -136,7 +136,8 @@ def test_the_partition_of_a_group_is_javas() -> None:
 # On a real broker
 
 
-def read(history: OffsetsHistory) -> list[Event]:
+def read(group: Group, history: OffsetsHistory) -> list[Event]:
+    group.committed()  # waits until the broker has marked the last transaction as committed
     history.tail.ask_end()
     found: list[Event] = []
     while not history.tail.caught_up:
@@ -174,7 +175,7 @@ def test_what_a_broker_writes_is_read(group: Group) -> None:
     group.kafka.admin.delete_consumer_groups([group.name])[group.name].result(30)
     driver.record(group.commit(replace(SETTLED, owner="a", batch=9)), {})
     history = opened(group)
-    events = read(history)
+    events = read(group, history)
     assert offsets(events) == [0, 0, 7, None, 0]
     first, second, stray, tombstone, _ = events
     assert isinstance(first, Instance) and isinstance(second, Instance)
@@ -188,7 +189,7 @@ def test_what_a_broker_writes_is_read(group: Group) -> None:
     assert all(history.still_holds(event.place) for event in events)
     # What comes later is read on.
     driver.record(group.commit(intend("a", 0, 20, batch=10)), {})
-    assert offsets(read(history)) == [0]
+    assert offsets(read(group, history)) == [0]
     history.close()
 
 
@@ -235,7 +236,7 @@ def test_compaction_removes_the_oldest_first_and_is_noticed(group: Group) -> Non
         record = intend("a", 10 * number, 10 * number + 10, batch=number + 2)
         driver.record(group.commit(record), {})
     history = opened(group)
-    events = read(history)
+    events = read(group, history)
     assert offsets(events) == [0, 0, 10, 20]
     with eager_cleaner(group.kafka):
         deadline = time.monotonic() + 90
@@ -247,7 +248,7 @@ def test_compaction_removes_the_oldest_first_and_is_noticed(group: Group) -> Non
             driver.record(group.commit(record), {})  # a segment rolls when it is written to
             number += 1
     again = opened(group)
-    left = read(again)
+    left = read(group, again)
     assert not any(history.still_holds(event.place) for event in events[:3])
     assert offsets(left)[-1] == 30
     # The oldest are gone; among those that are left, none is missing.

@@ -80,7 +80,7 @@ def test_exactly_the_range(kafka: Kafka, reading: Reading) -> None:
 def test_the_oldest_and_the_last_timestamp(kafka: Kafka, reading: Reading, by: str) -> None:
     topic = kafka.topic(message_timestamp_type=by)
     before_ms = time.time_ns() // 1_000_000
-    producer = ck.Producer({"bootstrap.servers": kafka.brokers, "linger.ms": 50})
+    producer = ck.Producer({"bootstrap.servers": kafka.brokers, "linger.ms": 10_000})
     for sent_ms in (7_000, 8_000, 6_000):
         producer.produce(topic, b"{}", partition=0, timestamp=sent_ms)
     assert producer.flush(30) == 0

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import socket
 import threading
-import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from contextlib import contextmanager, suppress
@@ -22,6 +21,7 @@ from sluice.kafka.topics import cluster_metadata, describe_topic, partition_coun
 from sluice.ops.doctor_findings import refusal
 from sluice.ops.doctor_kafka import look_at_kafka
 from tests.config.support import changed, load_text
+from tests.support.world import wait_for
 
 NOBODY, UNKNOWN = "127.0.0.1:1", "no-such-host.invalid:9092"
 
@@ -166,10 +166,7 @@ def test_who_starts_and_waits_says_why_and_what_to_do(
     thread = threading.Thread(target=run.run, args=(True, 1.0))
     thread.start()
     try:
-        until = time.monotonic() + 20
-        while "(next in" not in caplog.text:
-            assert time.monotonic() < until
-            time.sleep(0.1)
+        wait_for(lambda: "(next in" in caplog.text, 60, "the words")
     finally:
         stopping.set()
         thread.join()

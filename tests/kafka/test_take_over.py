@@ -158,7 +158,7 @@ def test_an_open_transaction_of_the_old_owner_is_not_waited_for(group: Group) ->
     producer.flush(10)
     started = time.monotonic()
     group.owning("b")
-    assert time.monotonic() - started < 15
+    assert time.monotonic() - started < 30
     assert group.holds(replace(SETTLED, owner="b"))
     assert [owner for owner, _ in group.ledger_kinds()] == ["a", "b"]
 

@@ -3,7 +3,7 @@ away."""
 
 from __future__ import annotations
 
-import time
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 
@@ -15,13 +15,14 @@ from sluice.core.ranges import EpochOffset, TopicPartition
 from sluice.kafka.clients import KafkaAccess
 from sluice.kafka.errors import KafkaUnavailableError
 from sluice.kafka.log import SourceLog
-from sluice.kafka.wire import connection as connection_module
 from sluice.kafka.wire import ends as ends_module
 from sluice.kafka.wire import messages
+from sluice.kafka.wire.connection import Connection
 from sluice.kafka.wire.ends import StableEnds
 from tests.kafka.scripted_broker import ScriptedBroker, scripted_broker
 from tests.kafka.wire_log import MemoryLog
 from tests.support.kafka import Kafka
+from tests.support.world import wait_for
 
 SOURCES = [TopicPartition(topic, number) for topic in ("a", "b") for number in range(4)]
 
@@ -53,6 +54,30 @@ def two_brokers() -> Iterator[tuple[ScriptedBroker, ScriptedBroker, StableEnds]]
 
 def asked(broker: ScriptedBroker) -> int:
     return broker.asked.count(messages.LIST_OFFSETS)
+
+
+@contextmanager
+def silence(*brokers: ScriptedBroker) -> Iterator[None]:
+    """They are asked for offsets, and do not answer."""
+    over = threading.Event()
+    for each in brokers:
+        each.answers[messages.LIST_OFFSETS] = lambda _: b"" if over.wait(600) else None
+    try:
+        yield
+    finally:
+        over.set()
+
+
+def waits(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    """How long answers are waited for at most from now on, one after the other."""
+    comes, found = Connection.comes, list[float]()
+
+    def waiting(connection: Connection, seconds: float) -> bool:
+        found.append(seconds)
+        return comes(connection, seconds)
+
+    monkeypatch.setattr(Connection, "comes", waiting)
+    return found
 
 
 def test_each_broker_is_asked_once_for_all_that_it_leads() -> None:
@@ -96,23 +121,17 @@ def test_a_broker_that_is_away_holds_up_its_own_partitions_only(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """And it is not waited for again and again."""
-    monkeypatch.setattr(connection_module, "SILENCE_SECONDS", 1.0)
-    monkeypatch.setattr(ends_module, "REST_SECONDS", 60.0)
-    monkeypatch.setattr(ends_module, "REST_SECONDS_MAX", 60.0)
+    monkeypatch.setattr(ends_module, "REST_SECONDS", 3600.0)
+    monkeypatch.setattr(ends_module, "REST_SECONDS_MAX", 3600.0)
     with two_brokers() as (_, other, ends):
         ends.ask(SOURCES)
-
-        def silent(_body: bytes) -> None:
-            time.sleep(3.0)
-
-        other.answers[messages.LIST_OFFSETS] = silent
-        found, failure = ends.ask(SOURCES)
-        assert isinstance(failure, KafkaUnavailableError)
-        assert set(found) == {source for source in SOURCES if source.partition < 2}
-        before = asked(other)
-        began = time.monotonic()
-        again, failure = ends.ask(SOURCES)
-        assert time.monotonic() - began < 0.9
+        with silence(other):
+            found, failure = ends.ask(SOURCES)
+            assert isinstance(failure, KafkaUnavailableError)
+            assert set(found) == {source for source in SOURCES if source.partition < 2}
+            before, waited = asked(other), waits(monkeypatch)
+            again, failure = ends.ask(SOURCES)
+        assert len(waited) == 1, "for the one that answers"
         assert isinstance(failure, KafkaUnavailableError) and "does not answer" in str(failure)
         assert set(again) == set(found)
         assert asked(other) == before
@@ -125,10 +144,7 @@ def test_a_connection_that_was_closed_meanwhile_is_opened_again() -> None:
         other.answers[messages.LIST_OFFSETS] = lambda _: None
         ends.ask(SOURCES)
         other.answers[messages.LIST_OFFSETS] = usual
-        deadline = time.monotonic() + 20
-        while ends.ask(SOURCES)[1] is not None:
-            assert time.monotonic() < deadline, "the broker is asked again"
-            time.sleep(0.1)
+        wait_for(lambda: ends.ask(SOURCES)[1] is None, 60, "another question to the broker")
         assert ends.ask(SOURCES)[0] == {source: told(source) for source in SOURCES}
 
 
@@ -192,8 +208,8 @@ def test_partitions_of_a_broker_that_rests_are_found_at_their_new_leader(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """They may have moved while nobody asked it."""
-    monkeypatch.setattr(ends_module, "REST_SECONDS", 60.0)
-    monkeypatch.setattr(ends_module, "REST_SECONDS_MAX", 60.0)
+    monkeypatch.setattr(ends_module, "REST_SECONDS", 3600.0)
+    monkeypatch.setattr(ends_module, "REST_SECONDS_MAX", 3600.0)
     with two_brokers() as (broker, other, ends):
         ends.ask(SOURCES)
         other.answers[messages.LIST_OFFSETS] = lambda _: None
@@ -201,17 +217,14 @@ def test_partitions_of_a_broker_that_rests_are_found_at_their_new_leader(
         ends.ask(SOURCES)
         moved = other.more.pop()
         broker.more.append(moved)
-        deadline = time.monotonic() + 10
-        while moved.source not in ends.ask(SOURCES)[0]:
-            assert time.monotonic() < deadline, "it is found at its new leader"
-            time.sleep(0.1)
+        wait_for(lambda: moved.source in ends.ask(SOURCES)[0], 30, "its new leader")
 
 
 def test_a_broker_that_comes_back_at_another_address_does_not_rest(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(ends_module, "REST_SECONDS", 60.0)
-    monkeypatch.setattr(ends_module, "REST_SECONDS_MAX", 60.0)
+    monkeypatch.setattr(ends_module, "REST_SECONDS", 3600.0)
+    monkeypatch.setattr(ends_module, "REST_SECONDS_MAX", 3600.0)
     with two_brokers() as (broker, other, ends), ExitStack() as stack:
         ends.ask(SOURCES)
         other.answers[messages.LIST_OFFSETS] = lambda _: None
@@ -219,14 +232,11 @@ def test_a_broker_that_comes_back_at_another_address_does_not_rest(
         elsewhere = ScriptedBroker(other.log, other.more)
         stack.enter_context(scripted_broker(elsewhere))
         broker.others[0] = elsewhere
-        deadline = time.monotonic() + 10
-        while ends.ask(SOURCES)[1] is not None:
-            assert time.monotonic() < deadline, "it is asked at its new address"
-            time.sleep(0.1)
+        wait_for(lambda: ends.ask(SOURCES)[1] is None, 30, "a question at its new address")
         assert asked(elsewhere) == 1
 
 
-def test_what_has_no_leader_is_not_asked_for_each_time() -> None:
+def test_what_has_no_leader_is_not_asked_for_each_time(monkeypatch: pytest.MonkeyPatch) -> None:
     """And the others' ends stay the same object, so that nobody looks through them."""
     with two_brokers() as (broker, _, ends):
         sources = [*SOURCES, TopicPartition("a", 9)]
@@ -234,6 +244,7 @@ def test_what_has_no_leader_is_not_asked_for_each_time() -> None:
         found, failure = ends.ask(sources)  # once more at once: a leader may just have moved
         assert set(found) == set(SOURCES) and "a[9]" in str(failure)
         before = broker.asked.count(messages.METADATA)
+        monkeypatch.setattr(ends_module, "PLAN_SECONDS", 3600.0)
         for _ in range(20):
             again, failure = ends.ask(sources)
             assert again is found and "a[9]" in str(failure)
@@ -260,17 +271,18 @@ def test_a_leader_of_before_that_does_not_know_is_not_believed_for_ever(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """A broker that is cut off from the others answers as if it led."""
-    monkeypatch.setattr(ends_module, "PLAN_AGAIN_SECONDS", 0.5, raising=False)
+    monkeypatch.setattr(ends_module, "PLAN_AGAIN_SECONDS", 0.5)
     with two_brokers() as (broker, other, ends):
         ends.ask(SOURCES)
         moved = broker.more[-1]
         other.more.append(MemoryLog([], end=99, source=moved.source))
         told_before = broker.metadata
         broker.answers[messages.METADATA] = lambda body: _without(broker, moved, told_before, body)
-        deadline = time.monotonic() + 5
-        while ends.ask(SOURCES)[0][moved.source].offset != 99:
-            assert time.monotonic() < deadline, "the new leader is asked"
-            time.sleep(0.1)
+
+        def is_followed() -> bool:
+            return ends.ask(SOURCES)[0][moved.source].offset == 99
+
+        wait_for(is_followed, 30, "a question to the new leader")
 
 
 def _without(
@@ -286,17 +298,11 @@ def _without(
 
 
 def test_brokers_that_are_silent_are_waited_for_together(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(connection_module, "SILENCE_SECONDS", 1.0)
-    monkeypatch.setattr(ends_module, "WAIT_SECONDS", 1.0, raising=False)
+    monkeypatch.setattr(ends_module, "WAIT_SECONDS", 1.0)
     with two_brokers() as (broker, other, ends):
         ends.ask(SOURCES)
-
-        def silent(_body: bytes) -> None:
-            time.sleep(3.0)
-
-        for each in (broker, other):
-            each.answers[messages.LIST_OFFSETS] = silent
-        began = time.monotonic()
-        found, failure = ends.ask(SOURCES)
-        assert time.monotonic() - began < 1.6
+        waited = waits(monkeypatch)
+        with silence(broker, other):
+            found, failure = ends.ask(SOURCES)
+        assert len(waited) == 2 and sum(waited) < 1.1, waited
         assert not found and isinstance(failure, KafkaUnavailableError)

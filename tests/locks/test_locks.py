@@ -177,9 +177,8 @@ def test_an_unanswered_block_keeps_the_next_waiting(make: Make, name: str) -> No
     assert held.release(is_over=False)
     assert second.locks.acquire(name, PATIENCE).release(is_over=True)
     assert time.monotonic() - began >= 1.0
-    began = time.monotonic()
-    assert first.locks.acquire(name, PATIENCE).release(is_over=True)
-    assert time.monotonic() - began < 1.0  # waited for once
+    # It was waited for once: who had to wait again would not have the patience.
+    assert first.locks.acquire(name, 0.9).release(is_over=True)
 
 
 @pytest.mark.slow

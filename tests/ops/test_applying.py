@@ -198,6 +198,7 @@ def test_versions_one_after_the_other(
     pipeline.path.write_text("[")
     with pytest.raises(ApplyRefusedError, match="is not TOML"):
         apply_own_file(first, by="ci", why="a new file")
+    pipeline.kafka.until_stable(pipeline.ledger)
     types = [(e["type"], e["version"]) for e in read_ledger(first, LedgerSelection())]
     assert types == [("apply", number) for number in (1, 2, 2, 3, 4, 5)]
 

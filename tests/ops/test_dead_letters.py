@@ -32,7 +32,7 @@ from sluice.ops.dead_letters_purging import NothingToPurgeError, plan_purge
 from sluice.ops.dead_letters_replaying import ReplayReport, plan_replay, replay
 from tests.kafka.groups import NOW
 from tests.ops.dead_letters import ALL, DeadLetters, offsets_of, pipeline
-from tests.support.kafka import Kafka
+from tests.support.kafka import Kafka, wait_for_leaders
 
 __all__ = ["pipeline"]
 
@@ -59,6 +59,7 @@ def test_a_look_opens_one_client_however_many_partitions_there_are(
     pipeline.write(1, 2)
     more = pipeline.kafka.admin.create_partitions([NewPartitions(pipeline.dead_letters, 5)])
     more[pipeline.dead_letters].result(30)
+    wait_for_leaders(pipeline.kafka.admin, pipeline.dead_letters, 5)
     made, make = list[str](), clients._make
 
     def counting(kind: Any, *rest: Any, **own: Any) -> Any:

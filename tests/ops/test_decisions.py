@@ -17,6 +17,7 @@ from sluice.kafka import transactions as transactions_module
 from sluice.machine.clock import now_ms
 from sluice.ops import partitions as partitions_module
 from sluice.ops.driver_decisions import DecisionRefusedError
+from sluice.ops.partition_decisions import situation
 from sluice.ops.partition_decisions.carrying_out import ChangedSinceError, apply
 from sluice.ops.partition_decisions.positions import plan_adopt, plan_rewind
 from sluice.ops.partition_decisions.resolving import plan_resolve
@@ -235,8 +236,12 @@ def test_a_running_lease_is_respected_unless_taken_over(pipeline: Pipeline) -> N
     assert late_insert["deadline_ms"] == deadline_ms
 
 
-def test_a_lease_counts_until_its_grace_is_over(pipeline: Pipeline) -> None:
-    pipeline.drive(intend("", 40, 60, deadline_ms=now_ms() - 2000))
+def test_a_lease_counts_until_its_grace_is_over(
+    pipeline: Pipeline, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    deadline_ms = now_ms()
+    monkeypatch.setattr(situation, "now_ms", lambda: deadline_ms + 2000)
+    pipeline.drive(intend("", 40, 60, deadline_ms=deadline_ms))
     with pytest.raises(LeaseRunsError):
         adopt(pipeline, 60)
 

@@ -70,7 +70,8 @@ def test_a_real_pipeline(
     (shown,) = json.loads(capsys.readouterr().out)
     assert (shown["owner"], shown["state"], shown["partitions"]) == ("driver", "no report", 4)
     topic = FleetTopic(kafka.access(), pipeline.configuration.fleet_topic, is_made=True)
-    topic.send(Report("driver", "east-1", 1, floors={"shop.orders/s1": 12}, busy={"orders/3": 2}))
+    said = Report("driver", "east-1", 1, floors={"shop.orders/s1": 12}, busy={"orders/3": 2})
+    topic.send(replace(said, silent_seconds=600))
     assert topic.flush(10)
     topic.close()
     assert main(["fleet", str(pipeline.path)]) == 0
@@ -84,6 +85,7 @@ def test_a_real_pipeline(
     assert capsys.readouterr().out == (
         "connector dc1: member east-1 settles what is out, and ends\n"
     )
+    kafka.until_stable(pipeline.ledger)
     assert main(["ledger", str(pipeline.path)]) == 0
     assert "member east-1, by alice: a machine" in capsys.readouterr().out
     pipeline.path.write_text(pipeline.path.read_text() + "[fleet]\n")

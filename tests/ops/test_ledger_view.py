@@ -47,6 +47,7 @@ def pipeline(kafka: Kafka, tmp_path: Path) -> Iterator[Pipeline]:
     settled = intend("run-1", 10, 20, batch=3)
     entries = (*loaded(Range(one, 0, 10), 2, LOADED), record_entry(one, settled, Background()))
     driver.record(Commit({one: settled}, entries), {})
+    made.kafka.until_stable(made.ledger)
     yield made
     made.close()
 

@@ -77,6 +77,7 @@ class Kafka:
         """A topic as Sluice makes those that it owns."""
         name = f"own-{uuid.uuid4().hex[:8]}"
         assert ensure_own_topic(self.admin, name)
+        wait_for_leaders(self.admin, name, 1)
         return name
 
     def delete_topic(self, name: str) -> None:
@@ -154,7 +155,8 @@ class Kafka:
             consumer.close()
 
     def read(self, topic: str) -> list[ck.Message]:
-        """All committed messages of partition 0, up to the last stable offset."""
+        """All committed messages of partition 0. Transactions that end are waited for."""
+        self.until_stable(topic)
         consumer = ck.Consumer(
             {"bootstrap.servers": self.brokers, "group.id": "test-reader", "log_level": 0}
         )
@@ -163,7 +165,7 @@ class Kafka:
         try:
             low, high = consumer.get_watermark_offsets(where, timeout=15, cached=False)
             consumer.assign([ck.TopicPartition(topic, 0, low)])
-            deadline = time.monotonic() + 15
+            deadline = time.monotonic() + 60
             while consumer.position([where])[0].offset < high and low < high:
                 assert time.monotonic() < deadline, f"{topic} cannot be read to {high}"
                 found += consumer.consume(500, 0.0) or consumer.consume(1, 0.05)
@@ -176,6 +178,11 @@ class Kafka:
         source = TopicPartition(topic, partition)
         return self.log.stable_ends([source])[source]
 
+    def until_stable(self, topic: str, partition: int = 0) -> None:
+        """Wait until no transaction is open in a partition: the marker of one that was committed
+        is written a little after the answer, and until then nobody reads its messages."""
+        self.until(lambda: self.stable_end(topic, partition) >= self.written_end(topic, partition))
+
     @staticmethod
     def until(condition: Callable[[], bool], timeout_seconds: float = 60.0) -> None:
         """Wait for something that surely comes."""
@@ -186,17 +193,17 @@ class Kafka:
 
 
 def make_topic(admin: AdminClient, new: NewTopic) -> None:
-    """Create a topic and wait until the leaders of its partitions answer.
-
-    A broker tells who leads a new partition before it leads it itself: what is asked in between
-    is answered with "not leader" [KRaft; a test failed by it].
-    """
+    """Create a topic and wait until the leaders of its partitions answer."""
     admin.create_topics([new])[new.topic].result(30)
     wait_for_leaders(admin, new.topic, new.num_partitions)
 
 
 def wait_for_leaders(admin: AdminClient, topic: str, partitions: int) -> None:
-    """Wait until the leaders of all partitions of a topic answer."""
+    """Wait until the leaders of new partitions answer.
+
+    A broker tells who leads a new partition before it leads it itself: what is asked in between
+    is answered with "not leader" [KRaft; a test failed by it].
+    """
     log = SourceLog(admin)
     sources = [TopicPartition(topic, number) for number in range(partitions)]
     deadline = time.monotonic() + 60
@@ -205,6 +212,7 @@ def wait_for_leaders(admin: AdminClient, topic: str, partitions: int) -> None:
             log.log_ends(sources)
         except KafkaUnavailableError as error:
             assert time.monotonic() < deadline, f"no leader answers for {topic}: {error}"
+            admin.list_topics(topic, timeout=15)  # of partitions that were added it knows nothing
             time.sleep(0.05)
         else:
             return

@@ -371,13 +371,14 @@ def test_what_is_served_is_described(serve: Serve) -> None:
 def test_who_takes_his_time_over_a_request_is_cut_off(
     serve: Serve, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(server, "SILENT_SECONDS", 0.2)
     served = serve()
-    with socket.create_connection(("127.0.0.1", served.port)) as connection:
-        connection.settimeout(10)
-        connection.sendall(b"GET / HTTP/1.1\r\nHost: localh")
-        with contextlib.suppress(ConnectionResetError):
-            assert connection.recv(100) == b""
+    with monkeypatch.context() as patch:
+        patch.setattr(server, "SILENT_SECONDS", 0.2)
+        with socket.create_connection(("127.0.0.1", served.port)) as connection:
+            connection.settimeout(30)
+            connection.sendall(b"GET / HTTP/1.1\r\nHost: localh")
+            with contextlib.suppress(ConnectionResetError):
+                assert connection.recv(100) == b""
     assert served.ask("/").status == 200
 
 

@@ -79,6 +79,7 @@ def test_dead_letters_are_looked_at_replayed_and_purged(
     assert served.decide("/dead-letters/purge", said).json()["done"] == ["1 purged, 0 kept"]
     counts = look(served, "/dead-letters").json()["counts"]
     assert [(each["reason"], each["dead_letters"]) for each in counts] == [("out-of-range", 3)]
+    pipeline.kafka.until_stable(pipeline.ledger)
     decided = [
         (entry["type"], entry["by"], entry["why"], len(entry["steps"]))
         for entry in read_ledger(pipeline.configuration, LedgerSelection())
@@ -104,6 +105,7 @@ def test_where_values_are_masked_no_sample_is_shown(pipeline: DeadLetters, tmp_p
 def test_the_history_of_a_partition_and_of_a_block(pipeline: DeadLetters, served: Served) -> None:
     pipeline.drive(settled(4))
     pipeline.drive(intend("", 4, 9, batch=2), owner="next")
+    pipeline.kafka.until_stable(pipeline.ledger)
     told = look(served, f"/history?topic={pipeline.topic}&partition=0&since_ms=0").json()
     assert told["complete"] and told["found"] == 2
     assert [(each["kind"], each["owner"]) for each in told["entries"]] == [
