@@ -357,7 +357,7 @@ def own_headers(headers: Headers) -> dict[str, bytes]:
 
 
 def read_dead_letters(
-    access: KafkaAccess, topic: str, since_ms: int | None = None
+    access: KafkaAccess, topic: str, since_ms: int | None = None, *, to_log_end: bool = False
 ) -> Iterator[DeadLetter]:
     """All committed dead letters up to the topic's last stable offset, oldest first.
 
@@ -365,10 +365,11 @@ def read_dead_letters(
     "purged" only.
 
     :param since_ms: only what was written since then.
+    :param to_log_end: also those beyond; see `DeadLetterTopic.records`.
     :raises StalledError: the topic exists but cannot be read to its end.
     """
     with closing(DeadLetterTopic(access, topic)) as held:
-        for record in held.records(since_ms=since_ms):
+        for record in held.records(since_ms=since_ms, to_log_end=to_log_end):
             if isinstance(record, StoredDeadLetter):
                 yield record.letter
             elif isinstance(record, Purged) and record.is_done:

@@ -403,7 +403,10 @@ class SourceReader:
 
     def dead_letters(self) -> DeadLetters:
         """Sorted offsets of the dead letters, by partition and table entry: those of the log of
-        now, and of what was loaded last where that was done again. After `logs`."""
+        now, and of what was loaded last where that was done again. After `logs`.
+
+        Those that are committed behind an open transaction are waited for: the ledger may show that
+        their messages are settled, and without them these would be missing."""
         found: dict[tuple[TopicPartition, str], array[int]] = {}
         recent = self._recent
         since_ms = None if recent is None else recent.since_of(self.access.connector)
@@ -411,7 +414,7 @@ class SourceReader:
         for topic in (self._configuration.dead_letters_topic, self._configuration.parking_topic):
             if not sees(self.access, topic):
                 continue
-            letters = read_dead_letters(self.access, topic, since_ms)
+            letters = read_dead_letters(self.access, topic, since_ms, to_log_end=True)
             for letter in letters if recent is None else recent.pace.through(letters):
                 if letter.connector and letter.connector != self._connector:
                     continue  # of somebody else who reads a topic of this name

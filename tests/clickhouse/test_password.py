@@ -52,7 +52,7 @@ def change(server: ClickHouseServer, password: str) -> None:
     """To return when the server has taken it."""
     server.settings.users = user(password)
     server.write_users()
-    wait_for(lambda: lets_in(server, password), 30, "the new password")
+    wait_for(lambda: lets_in(server, password), 90, "the new password")
 
 
 def lets_in(server: ClickHouseServer, password: str) -> bool:

@@ -84,7 +84,7 @@ def test_what_came_lately_is_read(numbers: Numbers) -> None:
 def test_a_part_counts_as_lately_for_some_seconds_more(numbers: Numbers) -> None:
     """Clocks tell seconds, and disks their own time."""
     numbers.insert(0)
-    numbers.age(65)
+    numbers.age(61)
     assert old_parts(numbers.server, numbers.facts, 60) == []
     numbers.age(80)
     assert len(old_parts(numbers.server, numbers.facts, 60)) == 1

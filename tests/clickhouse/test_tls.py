@@ -125,7 +125,7 @@ def test_http_and_https_that_are_mixed_up_are_told(
     def answer(listener: socket.socket) -> None:
         connection, _ = listener.accept()
         with connection:
-            connection.recv(1000)
+            connection.recv(1 << 16)  # all of it: else the answer may be lost with the connection
             connection.sendall(b"HTTP/1.1 400 Bad Request\r\n\r\n")
 
     with socket.create_server(("127.0.0.1", 0)) as listener:

@@ -131,3 +131,4 @@ class Claiming(Pipeline):
             record_entry(source, done, Background()),
         )
         driver.finish_take_over(taken, Commit({source: done}, entries))
+        self.kafka.until_stable(self.ledger)

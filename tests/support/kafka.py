@@ -112,14 +112,24 @@ class Kafka:
         producer = self.writer()
         producer.begin_transaction()
         _produce(producer, topic, messages, partition)
+        self.end_transaction(producer, topic, partition, commit)
+
+    def end_transaction(
+        self, producer: ck.Producer, topic: str, partition: int = 0, commit: bool = True
+    ) -> None:
+        """End a transaction that wrote there, and wait for its marker: it is written a little after
+        the answer, and who reads before misses the messages."""
         producer.flush(30)
         written = self.written_end(topic, partition)
         if commit:
             producer.commit_transaction(30)
         else:
             producer.abort_transaction(30)
-        # The marker is written a little after the answer.
         self.until(lambda: self.written_end(topic, partition) > written)
+
+    def until_stable(self, topic: str, partition: int = 0) -> None:
+        """Wait for the markers of all transactions that somebody else has ended there."""
+        self.until(lambda: self.stable_end(topic, partition) == self.written_end(topic, partition))
 
     def open_transaction(self, topic: str, messages: Iterable[Message]) -> ck.Producer:
         """Messages in a transaction that stays open until the caller ends it."""

@@ -34,6 +34,7 @@ class Scripted:
     :param keep_body: False reads it piece by piece and forgets it.
     :param posts: bodies of all POSTs that arrived whole.
     :param connections: how many were accepted.
+    :param closed: whether it has closed one after a ping.
     """
 
     url: str
@@ -45,6 +46,7 @@ class Scripted:
     posts: list[bytes] = field(default_factory=list)
     connections: int = 0
     pings: int = 0
+    closed: threading.Event = field(default_factory=threading.Event)
 
 
 @contextmanager
@@ -100,6 +102,7 @@ def _serve(connection: socket.socket, script: Scripted) -> None:
                 connection.sendall(script.pong)
                 if script.close_after_ping or script.pong == PONG_AND_CLOSE:
                     connection.shutdown(socket.SHUT_RDWR)
+                    script.closed.set()
                     return
                 continue
             if script.read_body and script.keep_body:

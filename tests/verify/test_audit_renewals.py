@@ -1,7 +1,9 @@
-"""What an audit makes of dead letters of another log of the name, and of before a rewind."""
+"""What an audit makes of dead letters of another log of the name, of before a rewind, and of those
+that stand behind an open transaction."""
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -78,3 +80,22 @@ def test_a_topic_that_has_come_to_an_id_is_the_same_topic(scene: Scene) -> None:
     report = audit(scene.configuration(topic))
     assert sums(report) == (10, 6, 2, 0, 2, 0, 0)
     assert only(report).missing_at == [(2, 3), (6, 7)]
+
+
+def test_dead_letters_behind_an_open_transaction_are_waited_for(scene: Scene) -> None:
+    """The settle of their messages is seen already. Before, these were missing, until another
+    driver's transaction had ended."""
+    scene.create()
+    topic, dead_letters = scene.kafka.topic(), f"sluice.{scene.name}.dead-letters"
+    scene.kafka.produce(topic, numbered(4))
+    scene.load(topic, [0, 2, 3])
+    scene.append(dead_letters, [])
+    other = scene.kafka.open_transaction(dead_letters, [b"of another driver"])
+    scene.dead_letter(topic, 1)
+    scene.settle(topic, 4)
+    ending = threading.Timer(2.0, other.abort_transaction, [30])
+    ending.start()
+    try:
+        assert sums(audit(scene.configuration(topic))) == (4, 3, 1, 0, 0, 0, 0)
+    finally:
+        ending.join()

@@ -72,8 +72,9 @@ def _content(stage: ClusterStage, truths: Mapping[str, Truth], number: int) -> C
             found = [rows_in(server.url, TABLE, topic, partition) for server in servers]
             return np.concatenate(found)
 
-        dead_letters = read_dead_letters(center.access, stage.configuration.dead_letters_topic)
-        places = [(letter.partition, letter.offset) for letter in dead_letters]
+        dead_letters = stage.configuration.dead_letters_topic
+        letters = read_dead_letters(center.access, dead_letters, to_log_end=True)
+        places = [(letter.partition, letter.offset) for letter in letters]
         reports.append(compare(truth, rows_of, places))
     return sum(reports[1:], reports[0])
 

@@ -129,7 +129,8 @@ class Stage:
 
     def compare(self, truth: Truth) -> ContentReport:
         """Every row and every dead letter of each entry against what was produced."""
-        letters = list(read_dead_letters(self.access, self.configuration.dead_letters_topic))
+        dead_letters = self.configuration.dead_letters_topic
+        letters = list(read_dead_letters(self.access, dead_letters, to_log_end=True))
         topic_ids = {
             topic: ids[0]
             for topic, ids in SourceLog(make_admin(self.access)).topics(self.topics).items()

@@ -426,7 +426,7 @@ class _Counts:
 def _counted(stage: _Stage, bench: Bench) -> _Counts:
     with stage.console.phase("everything counted"):
         topic = stage.configuration.dead_letters_topic
-        dead_letters = sum(1 for _ in read_dead_letters(stage.access, topic))
+        dead_letters = sum(1 for _ in read_dead_letters(stage.access, topic, to_log_end=True))
         return _Counts(bench.produced, bench.broken, stage.target.rows(), dead_letters)
 
 

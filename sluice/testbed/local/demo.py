@@ -266,7 +266,8 @@ def _audit(stage: _Stage, produced: Produced, loading_seconds: float) -> Finding
     """Step 5."""
     text = "every row audited by topic, partition, offset and row"
     with stage.console.phase(text):
-        dead_letters = read_dead_letters(stage.access, stage.configuration.dead_letters_topic)
+        topic = stage.configuration.dead_letters_topic
+        dead_letters = read_dead_letters(stage.access, topic, to_log_end=True)
         with Server(stage.url) as client:
             (counted,) = client.query(
                 f"SELECT count() AS rows, uniqExact(order_id) AS orders FROM {TABLE}"

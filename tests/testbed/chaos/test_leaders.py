@@ -27,13 +27,13 @@ def test_stable_ends_are_read_again_after_the_broker_was_killed(tmp_path: Path) 
         access = KafkaAccess("dc1", broker.brokers)
         create_topic(access, "orders")
         log = SourceLog(make_admin(access))
-        wait_for(lambda: _answers(log), 30, "a first answer")
+        wait_for(lambda: _answers(log), 120, "a first answer")
         broker.kill()
         broker.start()
         # Only then is the old client asked, so that it has not seen the broker's start.
-        wait_for(lambda: _answers(SourceLog(make_admin(access))), 30, "the broker")
+        wait_for(lambda: _answers(SourceLog(make_admin(access))), 120, "the broker")
         time.sleep(1)
-        wait_for(lambda: _answers(log), 30, "an answer to the client from before")
+        wait_for(lambda: _answers(log), 120, "an answer to the client from before")
         assert log.stable_ends(SOURCES) == dict.fromkeys(SOURCES, 0)
 
 

@@ -12,6 +12,7 @@ import pytest
 
 from sluice.testbed.chaos.proxy import Kind, LinkFault, Proxy
 from sluice.testbed.chaos.requests import END_TRANSACTION, PRODUCE, Inserts, KafkaRequests
+from tests.support.world import wait_for
 
 #: Far longer than anything takes here, on any machine.
 PATIENCE_SECONDS = 20.0
@@ -192,13 +193,13 @@ def test_half_open_swallows_in_silence_and_resets_at_the_end(
         assert ask(untouched, b"idle") == b"idle"
         proxy.strike(LinkFault(Kind.HALF_OPEN))
         client.sendall(b"into the void")
+        wait_for(lambda: proxy.counters.swallowed_bytes == 13, PATIENCE_SECONDS, "what is lost")
         assert silent(client)
         proxy.heal()
         with pytest.raises(ConnectionResetError):
             client.recv(1)
         assert ask(untouched, b"alive") == b"alive", "it lost nothing"
     assert b"void" not in echo.received
-    assert proxy.counters.swallowed_bytes == 13
 
 
 def test_throttle_limits_the_rate(proxy: Proxy, client: socket.socket) -> None:

@@ -9,7 +9,8 @@ import pytest
 
 from sluice.core.errors import TerminalError
 from sluice.core.ranges import TopicPartition
-from sluice.kafka.clients import KafkaAccess
+from sluice.kafka.clients import KafkaAccess, make_admin
+from sluice.kafka.log import SourceLog
 from sluice.testbed.chaos import sending
 from sluice.testbed.chaos.proxy import Kind, LinkFault, Proxy
 from sluice.testbed.chaos.requests import PRODUCE, kafka_requests
@@ -66,13 +67,17 @@ def test_what_a_stuck_producer_sent_is_looked_for(
         truth = sender.truth
         link.strike(LinkFault(Kind.DROP_REPLY))
         sent(sender, 0, 100)
+        # Nobody counts how long the producer hears nothing, until it is polled.
+        log = SourceLog(make_admin(direct))
+        wait_for(lambda: sum(log.stable_ends(SOURCES).values()) == 100, 60, "the events")
         wait_for(lambda: has_replaced(sender, 1), 60, "a second producer")
         link.strike(LinkFault(Kind.HALF_OPEN))
         sent(sender, 100, 100)
         wait_for(lambda: has_replaced(sender, 2), 60, "a third producer")
+        monkeypatch.setattr(sending, "_STUCK_SECONDS", 60.0)  # a slow machine is not stuck
         link.heal()
         sent(sender, 200, 100)
-        assert Sender._broker_is_well(sender)
+        wait_for(lambda: Sender._broker_is_well(sender), 60, "the broker's answer")
         elsewhere = Sender(direct, [TopicPartition("none", 0)], Truth.of(1))
         assert not elsewhere._broker_is_well()
         sender.finish()

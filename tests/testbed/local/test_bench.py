@@ -312,7 +312,7 @@ def test_cpu_time_and_memory_of_a_process() -> None:
         assert process.stdout is not None and process.stdout.readline() == b"ready\n"
         found = usage(process.pid)
         assert found is not None and found.parent == os.getpid()
-        assert 0.55 <= found.cpu_seconds <= 1.5  # its child that ended included
+        assert 0.55 <= found.cpu_seconds <= 6  # its child that ended included, and two starts
         assert found.peak_bytes > 80_000_000
         assert [one.name for one in descendants(process.pid)] == ["sleep"]
         assert machine_busy_seconds() - busy >= 0.5

@@ -31,6 +31,7 @@ from sluice.testbed.local.bench_rounds import Bench
 from sluice.testbed.local.bench_settings import BenchSettings
 from sluice.testbed.local.orders import COLUMNS, Orders, Shape, natural_bytes
 from sluice.testbed.local.producing import Stamped, Steady
+from tests.support.world import wait_for
 
 
 @pytest.mark.parametrize(
@@ -109,8 +110,8 @@ def a_recorder(folder: Path, body: str) -> str:
     return str(path)
 
 
-@pytest.mark.slow
 def test_a_recording_ends_with_the_round(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(bench_flame, "_START_SECONDS", 0.2)
     recorder = a_recorder(
         tmp_path,
         """
@@ -118,14 +119,15 @@ def test_a_recording_ends_with_the_round(tmp_path: Path, monkeypatch: pytest.Mon
             open(sys.argv[sys.argv.index("--output") + 1], "w").write(" ".join(sys.argv))
             sys.exit(0)
         signal.signal(signal.SIGINT, end)
-        time.sleep(60)
+        open(sys.argv[0] + ".records", "w").close()
+        time.sleep(600)
         """,
     )
     monkeypatch.setenv("PATH", str(tmp_path))
     assert find_py_spy() == recorder
     flame = Flame(tmp_path / "flame.svg")
     with recorded(recorder, 4711, flame):
-        pass
+        wait_for(Path(f"{recorder}.records").exists, 60, "the recorder's start")
     assert flame.native and not flame.failure and "native frames" in flame.line
     words = flame.file.read_text()
     assert "--pid 4711" in words and words.endswith("--native")

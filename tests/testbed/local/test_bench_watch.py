@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from pathlib import Path
+import subprocess
 
 import pytest
 
@@ -67,10 +67,22 @@ def test_a_role_that_came_later_is_left_out() -> None:
 def test_memory_and_files_of_a_process_are_seen() -> None:
     mine = usage(os.getpid())
     assert mine is not None and 1 << 20 < mine.resident_bytes <= mine.peak_bytes
-    before = open_files(os.getpid())
-    with Path(os.devnull).open() as _:
-        assert open_files(os.getpid()) == before + 1
     assert open_files(1 << 30) == 0
+
+
+def test_open_files_of_a_process_are_counted() -> None:
+    """Of one in which nobody else opens any, as threads of other tests do here."""
+    script = "echo; read word; exec 9</dev/null; echo; read word"
+    with subprocess.Popen(
+        ["sh", "-c", script], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    ) as shell:
+        assert shell.stdin is not None and shell.stdout is not None
+        assert shell.stdout.readline() == b"\n"
+        before = open_files(shell.pid)
+        shell.stdin.write(b"\n")
+        shell.stdin.flush()
+        assert shell.stdout.readline() == b"\n"
+        assert before >= 3 and open_files(shell.pid) == before + 1
 
 
 @pytest.mark.parametrize("name", ORDER_FORMATS)

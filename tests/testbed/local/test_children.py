@@ -34,7 +34,8 @@ def test_a_child_starts_while_another_thread_has_the_engine(tmp_path: Path) -> N
         child.kill()
     finally:
         leave.set()
-        pool.shutdown(wait=False)
+        other.join()
+        pool.shutdown()
 
 
 def signal_is_ignored(pid: int, number: int) -> bool:

@@ -251,14 +251,14 @@ def test_slow_reads_do_not_hold_up_inserts(server: ClickHouse, client: Client, t
     assert thread.is_alive()
     client.rows(f"KILL QUERY WHERE query_id = '{query_id}'")
     thread.join()
-    assert client.rows(processes, param_id=query_id) == ""
+    wait_for(lambda: client.rows(processes, param_id=query_id) == "", 30, "the slow query's end")
 
 
 def test_kill_query_knows_the_clients_id(server: ClickHouse, client: Client) -> None:
     assert server.port is not None
     slow = Client(server.port)
     with ThreadPoolExecutor(1) as pool:
-        query = "SELECT sleepEachRow(1) FROM numbers(20) SETTINGS max_block_size = 1"
+        query = "SELECT sleepEachRow(1) FROM numbers(120) SETTINGS max_block_size = 1"
         answer = pool.submit(slow.query, query, query_id="kill-me")
         ids = "SELECT query_id FROM system.processes"
         wait_for(lambda: "kill-me" in client.rows(ids), 30, "the start of the slow query")
