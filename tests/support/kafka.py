@@ -127,10 +127,6 @@ class Kafka:
             producer.abort_transaction(30)
         self.until(lambda: self.written_end(topic, partition) > written)
 
-    def until_stable(self, topic: str, partition: int = 0) -> None:
-        """Wait for the markers of all transactions that somebody else has ended there."""
-        self.until(lambda: self.stable_end(topic, partition) == self.written_end(topic, partition))
-
     def open_transaction(self, topic: str, messages: Iterable[Message]) -> ck.Producer:
         """Messages in a transaction that stays open until the caller ends it."""
         producer = self.writer()
