@@ -181,9 +181,16 @@ def test_a_data_center_is_lost_then_a_replica_more_and_all_come_back(play: Play)
     play.load_more("dc1", RATE)
     center.broker.start()
     play.load_more("dc2")
+    # While messages come: whoever was away rests at workers that met it so.
+    play.wait_for(lambda: len(_took_blocks(play)) == 4, "a block at each replica")
     found = play.assert_exact()
     # A block fails over only if it comes before the driver has seen who is away: either is right.
     assert len(found.receipts.by_replica) == 4
+
+
+def _took_blocks(play: Play) -> set[object]:
+    """The replicas that have acknowledged any."""
+    return {each["replica"] for each in play.stage.ledger() if each["type"] == "receipt"}
 
 
 def _active(url: str) -> int:

@@ -57,10 +57,12 @@ def test_partitions_change_hands_and_rows_are_exact(world: World) -> None:
 
 
 def connector_of(driver: Driver, url: list[str]) -> dict[str, Any]:
-    """What a driver says of its connector, and whether it is ready."""
+    """What a driver says of its connector, and whether it is ready; nothing before it listens."""
     if not url:
         logged = [json.loads(line) for line in driver.text().splitlines() if '"http"' in line]
         url += [each["url"] for each in logged]
+    if not url:
+        return {"is_ready": False}
     try:
         with urllib.request.urlopen(f"{url[0]}/ready", timeout=10) as answer:
             is_ready = answer.status == 200
@@ -89,15 +91,19 @@ def test_a_member_without_partitions_is_ready_and_takes_over(world: World) -> No
     wait_for(one_has_it, PATIENCE, "an owner")
     owner, standby = sorted(drivers, key=lambda name: -shares.get(name, 0))
     url: list[str] = []
-    wait_for(lambda: connector_of(drivers[standby], url)["is_ready"], PATIENCE, "a ready standby")
-    told = connector_of(drivers[standby], url)
+    told: dict[str, Any] = {}
+    reason = "has no partitions: other members have them"
+
+    def says(is_standby: bool) -> bool:
+        told.update(connector_of(drivers[standby], url))
+        return bool(told["is_ready"]) and (told["reason"] == reason) == is_standby
+
+    wait_for(lambda: says(is_standby=True), PATIENCE, "a ready standby")
     assert (told["verdict"], told["is_moving"]) == ("idle", True)
-    assert told["reason"] == "has no partitions: other members have them"
     drivers[owner].kill()
     world.produce("orders-standby", 500, truth, partitions=1)
     world.wait_for_rows("stood_by", 500, drivers[standby], PATIENCE)
-    told = connector_of(drivers[standby], url)
-    assert told["is_ready"] and told["reason"] != "has no partitions: other members have them"
+    wait_for(lambda: says(is_standby=False), PATIENCE, "its word that it has them")
     assert_exact(world, "stood_by", truth)
 
 

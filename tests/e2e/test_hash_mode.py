@@ -65,6 +65,6 @@ def test_a_table_that_cannot_deduplicate_is_refused_with_the_statement(old_world
     world.execute(f"CREATE TABLE plain ({PLAIN}) ENGINE = MergeTree ORDER BY id")
     configuration = world.configure({"plain": ["orders-plain"]})
     driver = world.run(configuration, "--until-caught-up")
-    assert driver.wait(60) == 1
+    assert driver.wait() == 1
     assert "Replicated" in driver.text(), driver.text()
     assert world.count("plain") == 0

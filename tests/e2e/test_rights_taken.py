@@ -13,6 +13,9 @@ from confluent_kafka.admin import AclBinding, AclOperation, AdminClient, NewTopi
 
 from sluice.clickhouse.http import Server
 from sluice.config import load
+from sluice.core.ranges import TopicPartition
+from sluice.kafka.clients import KafkaAccess
+from sluice.kafka.offsets import look, record_in
 from sluice.kafka.topics import ensure_own_topics
 from sluice.ops.grants import script
 from sluice.testbed.local.running import running_clickhouse, running_program
@@ -25,6 +28,9 @@ NAME = f"t{uuid.uuid4().hex[:8]}"
 TOPIC = f"orders-{NAME}"
 #: What the driver says of each try that is refused.
 REFUSED = "TOPIC_AUTHORIZATION_FAILED"
+
+#: For what a driver takes some seconds for: it starts in several times that beside other tests.
+SECONDS = 240.0
 
 CONFIGURATION = """
 [pipeline]
@@ -62,6 +68,15 @@ def describing(right: AclBinding) -> AclBinding:
     )
 
 
+def settled(broker: GuardedBroker) -> int:
+    """Messages."""
+    access = KafkaAccess("dc1", broker.brokers)
+    sources = [TopicPartition(TOPIC, number) for number in range(2)]
+    found = look(access, f"sluice.{NAME}.dc1", sources, 5.0)
+    records = [record_in(each) for each in found.found.values()]
+    return sum(each.begin for each in records if each and not each.in_doubt)
+
+
 def test_what_is_refused_for_a_while_is_waited_for(tmp_path: Path) -> None:
     with (
         running_program(GuardedBroker(tmp_path / "kafka")) as broker,
@@ -94,7 +109,7 @@ def test_what_is_refused_for_a_while_is_waited_for(tmp_path: Path) -> None:
                 found = server.query("SELECT count() AS n, uniqExact(id) AS ids FROM shop.orders")
                 return found == [{"n": until, "ids": until}]
 
-            wait_for(is_loaded, 120, f"{until} rows")
+            wait_for(is_loaded, SECONDS, f"{until} rows")
 
         def refusals() -> int:
             assert driver.process.poll() is None, driver.text()[-5000:]
@@ -112,9 +127,11 @@ def test_what_is_refused_for_a_while_is_waited_for(tmp_path: Path) -> None:
                     sent += 100
                     if sent % 200 == 100:
                         loaded(sent)
+                        # Else what is refused may be the end of this settle.
+                        wait_for(lambda n=sent: settled(broker) == n, SECONDS, f"{sent} settled")  # type: ignore[misc]
                         give_only(broker, left)
                 before = refusals()
-                wait_for(lambda n=before: refusals() >= n + 3, 120, REFUSED)  # type: ignore[misc]
+                wait_for(lambda n=before: refusals() >= n + 3, SECONDS, REFUSED)  # type: ignore[misc]
                 give_only(broker, every)
                 loaded(sent)
             text = driver.text()

@@ -256,7 +256,7 @@ def test_who_is_interrupted_drops_the_database(
     command = [sys.executable, "-m", "sluice", "prove", embedded_url, "--database", name]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     try:
-        wait_for(lambda: has_database(embedded_url, name), 30, "the scratch database")
+        wait_for(lambda: has_database(embedded_url, name), 120, "the scratch database")
         os.kill(process.pid, number)
         _, said = process.communicate(timeout=60)
     finally:

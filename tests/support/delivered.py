@@ -41,6 +41,8 @@ OLD = (20,)
 PARTITIONS = 3
 COLUMNS = ("id", "_topic", "_partition", "_offset", "_row", "_source")
 FOREVER_MS = 1 << 41
+#: For whatever else is done while an attempt sleeps, and for its end.
+_PATIENCE_SECONDS = 300.0
 
 
 class Killed(BaseException):
@@ -341,7 +343,7 @@ class Paused:
     def _step(self, number: int, is_done: bool) -> None:
         if (number, is_done) == self._at:
             self._waits.set()
-            assert self._may_go.wait(60)
+            assert self._may_go.wait(_PATIENCE_SECONDS)
 
     def let_go(self) -> None:
         """Let it go on."""
@@ -350,5 +352,6 @@ class Paused:
     def finish(self) -> BaseException | None:
         """Let it go on to its end; gives what it ended with."""
         self.let_go()
-        self._thread.join(60)
+        self._thread.join(_PATIENCE_SECONDS)
+        assert not self._thread.is_alive(), "the attempt does not end"
         return self.error
