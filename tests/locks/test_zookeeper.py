@@ -164,6 +164,8 @@ def test_no_two_send_at_once_while_connections_break(
                     held.release(is_over=True)
                     continue
                 begin = time.monotonic()
+                if chance.random() < 0.3:
+                    locks.close()
                 time.sleep(chance.uniform(0.0, left))
                 # What is sent ends when its time is over, however late this thread wakes up.
                 sent.append((begin, min(time.monotonic(), began + seconds)))

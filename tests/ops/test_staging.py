@@ -15,6 +15,7 @@ from sluice.core.records import Kind, Record
 from sluice.driver.staging import StagingCollector
 from sluice.driver.state import PartitionState
 from sluice.ops.status import read_leftovers
+from tests.kafka.groups import NOW
 from tests.support.delivered import FOREVER_MS, ROWS, DeliveredTable
 
 LEASE_MS = 60_000
@@ -36,7 +37,7 @@ class Driver:
     server_ms: int | None = None
 
     def __init__(self, table: DeliveredTable) -> None:
-        self.now_ms = 1_800_000_000_000
+        self.now_ms = NOW  # so that a lease of its is not over for the server
         self._spec = LoadSpec("p", "dc1", "", 0, (table.spec,))
         self._access = ClickHouseAccess({"s1": (table.url,)}, "default", "", "single")
         self._collector = self.started()
