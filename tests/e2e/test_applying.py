@@ -56,14 +56,16 @@ class Steady:
         self._thread.join()
 
     def longest_wait_ms(self, since_ms: int, until_ms: int) -> int:
-        """Of all messages that were settled in that time: from the producer's timestamp on."""
-        return max(
+        """Of all messages that were settled in that time: from the producer's timestamp on. Where
+        none was, all that came wait."""
+        waits = [
             int(str(entry["at_ms"])) - self.moments[int(str(entry["begin"]))]
             for entry in self.world.ledger()
             if entry["type"] == "settled"
             and entry["topic"] == self.topic
             and since_ms <= int(str(entry["at_ms"])) <= until_ms
-        )
+        ]
+        return max(waits, default=PAUSE_MS)
 
 
 def now_ms() -> int:

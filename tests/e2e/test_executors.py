@@ -64,8 +64,14 @@ def test_executors_come_with_the_work_and_go_without_it(
     use_cluster(path, cluster.master, settings)
     driver = world.run(path)
     wait_for(lambda: len(executors(cluster)) == EXECUTORS_MAX, 180, "all executors")
-    os.kill(executors(cluster)[0], signal.SIGKILL)
-    wait_for(lambda: len(executors(cluster)) == EXECUTORS_MAX, 120, "an executor after that one")
+    killed = executors(cluster)[0]
+    os.kill(killed, signal.SIGKILL)
+
+    def is_replaced() -> bool:
+        now = executors(cluster)
+        return len(now) == EXECUTORS_MAX and killed not in now
+
+    wait_for(is_replaced, 120, "an executor after that one")
     world.wait_for_rows("executors", truth.rows, driver, 400)
     wait_for(lambda: len(executors(cluster)) <= 1, 120, "the end of executors without work")
     world.produce(topic, PARTITIONS * RANGE, truth, partitions=PARTITIONS, first=truth.rows)

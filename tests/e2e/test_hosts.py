@@ -61,8 +61,11 @@ def test_a_host_that_is_cut_off_under_load_loses_and_doubles_nothing(
     driver = world.run(path)
     world.produce(topic, ROWS // 4, truth, partitions=PARTITIONS)
     world.wait_for_rows("hosts", truth.rows // 2, driver)
-    # One executor on each of them.
-    assert [len(executors(cluster, number)) for number in range(2)] == [1, 1]
+    wait_for(
+        lambda: [len(executors(cluster, number)) for number in range(2)] == [1, 1],
+        120,
+        "one executor on each of them",
+    )
     hosts[0].cut()
     cut_at = time.monotonic()
     world.produce(topic, ROWS // 2, truth, partitions=PARTITIONS, first=truth.rows)

@@ -87,7 +87,7 @@ def test_a_driver_and_executors_as_in_pods_load_and_settle(
     use_cluster(path, cluster.master, {})
     driver = start_driver(world, tmp_path, path)
     port = (tmp_path / "spark.properties").read_text().partition("driver.port=")[2].split()[0]
-    wait_for(lambda: is_listening(int(port)), 60, "the start of Spark")
+    wait_for(lambda: is_listening(int(port)), 240, "the start of Spark")
     executors = [start_executor(tmp_path, each, port) for each in range(EXECUTORS)]
     try:
         world.wait_for_rows("pods", truth.rows // 4, driver)

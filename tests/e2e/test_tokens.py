@@ -46,7 +46,7 @@ def test_a_pipeline_whose_tokens_end_while_it_runs(
         given, since = identity.given, time.time()
         wait_for(
             lambda: identity.given > given + 1 and time.time() > since + TOKEN_SECONDS,
-            60,
+            240,
             "the end of the tokens that were shown at first",
         )
         _produce(world, truths, 500)

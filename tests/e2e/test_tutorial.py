@@ -19,7 +19,7 @@ DOCUMENT = ROOT / "docs" / "TUTORIAL.md"
 BLOCK = re.compile(r"^```sh\n(.*?)^```\n(?:\n```text\n(.*?)^```\n)?", re.MULTILINE | re.DOTALL)
 #: What is printed between two blocks.
 MARK = "-- the next block\n"
-SECONDS = 200
+SECONDS = 600
 
 
 @pytest.mark.long
