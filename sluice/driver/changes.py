@@ -31,6 +31,7 @@ from sluice.driver.schema_decision import (
     executable,
     open_fields,
 )
+from sluice.driver.start import Started
 from sluice.driver.state import Holds, PartitionState
 
 _logger = logging.getLogger("sluice.loop")
@@ -46,11 +47,14 @@ class Unrepeatable:
     """Recorded load spec and topic of ranges in doubt that the same load spec would not make again.
 
     What a take-over found it can repeat, and the last reading of the tables says not, is *disputed*
-    until a reading that began later: the tables may have changed after either of them.
+    until a reading that began later: the tables may have changed after either of them. So is what a
+    take-over could ask nobody about.
     """
 
     def __init__(self) -> None:
         self._found: set[tuple[str, str]] = set()
+        #: Those of the disputed ones that the last reading says nothing against.
+        self._unasked: set[tuple[str, str]] = set()
         #: Since when each one is disputed.
         self._disputed: dict[tuple[str, str], int] = {}
 
@@ -68,19 +72,25 @@ class Unrepeatable:
         over = {each for each, ms in self._disputed.items() if began_ms >= ms}
         left = {each: ms for each, ms in self._disputed.items() if each not in over}
         if judged is None:
-            self._found |= over
+            self._found |= over - self._unasked
         else:
-            left = {each: ms for each, ms in left.items() if each in judged}
+            left = {at: ms for at, ms in left.items() if at in judged or at in self._unasked}
             self._found = set(judged) - left.keys()
         self._disputed = left
+        self._unasked = (self._unasked & left.keys()).difference(judged or ())
 
     def join(
-        self, found: Collection[tuple[str, str]], judged: Collection[tuple[str, str]], now_ms: int
+        self,
+        found: Collection[tuple[str, str]],
+        judged: Collection[tuple[str, str]],
+        unasked: Collection[tuple[str, str]],
+        now_ms: int,
     ) -> bool:
-        """A take-over found these; and what else it found the last reading judges so. Gives whether
-        there is any of that."""
+        """A take-over found these; and what else it found the last reading judges so; and of these
+        it found nothing out. Gives whether there is any of the last two."""
         self._found |= set(found)
-        disputed = set(judged) - self._found
+        disputed = {*judged, *unasked} - self._found
+        self._unasked = (self._unasked | {*unasked}) - {*judged} - self._found
         self._disputed |= dict.fromkeys(disputed, now_ms)
         return bool(disputed)
 
@@ -175,22 +185,20 @@ class SchemaChanges:
         late = (key for each in self._holds.late_inserts for key in each.insert_counters)
         self._specs.keep(named, {TargetShard.of(key).own for key in late})
 
-    def join(
-        self, states: Collection[PartitionState], refused: Collection[str], now_ms: int
-    ) -> list[Effect]:
-        """A take-over has found these. The loop may have a load spec from before that cannot be
+    def join(self, started: Started, now_ms: int) -> list[Effect]:
+        """A take-over has found this. The loop may have a load spec from before that cannot be
         executed today. The tables may have changed since the take-over looked at them, or since the
-        last reading: where the two differ, another one is asked for, and the range waits for it.
-
-        :param refused: the digests of load specs that cannot be executed.
+        last reading: where the two differ, or the take-over could ask nobody, another one is asked
+        for, and the range waits for it.
         """
         found = {
             (state.record.spec, state.source.topic)
-            for state in states
-            if state.record.in_doubt and state.record.spec in refused
+            for state in started.states
+            if state.record.in_doubt and state.record.spec in started.refused
         }
-        judged = () if self._today is None else self._judged(states, self._today)
-        return [ReadTables()] if self.unrepeatable.join(found, set(judged), now_ms) else []
+        judged = set() if self._today is None else {*self._judged(started.states, self._today)}
+        is_open = self.unrepeatable.join(found, judged, started.unasked, now_ms)
+        return [ReadTables()] if is_open else []
 
     # What follows for partitions
 

@@ -74,6 +74,9 @@ class StartParts:
     :param start: where a topic begins that never existed here.
     :param ask_group: looks at the group of another loader that `start` names.
     :param find_cuts: looks after logs whose leader has changed since a record.
+    :param bears_outages: a range that needs a shard which does not answer is taken over as it is,
+        and waits: what becomes of it is for the loop to decide. Without, a take-over needs all of
+        them.
     """
 
     recorder: Recorder
@@ -90,6 +93,7 @@ class StartParts:
     ask_group: AskGroup
     now_ms: Clock
     find_cuts: FindCuts = no_cuts
+    bears_outages: bool = False
 
 
 @dataclass(slots=True)
@@ -101,6 +105,8 @@ class Started:
         is in doubt.
     :param refused: by digest, who decoded under a recorded load spec, and why it cannot be
         executed.
+    :param unasked: load spec, by digest, and topic, of which no server said whether it can be
+        executed: it is among `specs`, and nothing may be sent under it before one says.
     :param recorded: all partitions that have a record in the ledger, and perhaps more; None:
         nobody knows.
     """
@@ -111,6 +117,7 @@ class Started:
     batch: int = 0
     elsewhere: list[TopicPartition] = field(default_factory=list)
     refused: dict[str, tuple[str, str]] = field(default_factory=dict)
+    unasked: set[tuple[str, str]] = field(default_factory=set)
     recorded: frozenset[TopicPartition] | None = None
 
     def add(self, more: Started) -> None:
@@ -120,6 +127,7 @@ class Started:
             late_insert for late_insert in more.late_inserts if late_insert not in self.late_inserts
         ]
         self.specs |= more.specs
+        self.unasked |= more.unasked
         self.batch = more.batch
         self.recorded = more.recorded
 
@@ -270,14 +278,21 @@ def _held_until_ms(view: LedgerView) -> dict[TopicPartition, int]:
 
 
 def _asked_once(why_no_probe: WhyNoProbe) -> WhyNoProbe:
-    """Servers are asked about the tables of a topic once, not for each of its partitions."""
-    known: dict[tuple[int, str, bool], str | None] = {}
+    """Servers are asked about the tables of a topic once, not for each of its partitions, whether
+    they answer or not."""
+    known: dict[tuple[int, str, bool], str | TransientError | None] = {}
 
     def ask(spec: LoadSpec, topic: str, is_recorded: bool) -> str | None:
         key = id(spec), topic, is_recorded
         if key not in known:
-            known[key] = why_no_probe(spec, topic, is_recorded)
-        return known[key]
+            try:
+                known[key] = why_no_probe(spec, topic, is_recorded)
+            except TransientError as error:
+                known[key] = error
+        found = known[key]
+        if isinstance(found, TransientError):
+            raise found
+        return found
 
     return ask
 
@@ -323,15 +338,32 @@ def _load_specs(parts: StartParts, view: LedgerView, started: Started) -> None:
         except TerminalError as error:
             _logger.warning("recorded load spec %s: %s", digest, error)
             continue
-        # One topic that it cannot be executed for is enough: load specs are held by digest alone.
-        whys = (parts.why_not_executable(recorded, topic) for topic in sorted(set(topics)))
-        why = next((why for why in whys if why is not None), None)
+        why = _why_refused(parts, digest, recorded, sorted(set(topics)), started)
         if why is not None:
             _logger.warning("recorded load spec %s cannot be executed today: %s", digest, why)
             started.refused[digest] = recorded.decoder, why
             continue
         parts.watch(recorded)
         started.specs[digest] = NamedSpec(digest, recorded, view.specs[digest])
+
+
+def _why_refused(
+    parts: StartParts, digest: str, recorded: LoadSpec, topics: list[str], started: Started
+) -> str | None:
+    """Why a recorded load spec cannot be executed. One topic that it cannot be executed for is
+    enough: load specs are held by digest alone."""
+    for topic in topics:
+        try:
+            why = parts.why_not_executable(recorded, topic)
+        except TransientError as error:
+            if not parts.bears_outages:
+                raise
+            _logger.warning("recorded load spec %s, topic %s: %s", digest, topic, error)
+            started.unasked.add((digest, topic))
+        else:
+            if why is not None:
+                return why
+    return None
 
 
 def _observe(parts: StartParts, taken: TakeOver, view: LedgerView) -> list[Observed]:
@@ -531,22 +563,50 @@ def _facts(
     no_entry = _entry_missing(state, spec)
     fresh = record is not None and _is_fresh(record) and no_entry is None
     if committed is Committed.IN_DOUBT and record is not None and not fresh:
-        if record.spec not in started.specs:
-            executable, why = Executable.NO, "its load spec cannot be executed any more"
-            _, refusal = started.refused.get(record.spec, ("", ""))
-            why += f" ({refusal})" if refusal else ""
-        # A replay looks again, freshly, before it is sent.
-        forgotten = why_forgotten(state, spec, parts.windows.current(), now_ms, 0)
-        if forgotten != "":
-            memory, why = Memory.OVERRUN, "ClickHouse may have forgotten its blocks"
-            why += f" ({forgotten})" if forgotten else ""
-        is_recorded = record.spec in started.specs
-        no_probe = no_entry or (
-            parts.why_no_probe(spec, item.source.topic, is_recorded) if why else None
-        )
-        if no_probe is not None and why:
-            probe, why = Probe.IMPOSSIBLE, f"{why}, and it cannot be probed: {no_probe}"
+        try:
+            judged = _judge_in_doubt(parts, record, spec, started, state, no_entry, now_ms)
+            memory, executable, probe, why = judged
+        except TransientError as error:
+            if not parts.bears_outages:
+                raise
+            _logger.warning("%s is taken over as it is: %s", state.block_range, error)
     return Facts(committed, ledger, item.topic, log, memory, executable, probe), why
+
+
+def _judge_in_doubt(
+    parts: StartParts,
+    record: Record,
+    spec: LoadSpec,
+    started: Started,
+    state: PartitionState,
+    no_entry: str | None,
+    now_ms: int,
+) -> tuple[Memory, Executable, Probe, str]:
+    """What the replay table looks at of a range in doubt, and why a replay is not possible if it is
+    not.
+
+    :raises TransientError: a server does not answer that has to say it.
+    """
+    topic, why = state.source.topic, ""
+    memory, executable, probe = Memory.HOLDS, Executable.YES, Probe.POSSIBLE
+    if (record.spec, topic) in started.unasked:
+        raise TransientError("whether its load spec can be executed no server has said")
+    if record.spec not in started.specs:
+        executable, why = Executable.NO, "its load spec cannot be executed any more"
+        _, refusal = started.refused.get(record.spec, ("", ""))
+        why += f" ({refusal})" if refusal else ""
+    # A replay looks again, freshly, before it is sent.
+    forgotten = why_forgotten(state, spec, parts.windows.current(), now_ms, 0)
+    if forgotten is None and parts.bears_outages:
+        raise TransientError("a window of it could not be read yet")
+    if forgotten != "":
+        memory, why = Memory.OVERRUN, "ClickHouse may have forgotten its blocks"
+        why += f" ({forgotten})" if forgotten else ""
+    is_recorded = record.spec in started.specs
+    no_probe = no_entry or (parts.why_no_probe(spec, topic, is_recorded) if why else None)
+    if no_probe is not None and why:
+        probe, why = Probe.IMPOSSIBLE, f"{why}, and it cannot be probed: {no_probe}"
+    return memory, executable, probe, why
 
 
 def _entry_missing(state: PartitionState, spec: LoadSpec) -> str | None:

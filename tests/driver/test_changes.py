@@ -20,6 +20,7 @@ from sluice.driver.load_specs import NamedSpec
 from sluice.driver.ports import SchemaRead
 from sluice.driver.refreshing import SchemaChangedError
 from sluice.driver.start import Started
+from sluice.driver.state import AsRecorded
 from sluice.spark.jobs import JobLostError
 from sluice.worker.assignment import Assignment
 from tests.driver.loop_world import START_MS, Answer, World, kinds, run, table_spec
@@ -230,6 +231,54 @@ def test_what_joins_under_columns_that_the_loop_has_not_read_yet_keeps_its_spec(
     world.at(200_000, loop.stopping.set)
     loop.run(None, 5.0)
     assert world.specs(joins)[0] == ("PROBE", 0, new.digest())
+    assert world.rows_of(joins) == [1] * 10
+
+
+@pytest.mark.parametrize("says", ["all is as it was", "it fits", "it does not fit"])
+def test_what_a_take_over_could_ask_nobody_about_waits_for_a_reading_of_all_shards(
+    says: str,
+) -> None:
+    """A shard was away. The last reading says nothing against it, and may be from before."""
+    joins, asked, seen = TopicPartition("a", 1), list[int](), list[object]()
+    world = AlteredWorld(P0)
+    recorded = replace(world.spec, range_bytes_max=world.spec.range_bytes_max + 1)
+
+    def take_over(sources: list[TopicPartition]) -> Started:
+        digest, state = recorded.digest(), world.overrun(joins, 10, 1)
+        state.stage = AsRecorded()
+        state.record = world.group[joins] = replace(state.record, spec=digest)
+        specs = {digest: NamedSpec.of(recorded)}
+        return Started([state], specs=specs, unasked={(digest, "a")})
+
+    def partly() -> None:
+        put = world.put
+        world.put = lambda read: put(replace(read, unread=frozenset({"s2"})))  # type: ignore[method-assign]
+        world.tell(world.now)
+        world.put = put  # type: ignore[method-assign]
+
+    def whole() -> None:
+        seen.append(world.specs(joins))
+        if says == "it does not fit":
+            world.now_spec = replace(
+                world.spec, tables=(replace(world.spec.tables[0], partition_key="intDiv(id, 2)"),)
+            )
+        if says == "all is as it was":
+            world.put(SchemaRead(world.now, None, world.spec, {}))
+        else:
+            world.tell(world.now)
+
+    world.read_schema = lambda: asked.append(world.now)
+    loop = world.loop(take_over_new=take_over)
+    world.at(5_000, lambda: world.tell(world.now))
+    world.at(60_000, lambda: world.ends.update({joins: 10}))
+    world.at(130_000, partly)
+    world.at(150_000, whole)
+    world.at(300_000, loop.stopping.set)
+    loop.run(None, 5.0)
+    assert seen == [[]] and asked
+    fits = says != "it does not fit"
+    expected = ("RENEW", 0, recorded) if fits else ("PROBE", 0, world.now_spec)
+    assert world.specs(joins)[0] == (*expected[:2], expected[2].digest())
     assert world.rows_of(joins) == [1] * 10
 
 

@@ -10,6 +10,7 @@ from dataclasses import replace
 import pytest
 
 from sluice.core.anomalies import _judge_hand
+from sluice.core.errors import TransientError
 from sluice.core.fleet.view import Member, View
 from sluice.core.ledger import (
     Background,
@@ -39,6 +40,7 @@ from sluice.driver.state import PossibleLateInsert
 from sluice.kafka import ledger
 from sluice.kafka.ledger import read_view
 from sluice.kafka.log import Cuts
+from tests.driver.loop_world import World
 from tests.driver.starting import spec_of, start, start_parts
 from tests.kafka.groups import NOW, SETTLED, Group, intend
 from tests.support.kafka import Kafka, numbered
@@ -349,6 +351,66 @@ def test_what_somebody_else_recorded_since_it_was_read_ahead_is_read_anew(two: G
     assert read == [two.sources, two.sources[:1]]
     (state,) = started.states
     assert (state.record.kind, state.record.spec) == (Kind.RENEW, recorded.digest())
+
+
+def away(*_: object) -> str | None:
+    raise TransientError("simulated: shard s2 is away")
+
+
+def as_they_were(started: Started, *specs: LoadSpec) -> bool:
+    """Whether all go on under their load specs: neither decided about nor given more time."""
+    states = sorted(started.states, key=lambda state: state.source)
+    assert [state.record.spec for state in states] == [spec.digest() for spec in specs]
+    assert {state.record.deadline_ms for state in states} == {intend("old", 0, 10).deadline_ms}
+    assert {(state.record.kind, state.record.owner) for state in states} == {(Kind.RENEW, "new")}
+    return not any(state.stopped or state.has_to_be_probed for state in states)
+
+
+def test_an_heir_takes_over_as_it_is_what_a_shard_that_is_away_would_have_to_say(
+    two: Group,
+) -> None:
+    """The other partitions of the dead one go on: they may need other shards. A start needs all."""
+    recorded = spec_of("a", "b", topic=two.topic)
+    today = replace(recorded, range_bytes_max=2 << 20)
+    leave_in_doubt(two, recorded)
+    leave_in_doubt(two, today, partition=1)
+    parts = replace(start_parts(two, today, why=None), why_not_executable=away)
+    with pytest.raises(TransientError, match="s2 is away"):
+        take_over(parts, two.sources)
+    started = take_over(replace(parts, bears_outages=True), two.sources)
+    assert as_they_were(started, recorded, today)
+    assert started.unasked == {(recorded.digest(), two.topic)}
+    assert started.specs.keys() == {recorded.digest(), today.digest()}
+
+
+def test_an_heir_leaves_it_to_its_loop_to_probe_where_a_shard_is_away(two: Group) -> None:
+    recorded, asked = spec_of("a", "b", topic=two.topic), list[str]()
+
+    def why_no_probe(_: LoadSpec, topic: str, is_recorded: bool) -> str | None:
+        asked.append(topic)
+        return away()
+
+    for number in range(2):
+        leave_in_doubt(two, recorded, partition=number)
+    today = replace(recorded, range_bytes_max=2 << 20)
+    parts = start_parts(two, today, why="a column was retyped")
+    started = take_over(replace(parts, why_no_probe=why_no_probe, bears_outages=True), two.sources)
+    assert as_they_were(started, recorded, recorded)
+    assert started.refused.keys() == {recorded.digest()} and not started.unasked
+    assert asked == [two.topic], "once for all of its partitions"
+
+
+@pytest.mark.parametrize("bears_outages", [True, False])
+def test_an_heir_does_not_take_a_window_that_was_never_read_for_one_that_forgot(
+    group: Group, bears_outages: bool
+) -> None:
+    recorded = spec_of("a", "b", topic=group.topic)
+    leave_in_doubt(group, recorded)
+    world = World(group.sources, recorded.tables)
+    world.outages["s1"] = "simulated: nobody answers"
+    parts = start_parts(group, recorded, why=None, world=world)
+    started = take_over(replace(parts, bears_outages=bears_outages), group.sources)
+    assert as_they_were(started, recorded) is bears_outages
 
 
 @pytest.mark.parametrize("in_doubt", [False, True])
