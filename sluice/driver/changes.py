@@ -65,11 +65,22 @@ class Unrepeatable:
         """Whether only a later reading can tell."""
         return (state.record.spec, state.source.topic) in self._disputed
 
-    def read(self, judged: Collection[tuple[str, str]] | None, by: SchemaRead) -> None:
-        """A reading found these; None: what the one before it found."""
-        # Where it is not of all shards, what is disputed may be in the others.
-        began_ms = 0 if by.unread else by.started_ms
-        over = {each for each, ms in self._disputed.items() if began_ms >= ms}
+    @property
+    def disputed(self) -> Collection[tuple[str, str]]:
+        """Of which only a later reading can tell."""
+        return self._disputed.keys()
+
+    def read(
+        self,
+        judged: Collection[tuple[str, str]] | None,
+        began_ms: int,
+        unread: Collection[tuple[str, str]] = (),
+    ) -> None:
+        """A reading found these; None: what the one before it found.
+
+        :param unread: those of the disputed ones of which it did not see all shards.
+        """
+        over = {at for at, ms in self._disputed.items() if began_ms >= ms and at not in unread}
         left = {each: ms for each, ms in self._disputed.items() if each not in over}
         if judged is None:
             self._found |= over - self._unasked
@@ -145,7 +156,16 @@ class SchemaChanges:
         if read.today is not None:
             self._today, self._has_tokens = read.today, read.today.tokens
             judged = set(self._judged(self._states.values(), read.today))
-        self.unrepeatable.read(judged, read)
+        unread = [at for at in self.unrepeatable.disputed if not self._saw(read, *at)]
+        self.unrepeatable.read(judged, read.started_ms, unread)
+
+    def _saw(self, read: SchemaRead, digest: str, topic: str) -> bool:
+        """Whether a reading is of all shards that a topic needs under a load spec."""
+        spec = self._specs.get(digest)
+        if spec is None:
+            return not read.unread
+        needed = (shard for table in spec.tables_of(topic) for shard in table.shards)
+        return read.unread.isdisjoint(needed)
 
     def _judged(self, states: Iterable[PartitionState], today: Today) -> Iterator[tuple[str, str]]:
         """Those of these ranges that the load spec of their record would not make again: its

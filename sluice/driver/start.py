@@ -74,9 +74,8 @@ class StartParts:
     :param start: where a topic begins that never existed here.
     :param ask_group: looks at the group of another loader that `start` names.
     :param find_cuts: looks after logs whose leader has changed since a record.
-    :param bears_outages: a range that needs a shard which does not answer is taken over as it is,
-        and waits: what becomes of it is for the loop to decide. Without, a take-over needs all of
-        them.
+    :param bears_outages: what a shard that does not answer would have to say of a range in doubt is
+        left for the loop to find out, and the range waits. Without, a take-over needs all shards.
     """
 
     recorder: Recorder
@@ -209,7 +208,7 @@ def first_records(
 
     :param keeps: they name this owner already: nothing is written, and each keeps its record.
     """
-    parts = replace(parts, why_no_probe=_asked_once(parts.why_no_probe))
+    parts = replace(parts, why_no_probe=_asked_once(parts))
     started = Started(batch=batch)
     _load_specs(parts, view, started)
     observed = _observe(parts, taken, view)
@@ -277,24 +276,29 @@ def _held_until_ms(view: LedgerView) -> dict[TopicPartition, int]:
     return held
 
 
-def _asked_once(why_no_probe: WhyNoProbe) -> WhyNoProbe:
-    """Servers are asked about the tables of a topic once, not for each of its partitions, whether
-    they answer or not."""
-    known: dict[tuple[int, str, bool], str | TransientError | None] = {}
+def _asked_once(parts: StartParts) -> WhyNoProbe:
+    """Servers are asked about the same tables once, not for each partition or topic of them: one
+    that does not answer would be waited for each time. Where an outage is borne, and nobody says
+    it, the probe says it, as soon as it can be made."""
+    known: dict[tuple[int, tuple[str, ...], bool], str | None] = {}
 
     def ask(spec: LoadSpec, topic: str, is_recorded: bool) -> str | None:
-        key = id(spec), topic, is_recorded
+        key = id(spec), _entries(spec, topic), is_recorded
         if key not in known:
             try:
-                known[key] = why_no_probe(spec, topic, is_recorded)
+                known[key] = parts.why_no_probe(spec, topic, is_recorded)
             except TransientError as error:
-                known[key] = error
-        found = known[key]
-        if isinstance(found, TransientError):
-            raise found
-        return found
+                if not parts.bears_outages:
+                    raise
+                _logger.warning("whether topic %s can be probed nobody says: %s", topic, error)
+                known[key] = None
+        return known[key]
 
     return ask
+
+
+def _entries(spec: LoadSpec, topic: str) -> tuple[str, ...]:
+    return tuple(table.entry for table in spec.tables_of(topic))
 
 
 def _new(observed: list[Observed], view: LedgerView) -> dict[TopicPartition, Observed]:
@@ -338,32 +342,42 @@ def _load_specs(parts: StartParts, view: LedgerView, started: Started) -> None:
         except TerminalError as error:
             _logger.warning("recorded load spec %s: %s", digest, error)
             continue
-        why = _why_refused(parts, digest, recorded, sorted(set(topics)), started)
+        why, unasked = _why_refused(parts, recorded, sorted(set(topics)))
         if why is not None:
             _logger.warning("recorded load spec %s cannot be executed today: %s", digest, why)
             started.refused[digest] = recorded.decoder, why
             continue
         parts.watch(recorded)
+        started.unasked.update((digest, topic) for topic in unasked)
         started.specs[digest] = NamedSpec(digest, recorded, view.specs[digest])
 
 
 def _why_refused(
-    parts: StartParts, digest: str, recorded: LoadSpec, topics: list[str], started: Started
-) -> str | None:
-    """Why a recorded load spec cannot be executed. One topic that it cannot be executed for is
-    enough: load specs are held by digest alone."""
+    parts: StartParts, recorded: LoadSpec, topics: list[str]
+) -> tuple[str | None, list[str]]:
+    """Why a recorded load spec cannot be executed, and for which of these topics nobody says it.
+    One topic that it cannot be executed for is enough: load specs are held by digest alone."""
+    together: dict[tuple[str, ...], list[str]] = {}
     for topic in topics:
+        together.setdefault(_entries(recorded, topic), []).append(topic)
+    unasked: list[str] = []
+    for alike in together.values():
         try:
-            why = parts.why_not_executable(recorded, topic)
+            why = parts.why_not_executable(recorded, alike[0])
         except TransientError as error:
             if not parts.bears_outages:
                 raise
-            _logger.warning("recorded load spec %s, topic %s: %s", digest, topic, error)
-            started.unasked.add((digest, topic))
+            _logger.warning(
+                "what is in doubt of %s waits until somebody says whether its load spec can be "
+                "executed: %s",
+                ", ".join(alike),
+                error,
+            )
+            unasked += alike
         else:
             if why is not None:
-                return why
-    return None
+                return why, unasked
+    return None, unasked
 
 
 def _observe(parts: StartParts, taken: TakeOver, view: LedgerView) -> list[Observed]:
@@ -562,51 +576,25 @@ def _facts(
     spec = started.specs.get(record.spec if record else "", parts.planner.specs.today).spec
     no_entry = _entry_missing(state, spec)
     fresh = record is not None and _is_fresh(record) and no_entry is None
-    if committed is Committed.IN_DOUBT and record is not None and not fresh:
-        try:
-            judged = _judge_in_doubt(parts, record, spec, started, state, no_entry, now_ms)
-            memory, executable, probe, why = judged
-        except TransientError as error:
-            if not parts.bears_outages:
-                raise
-            _logger.warning("%s is taken over as it is: %s", state.block_range, error)
+    left = record is not None and (record.spec, item.source.topic) in started.unasked
+    if committed is Committed.IN_DOUBT and record is not None and not (fresh or left):
+        is_recorded = record.spec in started.specs
+        if not is_recorded:
+            executable, why = Executable.NO, "its load spec cannot be executed any more"
+            _, refusal = started.refused.get(record.spec, ("", ""))
+            why += f" ({refusal})" if refusal else ""
+        # A replay looks again, freshly, before it is sent.
+        forgotten = why_forgotten(state, spec, parts.windows.current(), now_ms, 0)
+        if forgotten is None and parts.bears_outages and is_recorded and no_entry is None:
+            forgotten = ""  # it waits until the window was read
+        if forgotten != "":
+            memory, why = Memory.OVERRUN, "ClickHouse may have forgotten its blocks"
+            why += f" ({forgotten})" if forgotten else ""
+        topic = item.source.topic
+        no_probe = no_entry or (parts.why_no_probe(spec, topic, is_recorded) if why else None)
+        if no_probe is not None and why:
+            probe, why = Probe.IMPOSSIBLE, f"{why}, and it cannot be probed: {no_probe}"
     return Facts(committed, ledger, item.topic, log, memory, executable, probe), why
-
-
-def _judge_in_doubt(
-    parts: StartParts,
-    record: Record,
-    spec: LoadSpec,
-    started: Started,
-    state: PartitionState,
-    no_entry: str | None,
-    now_ms: int,
-) -> tuple[Memory, Executable, Probe, str]:
-    """What the replay table looks at of a range in doubt, and why a replay is not possible if it is
-    not.
-
-    :raises TransientError: a server does not answer that has to say it.
-    """
-    topic, why = state.source.topic, ""
-    memory, executable, probe = Memory.HOLDS, Executable.YES, Probe.POSSIBLE
-    if (record.spec, topic) in started.unasked:
-        raise TransientError("whether its load spec can be executed no server has said")
-    if record.spec not in started.specs:
-        executable, why = Executable.NO, "its load spec cannot be executed any more"
-        _, refusal = started.refused.get(record.spec, ("", ""))
-        why += f" ({refusal})" if refusal else ""
-    # A replay looks again, freshly, before it is sent.
-    forgotten = why_forgotten(state, spec, parts.windows.current(), now_ms, 0)
-    if forgotten is None and parts.bears_outages:
-        raise TransientError("a window of it could not be read yet")
-    if forgotten != "":
-        memory, why = Memory.OVERRUN, "ClickHouse may have forgotten its blocks"
-        why += f" ({forgotten})" if forgotten else ""
-    is_recorded = record.spec in started.specs
-    no_probe = no_entry or (parts.why_no_probe(spec, topic, is_recorded) if why else None)
-    if no_probe is not None and why:
-        probe, why = Probe.IMPOSSIBLE, f"{why}, and it cannot be probed: {no_probe}"
-    return memory, executable, probe, why
 
 
 def _entry_missing(state: PartitionState, spec: LoadSpec) -> str | None:

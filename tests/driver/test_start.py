@@ -6,11 +6,13 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
 from sluice.core.anomalies import _judge_hand
-from sluice.core.errors import TransientError
+from sluice.core.errors import TerminalError, TransientError
 from sluice.core.fleet.view import Member, View
 from sluice.core.ledger import (
     Background,
@@ -26,6 +28,7 @@ from sluice.core.load_spec import LoadSpec
 from sluice.core.ranges import EpochOffset, Range, TopicPartition
 from sluice.core.records import Kind, encode
 from sluice.core.topics import NO_TOPIC_ID
+from sluice.driver import start as starting
 from sluice.driver.discovering import retired
 from sluice.driver.dispatching import assigned
 from sluice.driver.inheriting import Heir
@@ -40,7 +43,7 @@ from sluice.driver.state import PossibleLateInsert
 from sluice.kafka import ledger
 from sluice.kafka.ledger import read_view
 from sluice.kafka.log import Cuts
-from tests.driver.loop_world import World
+from tests.driver.loop_world import World, table_spec
 from tests.driver.starting import spec_of, start, start_parts
 from tests.kafka.groups import NOW, SETTLED, Group, intend
 from tests.support.kafka import Kafka, numbered
@@ -357,6 +360,10 @@ def away(*_: object) -> str | None:
     raise TransientError("simulated: shard s2 is away")
 
 
+def unreadable(text: str) -> LoadSpec:
+    raise TerminalError("another version of Sluice wrote it")
+
+
 def as_they_were(started: Started, *specs: LoadSpec) -> bool:
     """Whether all go on under their load specs: neither decided about nor given more time."""
     states = sorted(started.states, key=lambda state: state.source)
@@ -383,7 +390,11 @@ def test_an_heir_takes_over_as_it_is_what_a_shard_that_is_away_would_have_to_say
     assert started.specs.keys() == {recorded.digest(), today.digest()}
 
 
-def test_an_heir_leaves_it_to_its_loop_to_probe_where_a_shard_is_away(two: Group) -> None:
+@pytest.mark.parametrize("why", ["it was refused", "nobody can read it", "its window forgot"])
+def test_an_heir_keeps_what_is_known_though_nobody_says_whether_it_can_be_probed(
+    two: Group, monkeypatch: pytest.MonkeyPatch, why: str
+) -> None:
+    """Its loop would not know of a load spec that was refused: the next reading has no such one."""
     recorded, asked = spec_of("a", "b", topic=two.topic), list[str]()
 
     def why_no_probe(_: LoadSpec, topic: str, is_recorded: bool) -> str | None:
@@ -393,10 +404,16 @@ def test_an_heir_leaves_it_to_its_loop_to_probe_where_a_shard_is_away(two: Group
     for number in range(2):
         leave_in_doubt(two, recorded, partition=number)
     today = replace(recorded, range_bytes_max=2 << 20)
-    parts = start_parts(two, today, why="a column was retyped")
+    world = World(two.sources, today.tables)
+    if why == "nobody can read it":
+        monkeypatch.setattr(starting, "parse_spec", unreadable)
+    elif why == "its window forgot":
+        world.own["a"].fill(2 * world.own["a"].blocks)
+    parts = start_parts(two, today, why="x" if why == "it was refused" else None, world=world)
     started = take_over(replace(parts, why_no_probe=why_no_probe, bears_outages=True), two.sources)
-    assert as_they_were(started, recorded, recorded)
-    assert started.refused.keys() == {recorded.digest()} and not started.unasked
+    states = started.states
+    assert [(s.stopped, s.has_to_be_probed) for s in states] == [(None, True)] * 2
+    assert {(s.record.kind, s.record.spec) for s in states} == {(Kind.RENEW, recorded.digest())}
     assert asked == [two.topic], "once for all of its partitions"
 
 
@@ -411,6 +428,31 @@ def test_an_heir_does_not_take_a_window_that_was_never_read_for_one_that_forgot(
     parts = start_parts(group, recorded, why=None, world=world)
     started = take_over(replace(parts, bears_outages=bears_outages), group.sources)
     assert as_they_were(started, recorded) is bears_outages
+
+
+def test_an_heir_waits_for_no_window_that_nobody_reads_any_more(group: Group) -> None:
+    """It would wait for ever, without a word."""
+    recorded = spec_of("a", topic=group.topic)
+    leave_in_doubt(group, recorded)
+    world = World(group.sources, recorded.tables)
+    parts = replace(start_parts(group, recorded, why=None, world=world), bears_outages=True)
+    (state,) = take_over(parts, group.sources).states
+    assert "table entry b is not configured any more" in str(state.stopped)
+
+
+def test_of_topics_that_go_to_the_same_tables_servers_are_asked_once() -> None:
+    """Of many topics, each would wait for a shard that is away."""
+    tables = (table_spec("t", ("a", "b")), table_spec("u", ("c",)))
+    recorded, asked = LoadSpec("p", "dc1", "chdb 1", 1 << 20, tables), list[str]()
+
+    def why_not(_: LoadSpec, topic: str) -> str | None:
+        asked.append(topic)
+        return None if topic == "c" else away()
+
+    parts: Any = SimpleNamespace(why_not_executable=why_not, bears_outages=True)
+    found = starting._why_refused(parts, recorded, [*"abc"])
+    assert found == (None, ["a", "b"])
+    assert asked == ["a", "c"]
 
 
 @pytest.mark.parametrize("in_doubt", [False, True])
