@@ -102,8 +102,7 @@ class Started:
     :param specs: by digest, the load specs that can be executed, today's among them.
     :param elsewhere: other partitions whose last record in the ledger, as far as it was read,
         is in doubt.
-    :param refused: by digest, who decoded under a recorded load spec, and why it cannot be
-        executed.
+    :param refused: by digest, a recorded load spec that cannot be executed, and why.
     :param unasked: load spec, by digest, and topic, of which no server said whether it can be
         executed: it is among `specs`, and nothing may be sent under it before one says.
     :param recorded: all partitions that have a record in the ledger, and perhaps more; None:
@@ -115,7 +114,7 @@ class Started:
     specs: dict[str, NamedSpec] = field(default_factory=dict)
     batch: int = 0
     elsewhere: list[TopicPartition] = field(default_factory=list)
-    refused: dict[str, tuple[str, str]] = field(default_factory=dict)
+    refused: dict[str, tuple[LoadSpec, str]] = field(default_factory=dict)
     unasked: set[tuple[str, str]] = field(default_factory=set)
     recorded: frozenset[TopicPartition] | None = None
 
@@ -345,7 +344,7 @@ def _load_specs(parts: StartParts, view: LedgerView, started: Started) -> None:
         why, unasked = _why_refused(parts, recorded, sorted(set(topics)))
         if why is not None:
             _logger.warning("recorded load spec %s cannot be executed today: %s", digest, why)
-            started.refused[digest] = recorded.decoder, why
+            started.refused[digest] = recorded, why
             continue
         parts.watch(recorded)
         started.unasked.update((digest, topic) for topic in unasked)
@@ -494,7 +493,8 @@ def _decide(
     decision = decide(facts)
     if decision.stops:
         today = parts.planner.spec
-        decoder, _ = started.refused.get(record.spec, ("", ""))
+        refused, _ = started.refused.get(record.spec, (None, ""))
+        decoder = "" if refused is None else refused.decoder
         is_known = facts.memory is Memory.HOLDS and decoder != today.decoder
         earlier = decoder if is_known else ""
         return state, record, stop_error(decision, item, why, today.connector, earlier)
@@ -573,15 +573,16 @@ def _facts(
     elif item.cut or item.stable_end < (record.end if record else 0):
         log = Log.END_LOST
     memory, executable, probe = Memory.HOLDS, Executable.YES, Probe.POSSIBLE
-    spec = started.specs.get(record.spec if record else "", parts.planner.specs.today).spec
-    no_entry = _entry_missing(state, spec)
+    digest = record.spec if record else ""
+    spec = started.specs.get(digest, parts.planner.specs.today).spec
+    refused, refusal = started.refused.get(digest, (None, ""))
+    no_entry = _entry_missing(state, spec, refused)
     fresh = record is not None and _is_fresh(record) and no_entry is None
     left = record is not None and (record.spec, item.source.topic) in started.unasked
     if committed is Committed.IN_DOUBT and record is not None and not (fresh or left):
         is_recorded = record.spec in started.specs
         if not is_recorded:
             executable, why = Executable.NO, "its load spec cannot be executed any more"
-            _, refusal = started.refused.get(record.spec, ("", ""))
             why += f" ({refusal})" if refusal else ""
         # A replay looks again, freshly, before it is sent.
         forgotten = why_forgotten(state, spec, parts.windows.current(), now_ms, 0)
@@ -597,12 +598,15 @@ def _facts(
     return Facts(committed, ledger, item.topic, log, memory, executable, probe), why
 
 
-def _entry_missing(state: PartitionState, spec: LoadSpec) -> str | None:
-    """Why a probe under this load spec would not look into all tables of the range."""
+def _entry_missing(state: PartitionState, spec: LoadSpec, refused: LoadSpec | None) -> str | None:
+    """Why a probe under this load spec would not look into all tables of the range.
+
+    :param refused: the recorded load spec, if it cannot be executed.
+    """
     topic = state.source.topic
     if not spec.tables_of(topic):
         return "no table entry takes this topic any more"
-    gone = target_shards_gone(state.background, spec, topic)
+    gone = target_shards_gone(state.background, spec, topic, refused)
     return f"{gone[0]} is not configured any more" if gone else None
 
 

@@ -204,7 +204,7 @@ def test_where_rows_are_hashed_what_joins_in_doubt_is_probed_under_todays_spec(
     def take_over(sources: list[TopicPartition]) -> Started:
         digest, states = world.spec.digest(), [world.overrun(joins, 10, 1)]
         if is_refused:
-            return Started(states, refused={digest: ("", "x")})
+            return Started(states, refused={digest: (world.spec, "x")})
         return Started(states, specs={digest: NamedSpec.of(world.spec)})
 
     loop = world.loop(take_over_new=take_over)

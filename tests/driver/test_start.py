@@ -60,7 +60,12 @@ def group(kafka: Kafka) -> Iterator[Group]:
 
 
 def leave_in_doubt(
-    group: Group, recorded: LoadSpec, *more: LedgerEntry, partition: int = 0, owner: str = "old"
+    group: Group,
+    recorded: LoadSpec,
+    *more: LedgerEntry,
+    partition: int = 0,
+    owner: str = "old",
+    background: Background = BACKGROUND,
 ) -> None:
     """A driver recorded a range of two entries, and is gone.
 
@@ -73,7 +78,7 @@ def leave_in_doubt(
     old = group.recorder(owner)
     entries = (
         spec_entry(recorded.digest(), recorded.canonical()),
-        record_entry(source, record, BACKGROUND),
+        record_entry(source, record, background),
         *more,
     )
     old.finish_take_over(old.take_over([source]), Commit({source: record}, entries))
@@ -98,6 +103,16 @@ def test_what_cannot_be_repeated_is_not_probed_under_a_spec_without_its_tables(
     assert state.stopped is not None and "sluice resolve" in state.stopped.hint
     assert state.stopped.hint.startswith(f"Put {group.topic} back") == (not entries)
     assert group.committed() is not None and state.record.owner == "old"
+
+
+def test_a_staged_entry_that_is_gone_is_missed_though_no_window_knows_of_its_blocks(
+    group: Group,
+) -> None:
+    a, b = spec_of("a", "b", topic=group.topic).tables
+    recorded = replace(spec_of(topic=group.topic), tables=(a, replace(b, delivery="staged")))
+    leave_in_doubt(group, recorded, background=replace(BACKGROUND, insert_counters={"a/s1": 0}))
+    started, _ = start(group, spec_of("a", topic=group.topic), why="a column was retyped")
+    assert "table entry b is not configured any more" in str(started.states[0].stopped)
 
 
 def test_what_can_be_repeated_is_although_its_entry_is_gone(group: Group) -> None:
