@@ -31,6 +31,7 @@ from sluice.driver.schema_decision import (
     executable,
     open_fields,
 )
+from sluice.driver.start import Started
 from sluice.driver.state import Holds, PartitionState
 
 _logger = logging.getLogger("sluice.loop")
@@ -46,11 +47,14 @@ class Unrepeatable:
     """Recorded load spec and topic of ranges in doubt that the same load spec would not make again.
 
     What a take-over found it can repeat, and the last reading of the tables says not, is *disputed*
-    until a reading that began later: the tables may have changed after either of them.
+    until a reading that began later: the tables may have changed after either of them. So is what a
+    take-over could ask nobody about.
     """
 
     def __init__(self) -> None:
         self._found: set[tuple[str, str]] = set()
+        #: Those of the disputed ones that the last reading says nothing against.
+        self._unasked: set[tuple[str, str]] = set()
         #: Since when each one is disputed.
         self._disputed: dict[tuple[str, str], int] = {}
 
@@ -61,26 +65,43 @@ class Unrepeatable:
         """Whether only a later reading can tell."""
         return (state.record.spec, state.source.topic) in self._disputed
 
-    def read(self, judged: Collection[tuple[str, str]] | None, by: SchemaRead) -> None:
-        """A reading found these; None: what the one before it found."""
-        # Where it is not of all shards, what is disputed may be in the others.
-        began_ms = 0 if by.unread else by.started_ms
-        over = {each for each, ms in self._disputed.items() if began_ms >= ms}
+    @property
+    def disputed(self) -> Collection[tuple[str, str]]:
+        """Of which only a later reading can tell."""
+        return self._disputed.keys()
+
+    def read(
+        self,
+        judged: Collection[tuple[str, str]] | None,
+        began_ms: int,
+        unread: Collection[tuple[str, str]] = (),
+    ) -> None:
+        """A reading found these; None: what the one before it found.
+
+        :param unread: those of the disputed ones of which it did not see all shards.
+        """
+        over = {at for at, ms in self._disputed.items() if began_ms >= ms and at not in unread}
         left = {each: ms for each, ms in self._disputed.items() if each not in over}
         if judged is None:
-            self._found |= over
+            self._found |= over - self._unasked
         else:
-            left = {each: ms for each, ms in left.items() if each in judged}
+            left = {at: ms for at, ms in left.items() if at in judged or at in self._unasked}
             self._found = set(judged) - left.keys()
         self._disputed = left
+        self._unasked = (self._unasked & left.keys()).difference(judged or ())
 
     def join(
-        self, found: Collection[tuple[str, str]], judged: Collection[tuple[str, str]], now_ms: int
+        self,
+        found: Collection[tuple[str, str]],
+        judged: Collection[tuple[str, str]],
+        unasked: Collection[tuple[str, str]],
+        now_ms: int,
     ) -> bool:
-        """A take-over found these; and what else it found the last reading judges so. Gives whether
-        there is any of that."""
+        """A take-over found these; and what else it found the last reading judges so; and of these
+        it found nothing out. Gives whether there is any of the last two."""
         self._found |= set(found)
-        disputed = set(judged) - self._found
+        disputed = {*judged, *unasked} - self._found
+        self._unasked = (self._unasked | {*unasked}) - {*judged} - self._found
         self._disputed |= dict.fromkeys(disputed, now_ms)
         return bool(disputed)
 
@@ -135,7 +156,16 @@ class SchemaChanges:
         if read.today is not None:
             self._today, self._has_tokens = read.today, read.today.tokens
             judged = set(self._judged(self._states.values(), read.today))
-        self.unrepeatable.read(judged, read)
+        unread = [at for at in self.unrepeatable.disputed if not self._saw(read, *at)]
+        self.unrepeatable.read(judged, read.started_ms, unread)
+
+    def _saw(self, read: SchemaRead, digest: str, topic: str) -> bool:
+        """Whether a reading is of all shards that a topic needs under a load spec."""
+        spec = self._specs.get(digest)
+        if spec is None:
+            return not read.unread
+        needed = (shard for table in spec.tables_of(topic) for shard in table.shards)
+        return read.unread.isdisjoint(needed)
 
     def _judged(self, states: Iterable[PartitionState], today: Today) -> Iterator[tuple[str, str]]:
         """Those of these ranges that the load spec of their record would not make again: its
@@ -175,22 +205,20 @@ class SchemaChanges:
         late = (key for each in self._holds.late_inserts for key in each.insert_counters)
         self._specs.keep(named, {TargetShard.of(key).own for key in late})
 
-    def join(
-        self, states: Collection[PartitionState], refused: Collection[str], now_ms: int
-    ) -> list[Effect]:
-        """A take-over has found these. The loop may have a load spec from before that cannot be
+    def join(self, started: Started, now_ms: int) -> list[Effect]:
+        """A take-over has found this. The loop may have a load spec from before that cannot be
         executed today. The tables may have changed since the take-over looked at them, or since the
-        last reading: where the two differ, another one is asked for, and the range waits for it.
-
-        :param refused: the digests of load specs that cannot be executed.
+        last reading: where the two differ, or the take-over could ask nobody, another one is asked
+        for, and the range waits for it.
         """
         found = {
             (state.record.spec, state.source.topic)
-            for state in states
-            if state.record.in_doubt and state.record.spec in refused
+            for state in started.states
+            if state.record.in_doubt and state.record.spec in started.refused
         }
-        judged = () if self._today is None else self._judged(states, self._today)
-        return [ReadTables()] if self.unrepeatable.join(found, set(judged), now_ms) else []
+        judged = set() if self._today is None else {*self._judged(started.states, self._today)}
+        is_open = self.unrepeatable.join(found, judged, started.unasked, now_ms)
+        return [ReadTables()] if is_open else []
 
     # What follows for partitions
 

@@ -585,10 +585,8 @@ class _Assembly:
         self.run._examine(self.run.configuration, self.run.connector.name)
 
     def _take_over_all(self) -> Started:
-        name = self.run.connector.name
-        topics = self.log.topics(
-            topics_to_load(self.configuration, name, self.log, self._told_apart)
-        )
+        known = self.configuration, self.run.connector.name, self.log, self._told_apart
+        topics = self.log.topics(topics_to_load(*known))
         sources = partitions_of(topics)
         parts = self._start_parts(self.recorder, self.log)
         started = take_over(parts, sources)
@@ -613,7 +611,7 @@ class _Assembly:
         log, topic = SourceLog(self.admin, None), self.configuration.ledger_topic
         finder = self.applying.finder
         self.heir = Heir(
-            self._start_parts(recorder, log),
+            self._start_parts(recorder, log, bears_outages=True),
             lambda s: read_view(self.kafka, topic, s, spec_needed, None, is_stable=True),
             finder.partitions,
             lambda: retired(recorder, log, {s.topic for s in finder.partitions()}, ()),
@@ -621,7 +619,9 @@ class _Assembly:
         )
         return self.heir
 
-    def _start_parts(self, recorder: Recorder, log: SourceLog) -> StartParts:
+    def _start_parts(
+        self, recorder: Recorder, log: SourceLog, *, bears_outages: bool = False
+    ) -> StartParts:
         topic = self.configuration.ledger_topic
         lease_ms = int(self.configuration.batch.lease_seconds * 1000)
         read = partial(_read_leases, self.kafka, topic, lease_ms)
@@ -634,18 +634,25 @@ class _Assembly:
             windows=self.claims or self.monitor,
             planner=self.planner,
             watch=self._watch,
-            why_not_executable=self._why_not_executable,
+            why_not_executable=partial(self._why_not_executable, bears_outages=bears_outages),
             why_no_probe=self._why_no_probe,
             start=self.run.connector.start,
             ask_group=lambda group, sources: ask_group(self.kafka, group, sources),
             now_ms=now_ms,
             find_cuts=partial(find_cuts, self.kafka),
+            bears_outages=bears_outages,
         )
 
-    def _why_not_executable(self, recorded: LoadSpec, topic: str) -> str | None:
-        today = read_today(self.configuration, [recorded])
+    def _why_not_executable(
+        self, recorded: LoadSpec, topic: str, *, bears_outages: bool
+    ) -> str | None:
         other = why_other_claims(recorded, self.specs.today.spec, topic)
-        return other or why_not_executable(recorded, today, topic)
+        if other is not None:
+            return other
+        # Shards that the topic does not need may be away.
+        of_topic = replace(recorded, tables=recorded.tables_of(topic))
+        today = read_today(self.configuration, [of_topic if bears_outages else recorded])
+        return why_not_executable(recorded, today, topic)
 
     @property
     def _told_apart(self) -> frozenset[str]:

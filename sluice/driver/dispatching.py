@@ -158,6 +158,8 @@ class Dispatcher:
         for state in busy:
             if type(state.stage) is not ToProbe or now_ms < state.retry_at_ms:
                 continue
+            if self._schema.unrepeatable.is_disputed(state):
+                continue  # where it is looked for, and what is known of it, its load spec decides
             last_ms = max(state.record.deadline_ms, state.late_insert_until_ms)
             if state.out or not has_expired(last_ms, now_ms):
                 continue

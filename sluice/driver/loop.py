@@ -365,8 +365,7 @@ class ConnectorLoop:
     def _join(self, started: Started) -> None:
         self._parts.log.adopt(state.source for state in started.states)
         self.planner.specs.join(started.specs.values())
-        found = started.states, started.refused
-        self._apply(self._schema.join(*found, self._parts.now_ms()))
+        self._apply(self._schema.join(started, self._parts.now_ms()))
         self.holds.add_late_inserts(started.late_inserts)
         self._recorder.took_over(started)
         self.states.update({state.source: state for state in started.states})

@@ -25,7 +25,7 @@ from sluice.driver.record_updates import (
     settle,
 )
 from sluice.driver.repeating import Repeats
-from sluice.driver.state import Holds, PartitionState
+from sluice.driver.state import Holds, PartitionState, ToProbe
 from sluice.driver.this_round import ThisRound
 
 #: No new range is begun while what is loaded waits for more than so many transactions.
@@ -132,6 +132,10 @@ class RoundPlanner:
                 updates += stand_still(members)
                 resting.append(members)
                 this_round.effects += self._freezing.asks(members, now_ms)
+                continue
+            # Its tables may have been altered since that was decided, or since it was looked for.
+            sought = (state for state in members if isinstance(state.stage, ToProbe))
+            if any(map(this_round.stops_unprobable, sought)):
                 continue
             found, runs = repeats.updates(members)
             goes = runs or any(update.dispatch for update in found)

@@ -74,6 +74,8 @@ class StartParts:
     :param start: where a topic begins that never existed here.
     :param ask_group: looks at the group of another loader that `start` names.
     :param find_cuts: looks after logs whose leader has changed since a record.
+    :param bears_outages: what a shard that does not answer would have to say of a range in doubt is
+        left for the loop to find out, and the range waits. Without, a take-over needs all shards.
     """
 
     recorder: Recorder
@@ -90,6 +92,7 @@ class StartParts:
     ask_group: AskGroup
     now_ms: Clock
     find_cuts: FindCuts = no_cuts
+    bears_outages: bool = False
 
 
 @dataclass(slots=True)
@@ -99,8 +102,9 @@ class Started:
     :param specs: by digest, the load specs that can be executed, today's among them.
     :param elsewhere: other partitions whose last record in the ledger, as far as it was read,
         is in doubt.
-    :param refused: by digest, who decoded under a recorded load spec, and why it cannot be
-        executed.
+    :param refused: by digest, a recorded load spec that cannot be executed, and why.
+    :param unasked: load spec, by digest, and topic, of which no server said whether it can be
+        executed: it is among `specs`, and nothing may be sent under it before one says.
     :param recorded: all partitions that have a record in the ledger, and perhaps more; None:
         nobody knows.
     """
@@ -110,7 +114,8 @@ class Started:
     specs: dict[str, NamedSpec] = field(default_factory=dict)
     batch: int = 0
     elsewhere: list[TopicPartition] = field(default_factory=list)
-    refused: dict[str, tuple[str, str]] = field(default_factory=dict)
+    refused: dict[str, tuple[LoadSpec, str]] = field(default_factory=dict)
+    unasked: set[tuple[str, str]] = field(default_factory=set)
     recorded: frozenset[TopicPartition] | None = None
 
     def add(self, more: Started) -> None:
@@ -120,6 +125,7 @@ class Started:
             late_insert for late_insert in more.late_inserts if late_insert not in self.late_inserts
         ]
         self.specs |= more.specs
+        self.unasked |= more.unasked
         self.batch = more.batch
         self.recorded = more.recorded
 
@@ -201,7 +207,7 @@ def first_records(
 
     :param keeps: they name this owner already: nothing is written, and each keeps its record.
     """
-    parts = replace(parts, why_no_probe=_asked_once(parts.why_no_probe))
+    parts = replace(parts, why_no_probe=_asked_once(parts))
     started = Started(batch=batch)
     _load_specs(parts, view, started)
     observed = _observe(parts, taken, view)
@@ -269,17 +275,29 @@ def _held_until_ms(view: LedgerView) -> dict[TopicPartition, int]:
     return held
 
 
-def _asked_once(why_no_probe: WhyNoProbe) -> WhyNoProbe:
-    """Servers are asked about the tables of a topic once, not for each of its partitions."""
-    known: dict[tuple[int, str, bool], str | None] = {}
+def _asked_once(parts: StartParts) -> WhyNoProbe:
+    """Servers are asked about the same tables once, not for each partition or topic of them: one
+    that does not answer would be waited for each time. Where an outage is borne, and nobody says
+    it, the probe says it, as soon as it can be made."""
+    known: dict[tuple[int, tuple[str, ...], bool], str | None] = {}
 
     def ask(spec: LoadSpec, topic: str, is_recorded: bool) -> str | None:
-        key = id(spec), topic, is_recorded
+        key = id(spec), _entries(spec, topic), is_recorded
         if key not in known:
-            known[key] = why_no_probe(spec, topic, is_recorded)
+            try:
+                known[key] = parts.why_no_probe(spec, topic, is_recorded)
+            except TransientError as error:
+                if not parts.bears_outages:
+                    raise
+                _logger.warning("whether topic %s can be probed nobody says: %s", topic, error)
+                known[key] = None
         return known[key]
 
     return ask
+
+
+def _entries(spec: LoadSpec, topic: str) -> tuple[str, ...]:
+    return tuple(table.entry for table in spec.tables_of(topic))
 
 
 def _new(observed: list[Observed], view: LedgerView) -> dict[TopicPartition, Observed]:
@@ -323,15 +341,42 @@ def _load_specs(parts: StartParts, view: LedgerView, started: Started) -> None:
         except TerminalError as error:
             _logger.warning("recorded load spec %s: %s", digest, error)
             continue
-        # One topic that it cannot be executed for is enough: load specs are held by digest alone.
-        whys = (parts.why_not_executable(recorded, topic) for topic in sorted(set(topics)))
-        why = next((why for why in whys if why is not None), None)
+        why, unasked = _why_refused(parts, recorded, sorted(set(topics)))
         if why is not None:
             _logger.warning("recorded load spec %s cannot be executed today: %s", digest, why)
-            started.refused[digest] = recorded.decoder, why
+            started.refused[digest] = recorded, why
             continue
         parts.watch(recorded)
+        started.unasked.update((digest, topic) for topic in unasked)
         started.specs[digest] = NamedSpec(digest, recorded, view.specs[digest])
+
+
+def _why_refused(
+    parts: StartParts, recorded: LoadSpec, topics: list[str]
+) -> tuple[str | None, list[str]]:
+    """Why a recorded load spec cannot be executed, and for which of these topics nobody says it.
+    One topic that it cannot be executed for is enough: load specs are held by digest alone."""
+    together: dict[tuple[str, ...], list[str]] = {}
+    for topic in topics:
+        together.setdefault(_entries(recorded, topic), []).append(topic)
+    unasked: list[str] = []
+    for alike in together.values():
+        try:
+            why = parts.why_not_executable(recorded, alike[0])
+        except TransientError as error:
+            if not parts.bears_outages:
+                raise
+            _logger.warning(
+                "what is in doubt of %s waits until somebody says whether its load spec can be "
+                "executed: %s",
+                ", ".join(alike),
+                error,
+            )
+            unasked += alike
+        else:
+            if why is not None:
+                return why, unasked
+    return None, unasked
 
 
 def _observe(parts: StartParts, taken: TakeOver, view: LedgerView) -> list[Observed]:
@@ -448,7 +493,8 @@ def _decide(
     decision = decide(facts)
     if decision.stops:
         today = parts.planner.spec
-        decoder, _ = started.refused.get(record.spec, ("", ""))
+        refused, _ = started.refused.get(record.spec, (None, ""))
+        decoder = "" if refused is None else refused.decoder
         is_known = facts.memory is Memory.HOLDS and decoder != today.decoder
         earlier = decoder if is_known else ""
         return state, record, stop_error(decision, item, why, today.connector, earlier)
@@ -527,34 +573,40 @@ def _facts(
     elif item.cut or item.stable_end < (record.end if record else 0):
         log = Log.END_LOST
     memory, executable, probe = Memory.HOLDS, Executable.YES, Probe.POSSIBLE
-    spec = started.specs.get(record.spec if record else "", parts.planner.specs.today).spec
-    no_entry = _entry_missing(state, spec)
+    digest = record.spec if record else ""
+    spec = started.specs.get(digest, parts.planner.specs.today).spec
+    refused, refusal = started.refused.get(digest, (None, ""))
+    no_entry = _entry_missing(state, spec, refused)
     fresh = record is not None and _is_fresh(record) and no_entry is None
-    if committed is Committed.IN_DOUBT and record is not None and not fresh:
-        if record.spec not in started.specs:
+    left = record is not None and (record.spec, item.source.topic) in started.unasked
+    if committed is Committed.IN_DOUBT and record is not None and not (fresh or left):
+        is_recorded = record.spec in started.specs
+        if not is_recorded:
             executable, why = Executable.NO, "its load spec cannot be executed any more"
-            _, refusal = started.refused.get(record.spec, ("", ""))
             why += f" ({refusal})" if refusal else ""
         # A replay looks again, freshly, before it is sent.
         forgotten = why_forgotten(state, spec, parts.windows.current(), now_ms, 0)
+        if forgotten is None and parts.bears_outages and is_recorded and no_entry is None:
+            forgotten = ""  # it waits until the window was read
         if forgotten != "":
             memory, why = Memory.OVERRUN, "ClickHouse may have forgotten its blocks"
             why += f" ({forgotten})" if forgotten else ""
-        is_recorded = record.spec in started.specs
-        no_probe = no_entry or (
-            parts.why_no_probe(spec, item.source.topic, is_recorded) if why else None
-        )
+        topic = item.source.topic
+        no_probe = no_entry or (parts.why_no_probe(spec, topic, is_recorded) if why else None)
         if no_probe is not None and why:
             probe, why = Probe.IMPOSSIBLE, f"{why}, and it cannot be probed: {no_probe}"
     return Facts(committed, ledger, item.topic, log, memory, executable, probe), why
 
 
-def _entry_missing(state: PartitionState, spec: LoadSpec) -> str | None:
-    """Why a probe under this load spec would not look into all tables of the range."""
+def _entry_missing(state: PartitionState, spec: LoadSpec, refused: LoadSpec | None) -> str | None:
+    """Why a probe under this load spec would not look into all tables of the range.
+
+    :param refused: the recorded load spec, if it cannot be executed.
+    """
     topic = state.source.topic
     if not spec.tables_of(topic):
         return "no table entry takes this topic any more"
-    gone = target_shards_gone(state.background, spec, topic)
+    gone = target_shards_gone(state.background, spec, topic, refused)
     return f"{gone[0]} is not configured any more" if gone else None
 
 

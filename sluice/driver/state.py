@@ -449,12 +449,17 @@ class Holds:
         return held
 
 
-def target_shards_gone(background: Background, spec: LoadSpec, topic: str) -> list[str]:
+def target_shards_gone(
+    background: Background, spec: LoadSpec, topic: str, recorded: LoadSpec | None = None
+) -> list[str]:
     """Where a range in doubt may have blocks and a load spec does not insert, in words: table
     entries, and shards of those that it has.
 
     A probe under that load spec would not look there: rows of a table entry would count as loaded,
     rows in a shard as missing.
+
+    :param recorded: the load spec of its record, if it is known: no window tells of an entry whose
+        blocks are staged, or that is parked.
     """
     # What was inserted without being staged has no marker, and nobody looks for its rows (R21).
     shards = {
@@ -467,6 +472,7 @@ def target_shards_gone(background: Background, spec: LoadSpec, topic: str) -> li
         }
     )
     held = {entry for entry, _ in target_shards} | set(background.rest)
+    held |= {table.entry for table in recorded.tables_of(topic)} if recorded else set()
     gone = [f"table entry {entry}" for entry in sorted(held - shards.keys())]
     for entry, shard in target_shards:
         if entry in shards and shard not in (*shards[entry], CLAIMS):

@@ -56,13 +56,18 @@ class ThisRound:
         self.effects.append(StopPartition(state.source, error))
 
     def have_probed(self, state: PartitionState) -> None:
-        """Have a range looked for. Where a table or shard of it is not configured any more nobody
-        would look there, so it stops."""
-        gone = target_shards_gone(state.background, self.spec_of(state), state.source.topic)
+        """Have a range looked for, if that can be."""
+        if not self.stops_unprobable(state):
+            state.probe()
+
+    def stops_unprobable(self, state: PartitionState) -> bool:
+        """Whether a range cannot be looked for: where a table or shard of it is not configured any
+        more nobody would look there, nor load what was found missing. Then it stops."""
+        spec, recorded = self.spec_of(state), self.planner.specs.get(state.record.spec)
+        gone = target_shards_gone(state.background, spec, state.source.topic, recorded)
         if gone:
             self.stop(state, unprobable(state.block_range, gone[0], self.planner.spec.connector))
-        else:
-            state.probe()
+        return bool(gone)
 
     def take_or_stop(
         self, state: PartitionState, target_shards: list[TargetShard], reservation: int

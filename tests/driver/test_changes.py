@@ -9,7 +9,7 @@ import pytest
 
 from sluice.clickhouse.comparing import Today
 from sluice.clickhouse.reactions import build_error, reaction_to
-from sluice.core.budget import TargetShard
+from sluice.core.budget import TargetShard, own_target_shards
 from sluice.core.errors import SluiceError, TerminalError
 from sluice.core.load_spec import Column, LoadSpec
 from sluice.core.ranges import TopicPartition
@@ -20,6 +20,7 @@ from sluice.driver.load_specs import NamedSpec
 from sluice.driver.ports import SchemaRead
 from sluice.driver.refreshing import SchemaChangedError
 from sluice.driver.start import Started
+from sluice.driver.state import AsRecorded
 from sluice.spark.jobs import JobLostError
 from sluice.worker.assignment import Assignment
 from tests.driver.loop_world import START_MS, Answer, World, kinds, run, table_spec
@@ -41,6 +42,9 @@ class AlteredWorld(World):
 
     :param tokens: what the server knows.
     """
+
+    #: Shards that readings are not of.
+    unread = frozenset[str]()
 
     def __init__(self, *sources: TopicPartition, tokens: bool = True) -> None:
         tables = tuple(table_spec(s.topic, (s.topic,)) for s in sources)
@@ -71,7 +75,8 @@ class AlteredWorld(World):
             for table in self.now_spec.tables
         }
         today = Today("chdb 1", "UTC", frozenset({"s1"}), facts, self.tokens)
-        self.put(SchemaRead(started_ms, today, self.now_spec, self.barred))
+        read = SchemaRead(started_ms, today, self.now_spec, self.barred, unread=self.unread)
+        self.put(read)
 
     def alter(self, *names: str) -> None:
         """ALTER TABLE … ADD COLUMN, and a reading."""
@@ -199,7 +204,7 @@ def test_where_rows_are_hashed_what_joins_in_doubt_is_probed_under_todays_spec(
     def take_over(sources: list[TopicPartition]) -> Started:
         digest, states = world.spec.digest(), [world.overrun(joins, 10, 1)]
         if is_refused:
-            return Started(states, refused={digest: ("", "x")})
+            return Started(states, refused={digest: (world.spec, "x")})
         return Started(states, specs={digest: NamedSpec.of(world.spec)})
 
     loop = world.loop(take_over_new=take_over)
@@ -230,6 +235,82 @@ def test_what_joins_under_columns_that_the_loop_has_not_read_yet_keeps_its_spec(
     world.at(200_000, loop.stopping.set)
     loop.run(None, 5.0)
     assert world.specs(joins)[0] == ("PROBE", 0, new.digest())
+    assert world.rows_of(joins) == [1] * 10
+
+
+@pytest.mark.parametrize("says", ["all is as it was", "it fits", "it does not fit"])
+@pytest.mark.parametrize("another_is_away", [False, True])
+def test_what_a_take_over_could_ask_nobody_about_waits_for_a_reading_of_its_shards(
+    says: str, another_is_away: bool
+) -> None:
+    """A shard was away. The last reading says nothing against it, and may be from before."""
+    joins, asked, seen = TopicPartition("a", 1), list[int](), list[object]()
+    away = frozenset({"s2"}) if another_is_away else frozenset[str]()
+    world = AlteredWorld(P0)
+    recorded = replace(world.spec, range_bytes_max=world.spec.range_bytes_max + 1)
+
+    def take_over(sources: list[TopicPartition]) -> Started:
+        digest, state = recorded.digest(), world.overrun(joins, 10, 1)
+        state.stage = AsRecorded()
+        state.record = world.group[joins] = replace(state.record, spec=digest)
+        specs = {digest: NamedSpec.of(recorded)}
+        return Started([state], specs=specs, unasked={(digest, "a")})
+
+    def partly() -> None:
+        world.unread = frozenset({"s1", *away})
+        world.tell(world.now)
+
+    def whole() -> None:
+        seen.append(world.specs(joins))
+        world.unread = away
+        if says == "it does not fit":
+            world.now_spec = replace(
+                world.spec, tables=(replace(world.spec.tables[0], partition_key="intDiv(id, 2)"),)
+            )
+        if says == "all is as it was":
+            world.put(SchemaRead(world.now, None, world.spec, {}, unread=away))
+        else:
+            world.tell(world.now)
+
+    world.read_schema = lambda: asked.append(world.now)
+    loop = world.loop(take_over_new=take_over)
+    world.at(5_000, lambda: world.tell(world.now))
+    world.at(60_000, lambda: world.ends.update({joins: 10}))
+    world.at(130_000, partly)
+    world.at(150_000, whole)
+    world.at(300_000, loop.stopping.set)
+    loop.run(None, 5.0)
+    assert seen == [[]] and asked
+    fits = says != "it does not fit"
+    expected = ("RENEW", 0, recorded) if fits else ("PROBE", 0, world.now_spec)
+    assert world.specs(joins)[0] == (*expected[:2], expected[2].digest())
+    assert world.rows_of(joins) == [1] * 10
+
+
+def test_what_nobody_was_asked_about_is_not_looked_for_before_a_reading() -> None:
+    """It has to be probed, as its bundle is gone. Under its own load spec all of it would be sent
+    again, since its table keeps one of equal rows; under another one it makes others."""
+    joins = TopicPartition("a", 1)
+    world = AlteredWorld(P0)
+    table = replace(world.spec.tables[0], delivery="replacing")
+    recorded = replace(world.spec, tables=(table,))
+    world.now_spec = replace(world.spec, tables=(replace(table, partition_key="intDiv(id, 2)"),))
+    world.tables[own_target_shards(table)[0]] = world.own["a"]
+    world.own["a"].rows |= {(joins, offset): 1 for offset in range(10)}
+
+    def take_over(sources: list[TopicPartition]) -> Started:
+        digest, state = recorded.digest(), world.overrun(joins, 10, 1)
+        state.record = world.group[joins] = replace(state.record, spec=digest)
+        specs = {digest: NamedSpec.of(recorded)}
+        return Started([state], specs=specs, unasked={(digest, "a")})
+
+    world.read_schema = lambda: None
+    loop = world.loop(take_over_new=take_over)
+    world.at(60_000, lambda: world.ends.update({joins: 10}))
+    world.at(150_000, lambda: world.tell(world.now))
+    world.at(300_000, loop.stopping.set)
+    loop.run(None, 5.0)
+    assert world.specs(joins)[0] == ("PROBE", 0, world.now_spec.digest())
     assert world.rows_of(joins) == [1] * 10
 
 

@@ -124,7 +124,7 @@ def test_an_heir_looks_at_what_can_be_loaded(
     assembly.kafka = assembly.names = assembly.admin = None
     assembly.specs = SimpleNamespace(today=SimpleNamespace(spec=SimpleNamespace(tables=())))
     assembly.applying = connector._Applied(assembly)
-    monkeypatch.setattr(connector._Assembly, "_start_parts", lambda *_: None)
+    monkeypatch.setattr(connector._Assembly, "_start_parts", lambda *_, **__: None)
     sources = assembly._make_heir(SimpleNamespace(announce=None))
     for _ in range(GONE_LOOKS - 1):
         with pytest.raises(TopicMissingError):

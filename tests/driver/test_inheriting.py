@@ -3,22 +3,27 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
 
+from sluice.clickhouse.comparing import Today
 from sluice.core.errors import TransientError
 from sluice.core.fleet.view import Member, View
 from sluice.core.ledger import Background, CommittedOffset, LedgerView
+from sluice.core.load_spec import LoadSpec
 from sluice.core.ranges import TopicPartition
 from sluice.core.records import GENESIS, Kind, Record
-from sluice.driver import inheriting
+from sluice.driver import connector, inheriting
 from sluice.driver.beginning import StartRefusedError
 from sluice.driver.inheriting import Heir
+from sluice.driver.load_specs import LoadSpecs
 from sluice.driver.start import Started, StartParts
 from sluice.driver.state import PartitionState
 from sluice.kafka.recorder import TakeOver
+from tests.driver.loop_world import table_spec
 
 P0, P1 = TopicPartition("a", 0), TopicPartition("a", 1)
 DEAD = "run-dead"
@@ -213,3 +218,21 @@ def test_what_no_leader_told_of_is_taken_in_at_once_when_another_member_hands_it
     given = Record(Kind.SETTLE, 2, 1, 0, 0, "me", 0, "A" * 11, "f" * 16, 0, 0)
     group.records[P0] = CommittedOffset.of(given)
     assert begun(heir, 12) == [P0]
+
+
+def test_an_heir_asks_only_the_shards_of_a_topic_whether_its_load_spec_can_be_executed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Another topic's may be away."""
+    tables = (table_spec("t", ("a",)), replace(table_spec("u", ("b",)), shards=("s2",)))
+    recorded, asked = LoadSpec("p", "c", "chdb 1", 1 << 20, tables), list[LoadSpec]()
+
+    def read_today(_: Any, recorded: list[LoadSpec]) -> Today:
+        asked.extend(recorded)
+        return Today("chdb 2", "UTC", frozenset({"s1", "s2"}), {})
+
+    monkeypatch.setattr(connector, "read_today", read_today)
+    assembly: Any = object.__new__(connector._Assembly)
+    assembly.configuration, assembly.specs = None, LoadSpecs(recorded)
+    assert "chdb 2" in str(assembly._why_not_executable(recorded, "a", bears_outages=True))
+    assert [[table.entry for table in spec.tables] for spec in asked] == [["t"]]

@@ -6,10 +6,13 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
 from sluice.core.anomalies import _judge_hand
+from sluice.core.errors import TerminalError, TransientError
 from sluice.core.fleet.view import Member, View
 from sluice.core.ledger import (
     Background,
@@ -25,6 +28,7 @@ from sluice.core.load_spec import LoadSpec
 from sluice.core.ranges import EpochOffset, Range, TopicPartition
 from sluice.core.records import Kind, encode
 from sluice.core.topics import NO_TOPIC_ID
+from sluice.driver import start as starting
 from sluice.driver.discovering import retired
 from sluice.driver.dispatching import assigned
 from sluice.driver.inheriting import Heir
@@ -39,6 +43,7 @@ from sluice.driver.state import PossibleLateInsert
 from sluice.kafka import ledger
 from sluice.kafka.ledger import read_view
 from sluice.kafka.log import Cuts
+from tests.driver.loop_world import World, table_spec
 from tests.driver.starting import spec_of, start, start_parts
 from tests.kafka.groups import NOW, SETTLED, Group, intend
 from tests.support.kafka import Kafka, numbered
@@ -55,7 +60,12 @@ def group(kafka: Kafka) -> Iterator[Group]:
 
 
 def leave_in_doubt(
-    group: Group, recorded: LoadSpec, *more: LedgerEntry, partition: int = 0, owner: str = "old"
+    group: Group,
+    recorded: LoadSpec,
+    *more: LedgerEntry,
+    partition: int = 0,
+    owner: str = "old",
+    background: Background = BACKGROUND,
 ) -> None:
     """A driver recorded a range of two entries, and is gone.
 
@@ -68,7 +78,7 @@ def leave_in_doubt(
     old = group.recorder(owner)
     entries = (
         spec_entry(recorded.digest(), recorded.canonical()),
-        record_entry(source, record, BACKGROUND),
+        record_entry(source, record, background),
         *more,
     )
     old.finish_take_over(old.take_over([source]), Commit({source: record}, entries))
@@ -93,6 +103,16 @@ def test_what_cannot_be_repeated_is_not_probed_under_a_spec_without_its_tables(
     assert state.stopped is not None and "sluice resolve" in state.stopped.hint
     assert state.stopped.hint.startswith(f"Put {group.topic} back") == (not entries)
     assert group.committed() is not None and state.record.owner == "old"
+
+
+def test_a_staged_entry_that_is_gone_is_missed_though_no_window_knows_of_its_blocks(
+    group: Group,
+) -> None:
+    a, b = spec_of("a", "b", topic=group.topic).tables
+    recorded = replace(spec_of(topic=group.topic), tables=(a, replace(b, delivery="staged")))
+    leave_in_doubt(group, recorded, background=replace(BACKGROUND, insert_counters={"a/s1": 0}))
+    started, _ = start(group, spec_of("a", topic=group.topic), why="a column was retyped")
+    assert "table entry b is not configured any more" in str(started.states[0].stopped)
 
 
 def test_what_can_be_repeated_is_although_its_entry_is_gone(group: Group) -> None:
@@ -349,6 +369,105 @@ def test_what_somebody_else_recorded_since_it_was_read_ahead_is_read_anew(two: G
     assert read == [two.sources, two.sources[:1]]
     (state,) = started.states
     assert (state.record.kind, state.record.spec) == (Kind.RENEW, recorded.digest())
+
+
+def away(*_: object) -> str | None:
+    raise TransientError("simulated: shard s2 is away")
+
+
+def unreadable(text: str) -> LoadSpec:
+    raise TerminalError("another version of Sluice wrote it")
+
+
+def as_they_were(started: Started, *specs: LoadSpec) -> bool:
+    """Whether all go on under their load specs: neither decided about nor given more time."""
+    states = sorted(started.states, key=lambda state: state.source)
+    assert [state.record.spec for state in states] == [spec.digest() for spec in specs]
+    assert {state.record.deadline_ms for state in states} == {intend("old", 0, 10).deadline_ms}
+    assert {(state.record.kind, state.record.owner) for state in states} == {(Kind.RENEW, "new")}
+    return not any(state.stopped or state.has_to_be_probed for state in states)
+
+
+def test_an_heir_takes_over_as_it_is_what_a_shard_that_is_away_would_have_to_say(
+    two: Group,
+) -> None:
+    """The other partitions of the dead one go on: they may need other shards. A start needs all."""
+    recorded = spec_of("a", "b", topic=two.topic)
+    today = replace(recorded, range_bytes_max=2 << 20)
+    leave_in_doubt(two, recorded)
+    leave_in_doubt(two, today, partition=1)
+    parts = replace(start_parts(two, today, why=None), why_not_executable=away)
+    with pytest.raises(TransientError, match="s2 is away"):
+        take_over(parts, two.sources)
+    started = take_over(replace(parts, bears_outages=True), two.sources)
+    assert as_they_were(started, recorded, today)
+    assert started.unasked == {(recorded.digest(), two.topic)}
+    assert started.specs.keys() == {recorded.digest(), today.digest()}
+
+
+@pytest.mark.parametrize("why", ["it was refused", "nobody can read it", "its window forgot"])
+def test_an_heir_keeps_what_is_known_though_nobody_says_whether_it_can_be_probed(
+    two: Group, monkeypatch: pytest.MonkeyPatch, why: str
+) -> None:
+    """Its loop would not know of a load spec that was refused: the next reading has no such one."""
+    recorded, asked = spec_of("a", "b", topic=two.topic), list[str]()
+
+    def why_no_probe(_: LoadSpec, topic: str, is_recorded: bool) -> str | None:
+        asked.append(topic)
+        return away()
+
+    for number in range(2):
+        leave_in_doubt(two, recorded, partition=number)
+    today = replace(recorded, range_bytes_max=2 << 20)
+    world = World(two.sources, today.tables)
+    if why == "nobody can read it":
+        monkeypatch.setattr(starting, "parse_spec", unreadable)
+    elif why == "its window forgot":
+        world.own["a"].fill(2 * world.own["a"].blocks)
+    parts = start_parts(two, today, why="x" if why == "it was refused" else None, world=world)
+    started = take_over(replace(parts, why_no_probe=why_no_probe, bears_outages=True), two.sources)
+    states = started.states
+    assert [(s.stopped, s.has_to_be_probed) for s in states] == [(None, True)] * 2
+    assert {(s.record.kind, s.record.spec) for s in states} == {(Kind.RENEW, recorded.digest())}
+    assert asked == [two.topic], "once for all of its partitions"
+
+
+@pytest.mark.parametrize("bears_outages", [True, False])
+def test_an_heir_does_not_take_a_window_that_was_never_read_for_one_that_forgot(
+    group: Group, bears_outages: bool
+) -> None:
+    recorded = spec_of("a", "b", topic=group.topic)
+    leave_in_doubt(group, recorded)
+    world = World(group.sources, recorded.tables)
+    world.outages["s1"] = "simulated: nobody answers"
+    parts = start_parts(group, recorded, why=None, world=world)
+    started = take_over(replace(parts, bears_outages=bears_outages), group.sources)
+    assert as_they_were(started, recorded) is bears_outages
+
+
+def test_an_heir_waits_for_no_window_that_nobody_reads_any_more(group: Group) -> None:
+    """It would wait for ever, without a word."""
+    recorded = spec_of("a", topic=group.topic)
+    leave_in_doubt(group, recorded)
+    world = World(group.sources, recorded.tables)
+    parts = replace(start_parts(group, recorded, why=None, world=world), bears_outages=True)
+    (state,) = take_over(parts, group.sources).states
+    assert "table entry b is not configured any more" in str(state.stopped)
+
+
+def test_of_topics_that_go_to_the_same_tables_servers_are_asked_once() -> None:
+    """Of many topics, each would wait for a shard that is away."""
+    tables = (table_spec("t", ("a", "b")), table_spec("u", ("c",)))
+    recorded, asked = LoadSpec("p", "dc1", "chdb 1", 1 << 20, tables), list[str]()
+
+    def why_not(_: LoadSpec, topic: str) -> str | None:
+        asked.append(topic)
+        return None if topic == "c" else away()
+
+    parts: Any = SimpleNamespace(why_not_executable=why_not, bears_outages=True)
+    found = starting._why_refused(parts, recorded, [*"abc"])
+    assert found == (None, ["a", "b"])
+    assert asked == ["a", "c"]
 
 
 @pytest.mark.parametrize("in_doubt", [False, True])

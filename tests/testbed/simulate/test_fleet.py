@@ -26,8 +26,8 @@ DRAWN = (
 #: The seed that noticed each planted bug; when it notices no more, these are searched.
 CAUGHT_BY = {
     "dead-are-fenced-after-reading": 8,
-    "handed-over-in-doubt": 11,
-    "handed-over-and-not-forgotten": 1,
+    "handed-over-in-doubt": 17,
+    "handed-over-and-not-forgotten": 3,
     "taken-without-reading-the-owner": 2,
     "own-id-initialised-by-a-take-over": 1,
     "an-heir-that-was-fenced-tries-again": 26,
