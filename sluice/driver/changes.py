@@ -84,11 +84,13 @@ class Unrepeatable:
         left = {each: ms for each, ms in self._disputed.items() if each not in over}
         if judged is None:
             self._found |= over - self._unasked
+            self._unasked &= left.keys()
         else:
-            left = {at: ms for at, ms in left.items() if at in judged or at in self._unasked}
+            stay = {*judged, *self._unasked, *unread}
+            left = {at: ms for at, ms in left.items() if at in stay}
             self._found = set(judged) - left.keys()
+            self._unasked = left.keys() - set(judged)
         self._disputed = left
-        self._unasked = (self._unasked & left.keys()).difference(judged or ())
 
     def join(
         self,

@@ -520,7 +520,7 @@ class _Assembly:
         begins without any."""
         fleet = self.fleet
         started = self._take_over_all() if fleet is None or fleet.why_alone else Started()
-        self.specs.join(started.specs.values())
+        self.specs.join(started.specs.values(), started.unexecutable)
         configuration = self.configuration
         name = self.run.connector.name
         self.schema = SchemaReader(

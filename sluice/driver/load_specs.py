@@ -51,6 +51,8 @@ class LoadSpecs:
     def __init__(self, today: LoadSpec, *, is_recorded: bool = True) -> None:
         self.today = NamedSpec.of(today)
         self._of = {self.today.digest: self.today}
+        #: Those that records name and that cannot be executed: nothing is sent under them.
+        self._refused: dict[str, LoadSpec] = {}
         #: Names that this driver gave, and that the ledger does not know. A name stays though its
         #: load spec is let go: a take-over that writes nothing may bring it back.
         self._unrecorded: set[str] = set() if is_recorded else {self.today.digest}
@@ -66,6 +68,10 @@ class LoadSpecs:
         """The load spec of this name; None: it cannot be executed, or nothing names it."""
         named = self._of.get(digest)
         return None if named is None else named.spec
+
+    def of_record(self, digest: str) -> LoadSpec | None:
+        """The load spec of this name, also where it cannot be executed; None: nobody knows it."""
+        return self.get(digest) or self._refused.get(digest)
 
     def texts(self, named: Iterable[str]) -> dict[str, str]:
         """By digest, the canonical form of those of these that may be sent."""
@@ -102,9 +108,15 @@ class LoadSpecs:
             self._adopted.append(named.digest)
         return self._of[named.digest]
 
-    def join(self, found: Iterable[NamedSpec]) -> None:
-        """A take-over found these, and that they can be executed; none is expected any more."""
+    def join(
+        self, found: Iterable[NamedSpec], refused: Iterable[tuple[str, LoadSpec]] = ()
+    ) -> None:
+        """A take-over found these, and that they can be executed; none is expected any more.
+
+        :param refused: those that cannot, and their digests.
+        """
         found = tuple(found)
+        self._refused |= dict(refused)
         for named in found:
             self._of.setdefault(named.digest, named)
         self._tell(arrived=[named.spec for named in found])
@@ -118,6 +130,7 @@ class LoadSpecs:
         """
         kept, left = {*named, self.today.digest, *self._adopted}, set(held)
         of = {digest: each for digest, each in self._of.items() if digest in kept}
+        self._refused = {digest: each for digest, each in self._refused.items() if digest in kept}
         for digest, each in (*of.items(), *self._of.items()):
             its = _target_shards(each.spec) if left else set()
             if not left.isdisjoint(its):

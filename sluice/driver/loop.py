@@ -364,7 +364,7 @@ class ConnectorLoop:
 
     def _join(self, started: Started) -> None:
         self._parts.log.adopt(state.source for state in started.states)
-        self.planner.specs.join(started.specs.values())
+        self.planner.specs.join(started.specs.values(), started.unexecutable)
         self._apply(self._schema.join(started, self._parts.now_ms()))
         self.holds.add_late_inserts(started.late_inserts)
         self._recorder.took_over(started)

@@ -134,8 +134,8 @@ class RoundPlanner:
                 this_round.effects += self._freezing.asks(members, now_ms)
                 continue
             # Its tables may have been altered since that was decided, or since it was looked for.
-            sought = (state for state in members if isinstance(state.stage, ToProbe))
-            if any(map(this_round.stops_unprobable, sought)):
+            sought = [state for state in members if isinstance(state.stage, ToProbe)]
+            if [state for state in sought if this_round.stops_unprobable(state)]:
                 continue
             found, runs = repeats.updates(members)
             goes = runs or any(update.dispatch for update in found)

@@ -118,6 +118,11 @@ class Started:
     unasked: set[tuple[str, str]] = field(default_factory=set)
     recorded: frozenset[TopicPartition] | None = None
 
+    @property
+    def unexecutable(self) -> list[tuple[str, LoadSpec]]:
+        """The load specs that cannot be executed, and their digests."""
+        return [(digest, spec) for digest, (spec, _) in self.refused.items()]
+
     def add(self, more: Started) -> None:
         """Take in what a later take-over found; what is settled and retiring is let go."""
         self.states += [s for s in more.states if s.record.in_doubt or not s.retiring]
@@ -125,7 +130,7 @@ class Started:
             late_insert for late_insert in more.late_inserts if late_insert not in self.late_inserts
         ]
         self.specs |= more.specs
-        self.unasked |= more.unasked
+        self.refused |= more.refused
         self.batch = more.batch
         self.recorded = more.recorded
 
@@ -576,8 +581,10 @@ def _facts(
     digest = record.spec if record else ""
     spec = started.specs.get(digest, parts.planner.specs.today).spec
     refused, refusal = started.refused.get(digest, (None, ""))
-    no_entry = _entry_missing(state, spec, refused)
-    fresh = record is not None and _is_fresh(record) and no_entry is None
+    is_fresh = record is not None and _is_fresh(record)
+    # Of a fresh record nobody has inserted anything: what is missing stands in its background.
+    no_entry = _entry_missing(state, spec, None if is_fresh else refused)
+    fresh = is_fresh and no_entry is None
     left = record is not None and (record.spec, item.source.topic) in started.unasked
     if committed is Committed.IN_DOUBT and record is not None and not (fresh or left):
         is_recorded = record.spec in started.specs

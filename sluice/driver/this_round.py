@@ -63,7 +63,7 @@ class ThisRound:
     def stops_unprobable(self, state: PartitionState) -> bool:
         """Whether a range cannot be looked for: where a table or shard of it is not configured any
         more nobody would look there, nor load what was found missing. Then it stops."""
-        spec, recorded = self.spec_of(state), self.planner.specs.get(state.record.spec)
+        spec, recorded = self.spec_of(state), self.planner.specs.of_record(state.record.spec)
         gone = target_shards_gone(state.background, spec, state.source.topic, recorded)
         if gone:
             self.stop(state, unprobable(state.block_range, gone[0], self.planner.spec.connector))

@@ -15,7 +15,7 @@ from sluice.core.load_spec import Column, LoadSpec
 from sluice.core.ranges import TopicPartition
 from sluice.core.receipts import Failed, Outdated
 from sluice.core.records import Kind
-from sluice.driver.changes import LOOK_FOR_FIELDS_MS
+from sluice.driver.changes import LOOK_FOR_FIELDS_MS, Unrepeatable
 from sluice.driver.load_specs import NamedSpec
 from sluice.driver.ports import SchemaRead
 from sluice.driver.refreshing import SchemaChangedError
@@ -285,6 +285,21 @@ def test_what_a_take_over_could_ask_nobody_about_waits_for_a_reading_of_its_shar
     expected = ("RENEW", 0, recorded) if fits else ("PROBE", 0, world.now_spec)
     assert world.specs(joins)[0] == (*expected[:2], expected[2].digest())
     assert world.rows_of(joins) == [1] * 10
+
+
+def test_what_was_judged_for_a_while_waits_for_its_own_shards_all_the_same() -> None:
+    """Nobody was asked about it; a reading of other shards finds an alteration, and the next one
+    that it was undone. Neither says anything of the shard that is away."""
+    at, unread = ("digest", "a"), [("digest", "a")]
+    unrepeatable = Unrepeatable()
+    assert unrepeatable.join((), (), {at}, 10)
+    for judged in ({at}, set[tuple[str, str]](), None):
+        unrepeatable.read(judged, 20, unread)
+        assert {*unrepeatable.disputed} == {at}
+    state = World([TopicPartition("a", 0)]).overrun(TopicPartition("a", 0), 10, 1)
+    state.record = replace(state.record, spec="digest")
+    unrepeatable.read(None, 30)
+    assert not unrepeatable.disputed and state not in unrepeatable
 
 
 def test_what_nobody_was_asked_about_is_not_looked_for_before_a_reading() -> None:

@@ -89,12 +89,23 @@ def test_a_probe_that_would_not_look_into_a_retired_shard_is_not_made() -> None:
     assert world.probes == []
 
 
+PROBED = Probed(None, Background(rest={"t": (), "gone": ((0, 10),)}))
+
+
 @pytest.mark.parametrize(
-    "stage", [AsRecorded(), ToProbe(), Probed(None, Background(rest={"t": (), "gone": ((0, 10),)}))]
+    ("stage", "is_staged", "is_refused"),
+    [
+        *(
+            (stage, staged, False)
+            for stage in (AsRecorded(), ToProbe(), PROBED)
+            for staged in (0, 1)
+        ),
+        # A take-over that refuses its load spec has it probed.
+        *((stage, True, True) for stage in (ToProbe(), PROBED)),
+    ],
 )
-@pytest.mark.parametrize("is_staged", [False, True])
 def test_a_probe_that_would_not_look_into_a_retired_entrys_table_is_not_made(
-    stage: Stage, is_staged: bool
+    stage: Stage, is_staged: bool, is_refused: bool
 ) -> None:
     """The tables were altered while the loop runs, so the range cannot be repeated; today's load
     spec has only one of its two entries. Nor is loaded what was found in both before: what is
@@ -107,6 +118,10 @@ def test_a_probe_that_would_not_look_into_a_retired_entrys_table_is_not_made(
         world.spec = replace(world.spec, tables=(tables[0], replace(tables[1], delivery="staged")))
         world.planner.specs = LoadSpecs(world.spec)
     state = world.overrun(KEPT, 10, 1)
+    if is_refused:  # it would be probed under today's load spec
+        recorded = replace(world.spec, range_bytes_max=world.spec.range_bytes_max + 1)
+        state.record = world.group[KEPT] = replace(state.record, spec=recorded.digest())
+        world.planner.specs.join([], [(recorded.digest(), recorded)])
     state.stage = stage
     state.background = Background(insert_counters=counters, since_ms=world.now)
     facts: Any = dict.fromkeys(("d.t", "d.gone"))
