@@ -110,6 +110,13 @@ class StalledError(TransientError):
     hint = "Check the partition's leader; Sluice reads the range again."
 
 
+#: What to do where a transaction that another producer left open holds messages back.
+OPEN_TRANSACTION_HINT = (
+    "Kafka's `kafka-transactions.sh describe-producers` with this topic and partition shows whose "
+    "transaction is open, and since which offset. End that producer, or abort its transaction "
+    "(`kafka-transactions.sh abort`), and begin again."
+)
+
 #: What a text says where a client connects to what the cluster itself calls a broker, and not to
 #: what stands in the configuration.
 _OF_THE_CLUSTER = re.compile(r"/\d+: ")

@@ -16,7 +16,7 @@ from sluice.core.ranges import EPOCH_UNKNOWN, EpochOffset, TopicPartition
 from sluice.core.topics import short_topic_id
 from sluice.kafka import topics as topics_module
 from sluice.kafka.clients import KafkaAccess, make_consumer
-from sluice.kafka.errors import kafka_error
+from sluice.kafka.errors import OPEN_TRANSACTION_HINT, StalledError, kafka_error
 from sluice.kafka.topics import cluster_metadata, described
 
 if TYPE_CHECKING:
@@ -34,6 +34,11 @@ _STALE_LEADER = {
     ck.KafkaError.UNKNOWN_LEADER_EPOCH,
     ck.KafkaError.NOT_LEADER_FOR_PARTITION,
 }
+
+
+#: A transaction that has ended is told as open for a moment: brokers write its markers after.
+_TOLD_AFTER_SECONDS = 1.0
+_COMMITTED_EVERY_SECONDS = 0.05
 
 
 class TopicMissingError(TerminalError):
@@ -129,6 +134,39 @@ class SourceLog:
         """Ends of the logs, open transactions included; ends are exclusive."""
         uncommitted = ck.IsolationLevel.READ_UNCOMMITTED
         return _plain(self._offsets(sources, OffsetSpec.latest(), uncommitted, partial=partial))
+
+    def wait_until_committed(
+        self, sources: Iterable[TopicPartition], patience_seconds: float
+    ) -> None:
+        """Wait until nothing that is written by now is held back by an open transaction. The log
+        says once of each partition that it is waited for.
+
+        :raises StalledError: one is open for longer.
+        :raises SluiceError: a broker does not tell.
+        """
+        ends = self.log_ends(sources)
+        began, told = time.monotonic(), set[TopicPartition]()
+        while True:
+            stable = self.stable_ends(ends)
+            held = {source for source, end in ends.items() if stable[source] < end}
+            if not held:
+                return
+            waited = time.monotonic() - began
+            for source in sorted(held - told) if waited > _TOLD_AFTER_SECONDS else ():
+                told.add(source)
+                _logger.warning(
+                    "%s: a transaction of another producer is open from offset %d on; it is waited "
+                    "for, for %.0f s at most",
+                    source,
+                    stable[source],
+                    patience_seconds,
+                )
+            if waited > patience_seconds:
+                source = min(held)
+                what = f"{source} cannot be read beyond offset {stable[source]}"
+                why = f"a transaction of another producer is open there for {waited:.0f} s"
+                raise StalledError(f"{what}: {why}", OPEN_TRANSACTION_HINT)
+            time.sleep(_COMMITTED_EVERY_SECONDS)
 
     def begins(
         self, sources: Iterable[TopicPartition], *, partial: bool = False

@@ -15,6 +15,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import replace
 
 import confluent_kafka as ck
@@ -33,7 +34,7 @@ from sluice.core.ranges import TopicPartition
 from sluice.core.receipts import DeadLetter
 from sluice.kafka.clients import KafkaAccess, make_admin, make_consumer, make_producer
 from sluice.kafka.dead_letters import Outgoing, StoredDeadLetter, recognised, shown_origin
-from sluice.kafka.errors import FencedError, KafkaUnavailableError, kafka_error
+from sluice.kafka.errors import FencedError, KafkaUnavailableError, StalledError, kafka_error
 from sluice.kafka.headers import Headers, headers_of
 from sluice.kafka.log import SourceLog
 from sluice.kafka.tail import FETCH_WAIT_MS, assign_at
@@ -159,13 +160,8 @@ class DeadLetterWriter:
         """Until others can read what was written: brokers end a transaction a little after they
         said so. Waits not for long, since somebody else's transaction may be open there."""
         log = SourceLog(make_admin(self._access))
-        ends = log.log_ends(self._written)
-        deadline = time.monotonic() + _READABLE_SECONDS
-        while time.monotonic() < deadline:
-            stable = log.stable_ends(self._written)
-            if all(stable[source] >= end for source, end in ends.items()):
-                return
-            time.sleep(0.05)
+        with suppress(StalledError):
+            log.wait_until_committed(self._written, _READABLE_SECONDS)
 
 
 class OriginalReader:

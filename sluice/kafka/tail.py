@@ -14,6 +14,7 @@ import confluent_kafka as ck
 
 from sluice.kafka.clients import KafkaAccess, make_consumer, make_unstable_reader
 from sluice.kafka.errors import (
+    OPEN_TRANSACTION_HINT,
     KafkaTerminalError,
     KafkaUnavailableError,
     StalledError,
@@ -32,6 +33,11 @@ _FORGETS_SECONDS = 0.001
 FETCH_WAIT_MS = 10
 #: The same for who follows a topic, and seldom asks for anything else.
 FOLLOWING_MS = 500
+
+#: A client that holds messages that are not read yet fetches no more: whoever reads them may rest
+#: for minutes, and at the log's end it would ask a hundred times a second meanwhile. By default it
+#: looks only each second whether they were read.
+_QUEUE: dict[str, str | int | bool] = {"queued_min_messages": 1, "fetch_queue_backoff_ms": 10}
 
 #: Longer than a transaction that its producer left open lives (60 s, and the broker's check).
 OPEN_SECONDS = 90.0
@@ -98,8 +104,9 @@ class Tail:
     ) -> None:
         self.topic = topic
         self._access, self._with_headers = access, with_headers
-        self._consumer = make_consumer(access, fetch_wait_max_ms=fetch_wait_max_ms)
+        self._consumer = make_consumer(access, fetch_wait_max_ms=fetch_wait_max_ms, **_QUEUE)
         self._unstable: ck.Consumer | None = None
+        self._fetches = False
         self.position = 0
         try:
             self.turn_to(partition, begin, since_ms)
@@ -155,7 +162,8 @@ class Tail:
         patience_seconds: float = OPEN_SECONDS,
         until: float | None = None,
     ) -> Iterator[LogMessage]:
-        """The messages up to an offset, in order.
+        """The messages up to an offset, in order. Brokers are asked for nothing while messages are
+        looked at that have come, however long it takes, nor once all of it is read.
 
         :param end: None for the last stable offset, as last asked for. Below a later one open
             transactions are waited for.
@@ -174,6 +182,8 @@ class Tail:
                 found = self._consume(_POLL_SECONDS, gathers=False)
             except LogBeginLostError as error:
                 raise KafkaUnavailableError(error.message) from None
+            if self.position >= end:
+                self._stop_fetching()
             for message in found:
                 if message.offset < end:
                     yield message
@@ -182,6 +192,10 @@ class Tail:
 
     def _consume(self, timeout_seconds: float, *, gathers: bool) -> list[LogMessage]:
         """The next messages, and how far the log is read with them."""
+        if not self._fetches:
+            here = ck.TopicPartition(self.topic, self.partition, self.position)
+            assign_at(self._consumer, here)
+            self._fetches = True
         good: list[ck.Message] = []
         for message in self._fetched(timeout_seconds, gathers and self.caught_up):
             error = message.error()
@@ -226,9 +240,10 @@ class Tail:
         elif now - self._progress_at > patience_seconds:
             self._progress_at = now
             what = f"{self._name} cannot be read beyond offset {self.position}"
-            if end > self.stable_end:
-                what += "; perhaps a transaction of another producer is open there"
-            raise StalledError(what)
+            if end <= self.stable_end:
+                raise StalledError(what)
+            what += "; perhaps a transaction of another producer is open there"
+            raise StalledError(what, OPEN_TRANSACTION_HINT)
 
     def _offset_since(self, since_ms: int) -> int:
         """The first offset whose message is not older; the last stable one if there is none."""
@@ -248,7 +263,12 @@ class Tail:
     def _go_to(self, offset: int) -> None:
         self.position = max(offset, self.log_begin)
         self._progress_at = time.monotonic()
-        assign_at(self._consumer, ck.TopicPartition(self.topic, self.partition, self.position))
+        self._stop_fetching()
+
+    def _stop_fetching(self) -> None:
+        """Until something is to be read: what was fetched and not read is fetched again then."""
+        self._consumer.unassign()
+        self._fetches = False
 
     def log_end(self) -> int:
         """The end of all that is written now, also in transactions that are open.

@@ -29,6 +29,7 @@ from sluice.kafka.dead_letters import read_dead_letters
 from sluice.kafka.ledger import entries, first_since
 from sluice.kafka.log import SourceLog
 from sluice.kafka.offsets import look, record_in
+from sluice.kafka.tail import OPEN_SECONDS
 from sluice.kafka.topics import sees
 from sluice.verify.audit_chunk import Told
 from sluice.verify.audit_specs import LoadedBy, Stretch, loaded_by, stretches
@@ -406,16 +407,21 @@ class SourceReader:
         now, and of what was loaded last where that was done again. After `logs`.
 
         Those that are committed behind an open transaction are waited for: the ledger may show that
-        their messages are settled, and without them these would be missing."""
+        their messages are settled, and without them these would be missing.
+
+        :raises StalledError: a transaction of another producer is open there for too long.
+        """
         found: dict[tuple[TopicPartition, str], array[int]] = {}
         recent = self._recent
         since_ms = None if recent is None else recent.since_of(self.access.connector)
         since_ms = None if since_ms is None else since_ms - _TRANSACTION_MS
-        for topic in (self._configuration.dead_letters_topic, self._configuration.parking_topic):
-            if not sees(self.access, topic):
-                continue
-            letters = read_dead_letters(self.access, topic, since_ms, to_log_end=True)
-            for letter in letters if recent is None else recent.pace.through(letters):
+        pace = Pace() if recent is None else recent.pace
+        both = self._configuration.dead_letters_topic, self._configuration.parking_topic
+        topics = [topic for topic in both if sees(self.access, topic)]
+        with pace.waiting():
+            self._wait_until_committed(topics)
+        for topic in topics:
+            for letter in pace.through(read_dead_letters(self.access, topic, since_ms)):
                 if letter.connector and letter.connector != self._connector:
                     continue  # of somebody else who reads a topic of this name
                 if letter.reason == DUPLICATE:
@@ -430,6 +436,14 @@ class SourceReader:
                 key = (source, letter.table)
                 found.setdefault(key, array("Q")).append(letter.offset)
         return {key: np.sort(np.array(offsets, np.uint64)) for key, offsets in found.items()}
+
+    def _wait_until_committed(self, topics: Iterable[str]) -> None:
+        sources = [
+            TopicPartition(topic, number)
+            for topic, (_, count) in self._log.topics(topics).items()
+            for number in range(count)
+        ]
+        self._log.wait_until_committed(sources, OPEN_SECONDS)
 
     def _histories(self) -> dict[TopicPartition, History]:
         topic = self._configuration.ledger_topic

@@ -131,10 +131,8 @@ class OffsetsHistory:
             self._again = Tail(self._access, place.topic, place.partition, place.offset)
         else:
             self._again.seek(place.offset)
-        while not self._again.caught_up:
-            for message in self._again.poll(0.5):
-                return message.offset == place.offset
-        return False
+        end = min(place.offset + 1, self._again.stable_end)
+        return any(message.offset == place.offset for message in self._again.below(end))
 
     def close(self) -> None:
         """Close the consumers."""

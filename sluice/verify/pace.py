@@ -6,6 +6,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TypeVar
 
@@ -21,7 +22,8 @@ _ELEMENTS = 500
 class Pace:
     """Rests between pieces of work, for as long as keeps the work to its share of the time.
 
-    Time that is spent waiting for a server counts as work: so servers have as little to do.
+    Time that is spent waiting for a server counts as work: so servers have as little to do. What is
+    waited for while nobody works (`waiting`) does not.
 
     :param share: of the time; 1.0: no rest.
     :param within_seconds: from the first look at it on; what is not done by then is left out.
@@ -48,6 +50,18 @@ class Pace:
         left = max(0.0, self._ends_at - time.monotonic())
         self.stop.wait(min(worked * (1 / self.share - 1), left, _REST_SECONDS_MAX))
         self._worked_since = time.monotonic()
+
+    @contextmanager
+    def waiting(self) -> Iterator[None]:
+        """Nobody works meanwhile: no rest pays for it, and what is to be done has as much time as
+        before."""
+        began = time.monotonic()
+        try:
+            yield
+        finally:
+            took = time.monotonic() - began
+            self._worked_since += took
+            self._ends_at += took
 
     def through(self, elements: Iterable[T]) -> Iterator[T]:
         """All of them, with a rest now and then. They are read to their end, whatever the time:

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import json
 import time
 from contextlib import closing
 from types import SimpleNamespace
+from typing import Any
 
+import confluent_kafka as ck
 import pytest
 
 from sluice.kafka import tail as tail_module
+from sluice.kafka.clients import KafkaAccess, make_consumer
 from sluice.kafka.errors import KafkaUnavailableError, StalledError
 from sluice.kafka.tail import OPEN_SECONDS, Tail, TooMuchToReadError, log_ends
 from tests.support.kafka import Kafka, numbered
@@ -58,8 +62,9 @@ def test_open_transactions_are_waited_for_below_an_end_that_is_given(kafka: Kafk
     assert log_ends(kafka.access(), topic, is_stable=True) == (0, 1) and end == 2
     with closing(Tail(kafka.access(), topic)) as tail:
         assert [message.value for message in tail.below()] == [b"before"]
-        with pytest.raises(StalledError, match="beyond offset 1; perhaps a transaction"):
+        with pytest.raises(StalledError, match="beyond offset 1; perhaps a transaction") as stalled:
             list(tail.below(end, patience_seconds=0.3))
+        assert "describe-producers" in stalled.value.hint
         with pytest.raises(TooMuchToReadError):
             list(tail.below(end, until=time.monotonic()))
         writer.commit_transaction(30)
@@ -78,6 +83,43 @@ def test_who_is_given_messages_may_take_longer_than_nothing_may_come(
         for _ in tail.below():
             now += 2 * OPEN_SECONDS
         assert tail.position == 1200
+
+
+def test_brokers_have_nothing_to_do_while_messages_are_looked_at(
+    kafka: Kafka, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """At the log's end a client asks a hundred times a second; whoever reads it may rest for
+    minutes."""
+    fetches: list[tuple[float, int]] = []
+
+    def take(told: str) -> None:
+        brokers = json.loads(told)
+        count = sum(broker["req"].get("Fetch", 0) for broker in brokers["brokers"].values())
+        fetches.append((brokers["ts"] / 1e6, count))
+
+    made: list[ck.Consumer] = []
+
+    def make(*args: Any, **own: Any) -> ck.Consumer:
+        made.append(make_consumer(*args, **own))
+        return made[-1]
+
+    monkeypatch.setattr(tail_module, "make_consumer", make)
+    topic, rests = kafka.topic(), []
+    kafka.produce(topic, numbered(1200))
+    told: dict[str, Any] = {"statistics.interval.ms": "100", "stats_cb": take}
+    with closing(Tail(KafkaAccess("dc1", kafka.brokers, told), topic)) as tail:
+        for message in tail.below():
+            if message.offset in (499, 999, 1199):
+                began = time.monotonic()
+                while time.monotonic() < began + 2.0:
+                    time.sleep(0.05)
+                    # What it tells comes by the queue of messages, which is to be empty then.
+                    if message.offset == 1199:
+                        assert made[0].poll(0.0) is None
+                rests.append((began, time.monotonic()))
+    for began, ended in rests:
+        counts = [count for at, count in fetches if began <= at <= ended]
+        assert len(counts) > 1 and counts[-1] - counts[0] <= 3, (rests, fetches)
 
 
 def test_a_log_that_is_cut_meanwhile_is_read_again_from_its_new_begin(kafka: Kafka) -> None:

@@ -12,6 +12,7 @@ import pytest
 from sluice.clickhouse.http import Server
 from sluice.core.records import Kind, Record, encode
 from sluice.core.topics import NO_TOPIC_ID
+from sluice.kafka.errors import StalledError
 from sluice.kafka.log import SourceLog
 from sluice.verify.audit import audit
 from tests.support.kafka import Kafka, numbered
@@ -82,9 +83,12 @@ def test_a_topic_that_has_come_to_an_id_is_the_same_topic(scene: Scene) -> None:
     assert only(report).missing_at == [(2, 3), (6, 7)]
 
 
-def test_dead_letters_behind_an_open_transaction_are_waited_for(scene: Scene) -> None:
+def test_dead_letters_behind_an_open_transaction_are_waited_for(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
     """The settle of their messages is seen already. Before, these were missing, until another
-    driver's transaction had ended."""
+    driver's transaction had ended. One that stays open is told of: nobody knew what an audit
+    waited for."""
     scene.create()
     topic, dead_letters = scene.kafka.topic(), f"sluice.{scene.name}.dead-letters"
     scene.kafka.produce(topic, numbered(4))
@@ -93,6 +97,18 @@ def test_dead_letters_behind_an_open_transaction_are_waited_for(scene: Scene) ->
     other = scene.kafka.open_transaction(dead_letters, [b"of another driver"])
     scene.dead_letter(topic, 1)
     scene.settle(topic, 4)
+    begin = scene.kafka.stable_end(dead_letters)
+    with monkeypatch.context() as patched, caplog.at_level("WARNING", "sluice.kafka"):
+        patched.setattr("sluice.verify.audit_source.OPEN_SECONDS", 1.5)
+        with pytest.raises(StalledError) as stalled:
+            audit(scene.configuration(topic))
+    where = f"{dead_letters}[0]"
+    assert f"{where} cannot be read beyond offset {begin}: a transaction" in str(stalled.value)
+    assert "describe-producers" in stalled.value.hint
+    assert [text for text in caplog.messages if "is open" in text] == [
+        f"{where}: a transaction of another producer is open from offset {begin} on; it is waited "
+        "for, for 2 s at most"
+    ]
     ending = threading.Timer(2.0, other.abort_transaction, [30])
     ending.start()
     try:

@@ -7,11 +7,13 @@ import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 
 import confluent_kafka as ck
 import pytest
 
 from sluice.clickhouse.http import Server
+from sluice.kafka.log import SourceLog
 from sluice.verify.audit import AuditReport, audit
 from sluice.verify.audit_source import Reached, Recent
 from sluice.verify.continuous import Begin, Turn, audit_on
@@ -123,6 +125,45 @@ def test_work_takes_its_share_of_the_time_and_no_more() -> None:
         pace.rest()
     assert worked / (time.monotonic() - began) <= 0.21
     assert not pace.is_over and Pace(within_seconds=0).is_over
+
+
+class Unrested(threading.Event):
+    """Nobody rests; it is kept for how long it would be."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.seconds = 0.0
+
+    def wait(self, timeout: float | None = None) -> bool:
+        self.seconds += timeout or 0.0
+        return False
+
+
+def test_no_rest_pays_for_a_wait_for_open_transactions(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Before, a wait of a minute was followed by a rest of nine, and offsets were left out."""
+    monkeypatch.setattr(SourceLog, "wait_until_committed", lambda *_: time.sleep(3.0))
+    scene.create()
+    topic = scene.kafka.topic()
+    scene.kafka.produce(topic, numbered(4))
+    scene.load(topic, range(4))
+    scene.settle(topic, 4)
+    rests = Unrested()
+    began = time.monotonic()
+    report = audit(scene.configuration(topic), recent=Recent(0, Pace(share=0.5, stop=rests)))
+    # At half of the time each rest is as long as the work before it.
+    assert report.covered == 4 and 0 < rests.seconds <= time.monotonic() - began - 3.0
+
+
+def test_a_wait_leaves_as_much_time_as_before(monkeypatch: pytest.MonkeyPatch) -> None:
+    pace, now = Pace(within_seconds=60), time.monotonic()
+    monkeypatch.setattr("sluice.verify.pace.time", SimpleNamespace(monotonic=lambda: now))
+    with pace.waiting():
+        now += 100
+    assert not pace.is_over
+    now += 100
+    assert pace.is_over
 
 
 def test_a_rest_ends_when_it_is_told_to_stop() -> None:
