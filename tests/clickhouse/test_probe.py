@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import threading
 import time
-from contextlib import suppress
 from typing import Any
 
 import pytest
@@ -20,7 +18,6 @@ from sluice.clickhouse.probe import (
     stored_rows,
     why_not_in_sync,
 )
-from sluice.clickhouse.reactions import ServerError
 from sluice.clickhouse.schema import TableFacts, describe_table
 from sluice.clickhouse.sql import literal
 from sluice.clickhouse.vanishing import CannotTellError
@@ -29,6 +26,7 @@ from sluice.core.ranges import Range, TopicPartition
 from sluice.core.tokens import source_number
 from tests.clickhouse.helpers import count, insert
 from tests.support.clickhouse_server import ClickHouseServer
+from tests.support.running_query import running_query
 from tests.support.world import wait_for
 
 LINEAGE = "_topic String, _partition UInt32, _offset UInt64, _row UInt32, _source String"
@@ -154,20 +152,9 @@ def test_running_query_ids(server: Server) -> None:
     prefix = query_id_prefix("some/token/%")
     assert running_query_ids(server, prefix) == []
     query_id = query_id_of("some/token/%", "1")
-
-    def run_until_it_is_killed() -> None:
-        settings = {"query_id": query_id, "max_block_size": "1"}
-        with Server(server.url) as other, suppress(ServerError):
-            other.query("SELECT sleepEachRow(0.2) FROM system.numbers", {}, settings, 120)
-
-    thread = threading.Thread(target=run_until_it_is_killed)
-    thread.start()
-    try:
-        wait_for(lambda: running_query_ids(server, prefix) == [query_id], 60, "the query's start")
+    with running_query(server, query_id):
+        assert running_query_ids(server, prefix) == [query_id]
         assert running_query_ids(server, query_id_prefix("another")) == []
-    finally:
-        server.execute(f"KILL QUERY WHERE query_id = '{query_id}'")
-        thread.join()
 
 
 @pytest.fixture

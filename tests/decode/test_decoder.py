@@ -267,7 +267,7 @@ def test_many_bad_messages_are_affordable() -> None:
     values[::5], values[1::5] = ways * 2000, ways * 2000
     begin = time.process_time()
     decoded = decode(decoder, values)
-    assert time.process_time() - begin < 30
+    assert time.process_time() - begin < 15
     assert decoded.rows == 30_000
     assert [bad.index for bad in decoded.bad] == [n for n in range(50_000) if n % 5 < 2]
     by_way = {way: {bad.reason for bad in decoded.bad if values[bad.index] == way} for way in ways}

@@ -11,6 +11,7 @@ import pytest
 
 from sluice.clickhouse.access import ClickHouseAccess
 from sluice.clickhouse.http import Server
+from sluice.clickhouse.insert import query_id_of
 from sluice.clickhouse.schema import describe_table
 from sluice.clickhouse.vanishing import CannotTellError
 from sluice.core.claims import Deduplicate
@@ -23,7 +24,7 @@ from sluice.driver.ports import ProbeEnded, ProbeFound, Sought
 from sluice.driver.probing import ClickHouseProber, DoubledRowsError, StillRunningError
 from sluice.kafka.clients import KafkaAccess
 from tests.driver.loop_world import table_spec
-from tests.driver.test_still_running import running
+from tests.support.running_query import running_query
 
 RECORD = Record(Kind.INTEND, 1, 1, 0, 10, "a", 0, "topicid", "text", 1, 0)
 
@@ -147,7 +148,7 @@ def test_a_range_that_may_still_be_inserted_waits_alone(
         target=f"{database}.t",
         shard="s1",
     )
-    with running(server, token):
+    with running_query(server, query_id_of(token, "1")):
         found = probed(server, spec, [sought(0), sought(1)])
     assert found[0].rest == {"t": ((0, 10),)} and found[0].error is None
     assert isinstance(found[1].error, StillRunningError)

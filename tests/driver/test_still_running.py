@@ -3,23 +3,17 @@ any replica; and what an insert may take ends with its lease. On real servers.""
 
 from __future__ import annotations
 
-import threading
 import time
 import uuid
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
 from dataclasses import replace
-from http.client import HTTPException
 from queue import SimpleQueue
-from urllib.parse import urlencode
-from urllib.request import urlopen
 
 import pytest
 
 from sluice.clickhouse.access import ClickHouseAccess
 from sluice.clickhouse.http import InsertReply, Server
 from sluice.clickhouse.insert import query_id_of
-from sluice.clickhouse.probe import running_query_ids
 from sluice.clickhouse.schema import describe_table
 from sluice.core.load_spec import LoadSpec
 from sluice.core.ranges import Range, TopicPartition
@@ -31,34 +25,12 @@ from sluice.kafka.clients import KafkaAccess
 from tests.driver.loop_world import table_spec
 from tests.support.block_loader import Loader
 from tests.support.clickhouse_server import ClickHouseServer
-from tests.support.world import wait_for
+from tests.support.running_query import running_query
 
 SOURCE = TopicPartition("events", 3)
 RANGE = Range(SOURCE, 0, 10)
 #: As of a range that was probed before, and whose rest was sent.
 RECORD = Record(Kind.PROBE, 1, 2, 0, 10, "a", 0, "topicid", "text", 1, 0, rest="0123456789abcdef")
-
-
-@contextmanager
-def running(server: Server, token: str) -> Iterator[None]:
-    """A query that runs on this server as if it inserted the block of a token, until the end."""
-    query_id = query_id_of(token, uuid.uuid4().hex[:8])
-    keys = urlencode({"query_id": query_id, "max_block_size": 1})
-
-    def run() -> None:
-        query = b"SELECT sleepEachRow(1) FROM numbers(600) FORMAT Null"
-        with suppress(OSError, HTTPException):  # it is killed
-            urlopen(f"{server.url}/?{keys}", query, timeout=900).close()
-
-    thread = threading.Thread(target=run)
-    thread.start()
-    try:
-        wait_for(lambda: bool(running_query_ids(server, query_id)), 60, "the query")
-        yield
-    finally:
-        server.execute(f"KILL QUERY WHERE query_id = '{query_id}'")
-        thread.join()
-    wait_for(lambda: not running_query_ids(server, query_id), 60, "its end")
 
 
 def token_of(entry: str, rest: str) -> str:
@@ -123,7 +95,7 @@ def test_a_probe_waits_for_an_insert_under_any_token_on_any_replica(
 ) -> None:
     server, urls = (old, second)[place], (old.url, second.url)
     token = token_of(replicated_text.tables[0].entry, rest)
-    with running(server, token):
+    with running_query(server, query_id_of(token, "1")):
         found = probe(urls, replicated_text)
     assert isinstance(found.error, StillRunningError), found
     assert server.url in str(found.error)

@@ -56,16 +56,18 @@ class Steady:
         self._thread.join()
 
     def longest_wait_ms(self, since_ms: int, until_ms: int) -> int:
-        """Of all messages that were settled in that time: from the producer's timestamp on. Where
-        none was, all that came wait."""
+        """Of all messages that were settled in that time, or came and were settled later: from the
+        producer's timestamp on, as far as that time goes."""
         waits = [
-            int(str(entry["at_ms"])) - self.moments[int(str(entry["begin"]))]
+            (self.moments[int(str(entry["begin"]))], int(str(entry["at_ms"])))
             for entry in self.world.ledger()
-            if entry["type"] == "settled"
-            and entry["topic"] == self.topic
-            and since_ms <= int(str(entry["at_ms"])) <= until_ms
+            if entry["type"] == "settled" and entry["topic"] == self.topic
         ]
-        return max(waits, default=PAUSE_MS)
+        return max(
+            min(settled_ms, until_ms) - came_ms
+            for came_ms, settled_ms in waits
+            if settled_ms >= since_ms and came_ms <= until_ms
+        )
 
 
 def now_ms() -> int:

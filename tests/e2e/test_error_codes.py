@@ -15,22 +15,22 @@ Not to be had from this server, however it is treated:
 from __future__ import annotations
 
 import subprocess
-import threading
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import pytest
 
 from sluice.clickhouse.http import Server
-from sluice.core.errors import SluiceError, TerminalError, TransientError
+from sluice.core.errors import TerminalError, TransientError
 from sluice.testbed.chaos.proxy import Kind, LinkFault, Proxy
 from sluice.testbed.chaos.requests import Inserts
 from sluice.testbed.local.cluster.server import ClickHouseServer, Settings
 from sluice.worker.worker_cache import WorkerCache
 from tests.support.block_loader import Loader, create
 from tests.support.replica_pair import ReplicaPair, refused, taken, taken_in_the_end
+from tests.support.running_query import running_query
 from tests.support.world import wait_for
 
 #: For what replicas and ZooKeeper take some seconds for, beside other tests.
@@ -172,34 +172,16 @@ def test_241_while_a_view_needs_more_memory_than_there_is(world: ReplicaPair) ->
     taken(loader)
 
 
-@contextmanager
-def other_query(world: ReplicaPair) -> Iterator[None]:
-    """The user `small` has a query that runs for as long as the block."""
-    select = "SELECT sleep(1) AS a FROM system.numbers LIMIT 1000"
-    running = "SELECT count() AS n FROM system.processes WHERE user = 'small'"
-
-    def ask() -> None:
-        with Server(world.first.url, "small") as server, suppress(SluiceError):  # it is killed
-            server.query(select, settings={"max_block_size": "1"}, timeout_seconds=600)
-
-    other = threading.Thread(target=ask)
-    other.start()
-    with Server(world.first.url) as watching:
-        try:
-            wait_for(lambda: watching.query(running)[0]["n"] == 1, SECONDS, "the other query")
-            yield
-        finally:
-            watching.execute("KILL QUERY WHERE user = 'small' SYNC", timeout_seconds=60)
-            other.join()
-
-
 @pytest.mark.slow
 def test_202_while_the_user_has_too_many_queries(world: ReplicaPair) -> None:
     """Whatever meets it first: before a block, its worker looks at the table."""
     loader = world.loader(user="small")
     world.profile("<max_concurrent_queries_for_user>1</max_concurrent_queries_for_user>")
     try:
-        with other_query(world):
+        with (
+            Server(world.first.url) as server,
+            running_query(server, "another", user="small"),
+        ):
             error = refused(loader, TransientError)
         assert (error.code, error.action) == (202, "back-off")
     finally:

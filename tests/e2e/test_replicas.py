@@ -38,10 +38,9 @@ from sluice.testbed.local.running import ClickHouse
 from sluice.worker import inserting
 from sluice.worker.errors import BlockRefusedError, StructureChangedError
 from sluice.worker.worker_cache import WorkerCache
+from tests.kafka.groups import NOW
 from tests.support.block_loader import ROWS, Loader, create
 from tests.support.world import wait_for
-
-NOW_MS = 4_102_444_800_000  # later than the clocks of the servers
 
 
 @pytest.fixture(autouse=True)
@@ -331,7 +330,7 @@ def test_the_window_is_read_from_any_replica_and_a_probe_names_the_one_it_lacks(
     target_shard = TargetShard(loader.table, "s1")
     access = ClickHouseAccess({"s1": loader.urls}, "default", "", "single")
     spec = LoadSpec("p", "dc1", "chdb", 1 << 30, (loader.spec,))
-    now = [NOW_MS]
+    now = [NOW]
     monitor = WindowMonitor(access, LoadSpecs(spec), lambda: now[0])
     servers = monitor._servers()
     monitor._read(servers)
@@ -339,14 +338,14 @@ def test_the_window_is_read_from_any_replica_and_a_probe_names_the_one_it_lacks(
     loader.insert(1)
     insert_counters = []
     for minute in range(2):  # each replica in its turn
-        now[0] = NOW_MS + minute * 60_001
+        now[0] = NOW + minute * 60_001
         monitor._read(servers)
         insert_counters.append(monitor.current()[target_shard].state.insert_counter)
     assert insert_counters == [loader.insert_counter()] * 2 == [2, 2]
     first.kill()
     try:
         for minute in range(2, 4):
-            now[0] = NOW_MS + minute * 60_001
+            now[0] = NOW + minute * 60_001
             monitor._read(servers)
             assert monitor.failure() is None
             assert monitor.current()[target_shard].read_started_ms == now[0]
@@ -355,7 +354,7 @@ def test_the_window_is_read_from_any_replica_and_a_probe_names_the_one_it_lacks(
         record = Record(RecordKind.INTEND, 1, 1, 0, ROWS, "a", 0, "topic", "text", 1, 0)
         with pytest.raises(ReplicaMissingError) as raised:
             probe = Probe([Sought(Range(TopicPartition("a", 0), 0, ROWS), record)])
-            prober._look(probe, loader.spec, NOW_MS)
+            prober._look(probe, loader.spec, NOW)
         prober.close()
         assert "all 2 replicas of shard s1, and 1 of them" in raised.value.message
         assert first.url in raised.value.message

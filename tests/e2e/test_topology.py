@@ -34,10 +34,10 @@ from sluice.testbed.local.cluster.cluster import Cluster, running_cluster
 from sluice.testbed.local.cluster.server import ClickHouseServer
 from sluice.testbed.local.running import Broker
 from sluice.testbed.local.settings import inline
+from tests.kafka.groups import NOW
 from tests.support.world import COLUMNS, LINEAGE, Truth, World, assert_exact, wait_for
 
 PLAIN = f"{COLUMNS}, {LINEAGE}".replace("LowCardinality(String)", "String")
-NOW_MS = 4_102_444_800_000  # later than the clocks of the servers
 #: For what servers and a driver take some seconds for, beside other tests.
 SECONDS = 120.0
 
@@ -163,7 +163,7 @@ class Watched:
             resolved(configuration),
             "dc1",
             specs,
-            lambda: NOW_MS,
+            lambda: NOW,
             lambda _, access: self.told.append(access),
         )
 
@@ -329,7 +329,7 @@ def test_a_probe_asks_a_replica_that_is_gone_too_while_it_serves(
 
     def look() -> ProbeFound:
         probe = Probe([Sought(block_range, record)])
-        prober._look(probe, spec, NOW_MS)
+        prober._look(probe, spec, NOW)
         (found,) = probe.answers()
         return found
 

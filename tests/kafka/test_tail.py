@@ -51,7 +51,7 @@ def test_a_partition_is_read_again_from_its_begin(kafka: Kafka) -> None:
             tail.turn_to(0)
             assert tail.position == 0
             assert [message.value for message in tail.below()] == numbered(3)
-    assert time.monotonic() - began < 10, "it took half a second and more for each turn"
+    assert time.monotonic() - began < 5, "it took half a second and more for each turn"
 
 
 def test_open_transactions_are_waited_for_below_an_end_that_is_given(kafka: Kafka) -> None:

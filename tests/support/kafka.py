@@ -82,8 +82,7 @@ class Kafka:
 
     def delete_topic(self, name: str) -> None:
         """Delete a topic and wait until it is gone."""
-        self.admin.delete_topics([name])[name].result(30)
-        self.until(lambda: name not in self.admin.list_topics(timeout=10).topics)
+        delete_topic(self.admin, name)
 
     def produce(self, topic: str, messages: Iterable[Message], partition: int = 0) -> None:
         """Plain messages, all acknowledged."""
@@ -196,6 +195,13 @@ class Kafka:
         while not condition():
             assert time.monotonic() < deadline, "it did not come"
             time.sleep(0.02)
+
+
+def delete_topic(admin: AdminClient, topic: str) -> None:
+    """Delete a topic and wait until it is gone: the answer of the controller comes before the
+    broker has heard of it."""
+    admin.delete_topics([topic], operation_timeout=30)[topic].result(30)
+    Kafka.until(lambda: topic not in admin.list_topics(timeout=30).topics)
 
 
 def make_topic(admin: AdminClient, new: NewTopic) -> None:

@@ -30,7 +30,7 @@ from sluice.core.errors import SluiceError, TransientError
 from sluice.testbed.local.running import Broker, ClickHouse
 from tests.support.clickhouse_server import ClickHouseServer
 from tests.support.driver import Driver
-from tests.support.kafka import make_topic
+from tests.support.kafka import delete_topic, make_topic
 
 COLUMNS = (
     "id UInt64, user_id UInt32, ts DateTime, amount Float64, country LowCardinality(String), "
@@ -101,10 +101,7 @@ class World:
         self.topics.append(topic)
 
     def delete_topic(self, topic: str) -> None:
-        admin = AdminClient({"bootstrap.servers": self.broker.brokers})
-        admin.delete_topics([topic], operation_timeout=30)[topic].result(30)
-        # The answer of the controller comes before the broker has heard of it.
-        wait_for(lambda: topic not in admin.list_topics(timeout=30).topics, 30, f"no {topic}")
+        delete_topic(AdminClient({"bootstrap.servers": self.broker.brokers}), topic)
 
     def producer(self, **more: object) -> ck.Producer:
         return ck.Producer(

@@ -28,6 +28,7 @@ from sluice.producer import SQLBatchRequest
 from sluice.verify.audit import AuditReport, audit
 from sluice.verify.audit_chunk import TableAudit
 from tests.config.support import load_text
+from tests.support.fixtures import fresh_database
 from tests.support.kafka import Kafka, numbered
 
 LINEAGE = "_topic String, _partition UInt32, _offset UInt64, _row UInt32"
@@ -153,8 +154,6 @@ def scene(tmp_path: Path, kafka: Kafka, server: Server, database: str) -> Iterat
 def embedded_scene(
     tmp_path: Path, kafka: Kafka, embedded: Server, embedded_url: str
 ) -> Iterator[Scene]:
-    from tests.support.fixtures import fresh_database
-
     for database in fresh_database(embedded_url):
         yield Scene(tmp_path, kafka, embedded, database)
 
@@ -355,9 +354,10 @@ def test_holes_everywhere_stay_fast_and_exact(embedded_scene: Scene) -> None:
         f"FROM numbers({count // 2})"
     )
     scene.settle(topic, count)
-    begun = time.process_time()  # this process does the work: another one's take no part in it
+    begun, used = time.monotonic(), time.process_time()
     report = audit(scene.configuration(topic), 60_000)
-    assert time.process_time() - begun < 15
+    assert time.process_time() - used < 15  # whatever else the machine does
+    assert time.monotonic() - begun < 60, "the server takes long for a question"
     assert sums(report) == (count, count // 2, 0, 0, count // 2, 0, 0)
 
 

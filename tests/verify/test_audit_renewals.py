@@ -4,12 +4,13 @@ that stand behind an open transaction."""
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import pytest
 
 from sluice.clickhouse.http import Server
+from sluice.core.ranges import TopicPartition
 from sluice.core.records import Kind, Record, encode
 from sluice.core.topics import NO_TOPIC_ID
 from sluice.kafka.errors import StalledError
@@ -109,9 +110,16 @@ def test_dead_letters_behind_an_open_transaction_are_waited_for(
         f"{where}: a transaction of another producer is open from offset {begin} on; it is waited "
         "for, for 2 s at most"
     ]
-    ending = threading.Timer(2.0, other.abort_transaction, [30])
-    ending.start()
-    try:
-        assert sums(audit(scene.configuration(topic))) == (4, 3, 1, 0, 0, 0, 0)
-    finally:
-        ending.join()
+    waits, ending = (
+        SourceLog.wait_until_committed,
+        threading.Timer(1.0, other.abort_transaction, [30]),
+    )
+
+    def wait(log: SourceLog, sources: Iterable[TopicPartition], seconds: float) -> None:
+        """The other driver ends after it is waited for."""
+        ending.start()
+        waits(log, sources, seconds)
+
+    monkeypatch.setattr(SourceLog, "wait_until_committed", wait)
+    assert sums(audit(scene.configuration(topic))) == (4, 3, 1, 0, 0, 0, 0)
+    ending.join()
