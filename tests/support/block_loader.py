@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import time
 import uuid
+from contextlib import suppress
 from dataclasses import dataclass, replace
+from functools import partial
 
 import numpy as np
 
@@ -12,6 +14,7 @@ from sluice.clickhouse.access import ClickHouseAccess
 from sluice.clickhouse.http import Server
 from sluice.clickhouse.schema import describe_table
 from sluice.clickhouse.window import read_insert_counter
+from sluice.core.errors import InDoubtError
 from sluice.core.ledger import Background
 from sluice.core.load_spec import TableSpec
 from sluice.core.ranges import Range, TopicPartition
@@ -28,6 +31,7 @@ from sluice.worker.leases import HeldLease
 from sluice.worker.worker_cache import WorkerCache
 from tests.clickhouse.helpers import native
 from tests.driver.loop_world import table_spec
+from tests.support.world import wait_for
 
 COLUMNS = ("id", "_topic", "_partition", "_offset", "_row")
 
@@ -172,11 +176,19 @@ class Loader:
         for each in self.servers:
             with Server(each.url) as server:
                 if self.path:
-                    server.execute(f"SYSTEM SYNC REPLICA {self.table}", timeout_seconds=60)
+                    wait_for(partial(self._has_fetched, server), 120, f"all rows at {each.url}")
                 rows = server.query(
                     f"SELECT count() AS n, uniqExact(_offset) AS different FROM {self.table}"
                 )
             assert rows == [{"n": count, "different": count}], each.url
+
+    def _has_fetched(self, server: Server) -> bool:
+        """All that the others have. A server that stood still, or was cut off, may learn by this
+        only that its session with ZooKeeper is over."""
+        with suppress(InDoubtError):
+            server.execute(f"SYSTEM SYNC REPLICA {self.table}", timeout_seconds=60)
+            return True
+        return False
 
 
 def create(
