@@ -41,10 +41,10 @@ def quorum_too_few(scratch: Scratch) -> Seen:
 def quorum_in_doubt(scratch: Scratch) -> Seen:
     """A quorum that does not come is 319; the next block is 286 on servers that take one quorum
     insert at a time, and waits by itself on others; both are stored once in the end."""
-    """The other replicas do not fetch for a while, this table only."""
     if len(scratch.places) == 1:
         return _ONE
     table = scratch.table()
+    # The other replicas do not fetch for a while, this table only.
     others = [place.server for place in scratch.places[1:]]
     for server in others:
         server.execute(f"SYSTEM STOP FETCHES {scratch.named(table)}")
