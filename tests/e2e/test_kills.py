@@ -23,6 +23,19 @@ def jvm_of(driver: Driver) -> int:
     return jvm
 
 
+def kill_workers(driver: Driver, kills: int) -> None:
+    """Kill so many, one after the other."""
+    dice, until = random.Random(3), time.monotonic() + 240
+    while kills:
+        assert time.monotonic() < until, f"{kills} workers were not there to be killed"
+        time.sleep(dice.uniform(0.1, 0.4))
+        workers = driver.workers()
+        if workers:
+            with suppress(ProcessLookupError):
+                os.kill(dice.choice(workers), signal.SIGKILL)
+                kills -= 1
+
+
 def create_with_view(world: World, table: str) -> None:
     """A table whose rows are counted by country behind it, by a view that deduplicates, too."""
     world.create_table(table)
@@ -82,15 +95,8 @@ def test_workers_killed_in_the_middle_of_inserts_and_then_spark(world: World) ->
     configuration.write_text(text.replace("[batch]", f"{away}\n[batch]"))
     driver = world.run(configuration)
     world.wait_for_rows("workers", 1, driver)
-    killed, dice = 0, random.Random(3)
-    while world.count("workers") < truth.rows and killed < 4:
-        time.sleep(dice.uniform(0.1, 0.4))
-        workers = driver.workers()
-        if workers:
-            with suppress(ProcessLookupError):
-                os.kill(dice.choice(workers), signal.SIGKILL)
-                killed += 1
-    assert killed >= 2, "the workers were too quick to be killed"
+    with world.messages_coming("orders-workers", truth):
+        kill_workers(driver, 4)
     world.wait_for_rows("workers", truth.rows, driver)
     assert "Spark lost" in driver.text()
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import signal
-import threading
 
 import confluent_kafka as ck
 import pytest
@@ -36,29 +35,15 @@ def test_a_paused_driver_wakes_up_after_its_successor_took_over(world: World) ->
         "the successor's first repeated block",
     )
     # However much it has loaded by now, more comes until it has ended: the signal comes between.
-    ended = threading.Event()
-    producing = threading.Thread(target=_produce_until, args=(world, "orders-zombie", truth, ended))
-    producing.start()
-    try:
+    with world.messages_coming("orders-zombie", truth):
         world.wait_for_rows("zombie", left + 24_000, second)
         second.signal(signal.SIGTERM)
         assert second.wait() == 0, second.text()[-4000:]
-    finally:
-        ended.set()
-        producing.join()
     first.signal(signal.SIGCONT)
     assert first.wait() == 4, first.text()[-4000:]
     third = world.drain(configuration)
     assert "in doubt" not in third.text(), "something that was loaded is not settled"
     assert_exact(world, "zombie", truth)
-
-
-def _produce_until(world: World, topic: str, truth: Truth, ended: threading.Event) -> None:
-    """A hundred messages, again and again; the last ones when it is over."""
-    is_over = False
-    while not is_over:
-        is_over = ended.wait(0.1)
-        world.produce(topic, 100, truth, first=truth.rows)
 
 
 @pytest.mark.long

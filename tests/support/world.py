@@ -13,9 +13,10 @@ import random
 import signal
 import subprocess
 import sys
+import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import redirect_stderr, redirect_stdout
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, redirect_stderr, redirect_stdout
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import cast
@@ -162,6 +163,26 @@ class World:
             if number % 1000 == 0:
                 producer.poll(0)
         producer.flush()
+
+    @contextmanager
+    def messages_coming(self, topic: str, truth: Truth) -> Iterator[None]:
+        """A hundred messages, again and again, and the last ones when it is over: however much a
+        driver has loaded by then, there is something to load."""
+        ended = threading.Event()
+
+        def produce() -> None:
+            is_over = False
+            while not is_over:
+                is_over = ended.wait(0.1)
+                self.produce(topic, 100, truth, first=truth.rows + truth.bad_count)
+
+        producing = threading.Thread(target=produce)
+        producing.start()
+        try:
+            yield
+        finally:
+            ended.set()
+            producing.join()
 
     def dead_letters(self) -> list[tuple[int, int]]:
         """(partition, offset) of every committed dead letter, as they stand."""

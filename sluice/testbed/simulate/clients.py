@@ -97,6 +97,9 @@ class SimulatedConsumer:
     def assign(self, wanted: Sequence[ck.TopicPartition]) -> None:
         self._positions = {_source(item): item.offset for item in wanted}
 
+    def unassign(self) -> None:
+        self._positions = {}
+
     def pause(self, wanted: Sequence[ck.TopicPartition]) -> None:
         self._paused.update(map(_source, wanted))
 
