@@ -15,8 +15,9 @@ import queue
 import threading
 import uuid
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import TYPE_CHECKING
 
 from sluice.core.errors import InDoubtError, TerminalError
@@ -88,6 +89,40 @@ class JobResult:
     error: JobLostError | SparkGoneError | None = None
 
 
+class _Threads:
+    """Threads that are used again. The process ends without them: Spark never answers a job that it
+    was given while it was being stopped, and Python would wait for the threads of an executor.
+
+    :param most: threads at once; what is more waits.
+    """
+
+    def __init__(self, most: int, name: str) -> None:
+        self._most, self._name = most, name
+        self._work = queue.SimpleQueue[Callable[[], object]]()
+        self._idle = threading.Semaphore(0)
+        self._started, self._starting = 0, threading.Lock()
+
+    def submit(self, work: Callable[[], object]) -> None:
+        """Have it done; it raises nothing."""
+        self._work.put(work)
+        with self._starting:
+            if self._started < self._most and not self._idle.acquire(blocking=False):
+                name = f"{self._name}_{self._started}"
+                self._started += 1
+                threading.Thread(target=self._run, name=name, daemon=True).start()
+
+    def _run(self) -> None:
+        while True:
+            self._work.get()()
+            self._idle.release()
+
+    def cancel(self) -> None:
+        """Forget what has not begun."""
+        with suppress(queue.Empty):
+            while True:
+                self._work.get_nowait()
+
+
 class SparkJobs:
     """Runs jobs for loops.
 
@@ -98,7 +133,7 @@ class SparkJobs:
 
     def __init__(self, context: SparkContext) -> None:
         self._context = context
-        self._pool = ThreadPoolExecutor(JOBS_MAX, thread_name_prefix="spark-job")
+        self._threads = _Threads(JOBS_MAX, "spark-job")
         self._closed = threading.Event()
         #: Spark's names of the jobs that are out, by identity; "" before it has begun one, None
         #: where that is not to be begun.
@@ -113,7 +148,7 @@ class SparkJobs:
     ) -> None:
         """Start a job; `finished` is called from another thread when it has ended."""
         self._groups[id(job)] = ""
-        self._pool.submit(self._run, job, environment, finished)
+        self._threads.submit(partial(self._run, job, environment, finished))
 
     def cancel(self, job: Job) -> None:
         """End a job whose tasks do not come back, as those of a worker that hangs: Spark forgets
@@ -132,9 +167,10 @@ class SparkJobs:
         executors, too, they are left alone, but for the first time."""
         if self._is_dynamic and not wait:
             return
-        ended = self._pool.submit(self._warm)
+        ended = threading.Event()
+        self._threads.submit(partial(self._warm, ended))
         if wait:
-            ended.result()
+            ended.wait()
 
     def when_gone(self, tell: Callable[[SparkGoneError], None]) -> None:
         """Look after Spark, and tell when it can run nothing any more, from another thread: who
@@ -150,7 +186,7 @@ class SparkJobs:
     def close(self) -> None:
         """Wait for nothing: tasks that still run are ended with the context."""
         self._closed.set()
-        self._pool.shutdown(wait=False, cancel_futures=True)
+        self._threads.cancel()
 
     def _run(
         self, job: Job, environment: TaskEnvironment, finished: Callable[[JobResult], None]
@@ -206,11 +242,13 @@ class SparkJobs:
         )
         return answers
 
-    def _warm(self) -> None:
+    def _warm(self, ended: threading.Event) -> None:
         try:
             self.run_idle()
         except Exception as error:
             _logger.debug("warming failed: %s", error)
+        finally:
+            ended.set()
 
 
 def _idle(given: Iterator[bytes]) -> Iterator[bytes]:

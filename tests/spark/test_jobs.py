@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 import threading
 from types import SimpleNamespace
 from typing import Any, cast
@@ -9,8 +11,17 @@ from typing import Any, cast
 import pytest
 from pyspark.conf import SparkConf
 
-from sluice.spark.jobs import JOBS_MAX, JobLostError, JobResult, SparkGoneError, SparkJobs, lost
+from sluice.spark.jobs import (
+    JOBS_MAX,
+    JobLostError,
+    JobResult,
+    SparkGoneError,
+    SparkJobs,
+    _Threads,
+    lost,
+)
 from sluice.worker.assignment import Job, TaskEnvironment
+from tests.support.world import wait_for
 
 DYNAMIC = {"spark.dynamicAllocation.enabled": "true"}
 
@@ -93,10 +104,63 @@ def test_a_job_that_is_ended_before_spark_has_begun_it_comes_back_as_lost() -> N
     jobs, results, job = SparkJobs(context), list[JobResult](), Job("c", 1, ())
     waits = threading.Event()
     for _ in range(JOBS_MAX):  # all threads are taken
-        jobs._pool.submit(waits.wait)
+        jobs._threads.submit(waits.wait)
     jobs.submit(job, cast(TaskEnvironment, None), results.append)
     jobs.cancel(job)
     waits.set()
-    jobs._pool.shutdown()
+    wait_for(lambda: bool(results), 60, "the job's end")
     (result,) = results
     assert "was ended before it began" in str(result.error) and not begun
+
+
+def test_threads_are_used_again_and_are_no_more_than_there_may_be() -> None:
+    threads, names, held = _Threads(2, "job"), list[str](), threading.Event()
+
+    def note() -> None:
+        names.append(threading.current_thread().name)
+
+    for count in range(1, 4):
+        threads.submit(note)
+        wait_for(lambda expected=count: len(names) == expected, 60, "the work")  # type: ignore[misc]
+        wait_for(lambda: threads._idle._value == 1, 60, "its thread")
+    assert set(names) == {"job_0"}
+    for _ in range(2):
+        threads.submit(held.wait)
+    threads.submit(note)
+    threads.cancel()
+    held.set()
+    for _ in range(2):
+        threads.submit(note)
+    wait_for(lambda: len(names) >= 5, 60, "the work")
+    assert len(names) == 5 and {*names} <= {"job_0", "job_1"}
+
+
+#: A context that never answers, as one that is stopped while it is given a job.
+SILENT = """
+import threading
+from types import SimpleNamespace
+from sluice.spark.jobs import SparkJobs
+
+given = threading.Event()
+
+class Silent:
+    defaultParallelism = 1
+    getConf = lambda self: SimpleNamespace(get=lambda name: None)
+    setJobDescription = lambda self, text: None
+    parallelize = lambda self, *given: self
+    mapPartitions = lambda self, work: self
+
+    def collect(self):
+        given.set()
+        threading.Event().wait()
+
+jobs = SparkJobs(Silent())
+jobs.warm()
+given.wait()
+jobs.close()
+"""
+
+
+def test_a_job_that_spark_never_answers_keeps_no_driver_from_its_end() -> None:
+    """Who was fenced, or asked to stop, while the workers were kept warm stood for ever."""
+    subprocess.run([sys.executable, "-c", SILENT], check=True, timeout=60)
