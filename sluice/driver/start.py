@@ -282,8 +282,8 @@ def _held_until_ms(view: LedgerView) -> dict[TopicPartition, int]:
 
 def _asked_once(parts: StartParts) -> WhyNoProbe:
     """Servers are asked about the same tables once, not for each partition or topic of them: one
-    that does not answer would be waited for each time. Where an outage is borne, and nobody says
-    it, the probe says it, as soon as it can be made."""
+    that does not answer would be waited for each time. Where an outage is borne, the probe finds
+    out itself what no server says now."""
     known: dict[tuple[int, tuple[str, ...], bool], str | None] = {}
 
     def ask(spec: LoadSpec, topic: str, is_recorded: bool) -> str | None:
@@ -294,7 +294,11 @@ def _asked_once(parts: StartParts) -> WhyNoProbe:
             except TransientError as error:
                 if not parts.bears_outages:
                     raise
-                _logger.warning("whether topic %s can be probed nobody says: %s", topic, error)
+                _logger.warning(
+                    "topic %s: no server says now whether its ranges in doubt can be probed; the "
+                    "probe finds it out: %s",
+                    *(topic, error),
+                )
                 known[key] = None
         return known[key]
 
@@ -359,7 +363,7 @@ def _load_specs(parts: StartParts, view: LedgerView, started: Started) -> None:
 def _why_refused(
     parts: StartParts, recorded: LoadSpec, topics: list[str]
 ) -> tuple[str | None, list[str]]:
-    """Why a recorded load spec cannot be executed, and for which of these topics nobody says it.
+    """Why a recorded load spec cannot be executed, and for which of these topics no server says it.
     One topic that it cannot be executed for is enough: load specs are held by digest alone."""
     together: dict[tuple[str, ...], list[str]] = {}
     for topic in topics:
@@ -372,10 +376,9 @@ def _why_refused(
             if not parts.bears_outages:
                 raise
             _logger.warning(
-                "what is in doubt of %s waits until somebody says whether its load spec can be "
-                "executed: %s",
-                ", ".join(alike),
-                error,
+                "topics %s: their ranges in doubt wait until a server says whether their load spec "
+                "can be executed: %s",
+                *(", ".join(alike), error),
             )
             unasked += alike
         else:
@@ -584,9 +587,9 @@ def _facts(
     is_fresh = record is not None and _is_fresh(record)
     # Of a fresh record nobody has inserted anything: what is missing stands in its background.
     no_entry = _entry_missing(state, spec, None if is_fresh else refused)
-    fresh = is_fresh and no_entry is None
+    can_go = is_fresh and no_entry is None
     left = record is not None and (record.spec, item.source.topic) in started.unasked
-    if committed is Committed.IN_DOUBT and record is not None and not (fresh or left):
+    if committed is Committed.IN_DOUBT and record is not None and not (can_go or left):
         is_recorded = record.spec in started.specs
         if not is_recorded:
             executable, why = Executable.NO, "its load spec cannot be executed any more"

@@ -98,7 +98,7 @@ class _Threads:
 
     def __init__(self, most: int, name: str) -> None:
         self._most, self._name = most, name
-        self._work = queue.SimpleQueue[Callable[[], object]]()
+        self._work = queue.SimpleQueue[Callable[[], object] | None]()
         self._idle = threading.Semaphore(0)
         self._started, self._starting = 0, threading.Lock()
 
@@ -112,15 +112,17 @@ class _Threads:
                 threading.Thread(target=self._run, name=name, daemon=True).start()
 
     def _run(self) -> None:
-        while True:
-            self._work.get()()
+        while (work := self._work.get()) is not None:
+            work()
             self._idle.release()
 
-    def cancel(self) -> None:
-        """Forget what has not begun."""
+    def close(self) -> None:
+        """Forget what has not begun. Each thread ends with the work that it has."""
         with suppress(queue.Empty):
             while True:
                 self._work.get_nowait()
+        for _ in range(self._started):
+            self._work.put(None)
 
 
 class SparkJobs:
@@ -186,7 +188,7 @@ class SparkJobs:
     def close(self) -> None:
         """Wait for nothing: tasks that still run are ended with the context."""
         self._closed.set()
-        self._threads.cancel()
+        self._threads.close()
 
     def _run(
         self, job: Job, environment: TaskEnvironment, finished: Callable[[JobResult], None]

@@ -96,8 +96,8 @@ class AuditReport:
     :param duplicates: messages whose rows were left out, since others own their keys; each once
         for a table entry.
     :param unproven: those of which no row has the key, if that was asked for; and, of tables that
-        keep the last row of each key, last messages that they have no row of. By topic, partition
-        and offset.
+        keep the last row of each key, last messages that they have no row of. In the order of
+        connectors, topics, partitions and offsets.
     :param unaudited: entries that cannot be looked at: their rows carry no offset. Of what was
         settled lately, those as well whose tables keep the last row of each key.
     :param left_out: offsets of these partitions that there was no time for.

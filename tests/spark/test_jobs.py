@@ -127,12 +127,14 @@ def test_threads_are_used_again_and_are_no_more_than_there_may_be() -> None:
     for _ in range(2):
         threads.submit(held.wait)
     threads.submit(note)
-    threads.cancel()
+    wait_for(lambda: threads._work.qsize() == 1, 60, "two at work")
+    mine = [each for each in threading.enumerate() if each.name in ("job_0", "job_1")]
+    threads.close()
     held.set()
-    for _ in range(2):
-        threads.submit(note)
-    wait_for(lambda: len(names) >= 5, 60, "the work")
-    assert len(names) == 5 and {*names} <= {"job_0", "job_1"}
+    for each in mine:
+        each.join(60)
+    assert len(mine) == 2 and not any(each.is_alive() for each in mine)
+    assert len(names) == 3, "what had not begun was done"
 
 
 #: A context that never answers, as one that is stopped while it is given a job.
